@@ -1,0 +1,442 @@
+"""Every number that describes a model, its training and its decoding.
+
+Three frozen dataclasses, `ModelConfig`, `TrainingConfig` and `DecodingConfig`,
+joined in `Config`, and the named presets: the paper's base and big, every row
+of its Table 3, and two small ones. `python -m keras_transformer.config` prints
+the presets as a table. Nothing here knows TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from keras_transformer.errors import InputError
+
+Tying = Literal["all", "target", "none"]
+Positions = Literal["sinusoidal", "learned"]
+SinusoidLayout = Literal["interleaved", "halves"]
+NormPosition = Literal["post", "pre"]
+Activation = Literal["relu", "gelu", "silu"]
+Schedule = Literal["paper", "inverse_sqrt", "linear", "cosine", "constant"]
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+Switch = Literal["auto", "true", "false"]
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InputError(message)
+
+
+def _check_fields(config: Any) -> None:
+    """Checks the type, the choices and the finiteness of every field."""
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        checked = _coerce(type(config).__name__ + "." + field.name, hints[field.name], value)
+        object.__setattr__(config, field.name, checked)
+
+
+def _coerce(place: str, hint: Any, value: Any) -> Any:
+    """Returns `value` as the type `hint`; strings are parsed (`--set` hands over strings)."""
+    if isinstance(hint, types.UnionType):  # X | None
+        if value is None or value == "none":
+            return None
+        (hint,) = [arm for arm in typing.get_args(hint) if arm is not type(None)]
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        _require(value in choices, f"{place} is {value!r}; expected one of {', '.join(choices)}")
+        return value
+    if hint is bool:
+        if value in (True, False, "true", "false"):
+            return value in (True, "true")
+        raise InputError(f"{place} is {value!r}; expected true or false")
+    try:
+        if hint is int:
+            number = int(value) if isinstance(value, str) else value
+            if isinstance(number, bool) or int(number) != number:
+                raise ValueError
+            return int(number)
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
+    except (TypeError, ValueError, OverflowError):
+        kind = "a whole number" if hint is int else "a finite number"
+        raise InputError(f"{place} is {value!r}; expected {kind}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Shape of the encoder-decoder (paper, section 3); the defaults are the paper's base.
+
+    `key_dim` and `value_dim` are the paper's d_k and d_v; None means
+    `d_model / num_heads`. `tie_embeddings` is "all" for the paper's one matrix
+    for source, target and the pre-softmax product (section 3.4), "target" for
+    the last two only. `attention_window` is the r of restricted self-attention
+    (section 4): each position sees the r positions around it. The four dropout
+    rates are independent; the paper uses `embedding_dropout` and
+    `residual_dropout` (section 5.4).
+    """
+
+    source_vocab_size: int = 37_000
+    target_vocab_size: int = 37_000
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    key_dim: int | None = None
+    value_dim: int | None = None
+    pad_id: int = 0
+    unknown_id: int = 1
+    start_id: int = 2
+    end_id: int = 3
+    tie_embeddings: Tying = "all"
+    scale_embeddings: bool = True
+    positions: Positions = "sinusoidal"
+    sinusoid_layout: SinusoidLayout = "interleaved"
+    max_positions: int = 1024
+    attention_window: int | None = None
+    norm_position: NormPosition = "post"
+    layer_norm_epsilon: float = 1e-6
+    activation: Activation = "relu"
+    attention_bias: bool = False
+    output_bias: bool = False
+    embedding_dropout: float = 0.1
+    attention_dropout: float = 0.0
+    relu_dropout: float = 0.0
+    residual_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.key_dim is None or self.value_dim is None:
+            _require(
+                self.num_heads > 0 and self.d_model % self.num_heads == 0,
+                f"model.d_model is {self.d_model}, not a multiple of model.num_heads "
+                f"({self.num_heads}); set model.key_dim and model.value_dim",
+            )
+            for name in ("key_dim", "value_dim"):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, self.d_model // self.num_heads)
+        for name in (
+            "source_vocab_size target_vocab_size num_encoder_layers num_decoder_layers d_model "
+            "d_ff num_heads key_dim value_dim max_positions layer_norm_epsilon"
+        ).split():
+            value = getattr(self, name)
+            _require(value > 0, f"model.{name} is {value}; expected more than 0")
+        if self.attention_window is not None:
+            _require(
+                self.attention_window > 0,
+                f"model.attention_window is {self.attention_window}; expected more than 0, or none",
+            )
+        for name in ("embedding_dropout", "attention_dropout", "relu_dropout", "residual_dropout"):
+            rate = getattr(self, name)
+            _require(0 <= rate < 1, f"model.{name} is {rate}; expected 0 <= rate < 1")
+        vocabulary = min(self.source_vocab_size, self.target_vocab_size)
+        special = [self.pad_id, self.unknown_id, self.start_id, self.end_id]
+        _require(
+            all(0 <= i < vocabulary for i in special) and len(set(special)) == 4,
+            f"model.pad_id, unknown_id, start_id, end_id are {special}; "
+            f"expected four different ids below {vocabulary}",
+        )
+        _require(
+            self.tie_embeddings != "all" or self.source_vocab_size == self.target_vocab_size,
+            "model.tie_embeddings is all, but the vocabularies have "
+            f"{self.source_vocab_size} and {self.target_vocab_size} pieces; expected one size",
+        )
+        _require(
+            self.positions == "learned" or self.d_model % 2 == 0,
+            f"model.d_model is {self.d_model}; sinusoidal positions need an even number",
+        )
+
+    def num_parameters(self) -> int:
+        """Number of trainable weights of the model that this configuration describes."""
+        d, h, dk, dv = self.d_model, self.num_heads, self.key_dim or 0, self.value_dim or 0
+        bias = int(self.attention_bias)
+        attention = d * h * (2 * dk + dv) + h * dv * d + bias * (h * (2 * dk + dv) + d)
+        feed_forward = 2 * d * self.d_ff + self.d_ff + d
+        norm = 2 * d
+        encoder = self.num_encoder_layers * (attention + feed_forward + 2 * norm)
+        decoder = self.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
+        final_norms = 2 * norm if self.norm_position == "pre" else 0
+        tables = {
+            "all": self.target_vocab_size,
+            "target": self.source_vocab_size + self.target_vocab_size,
+            "none": self.source_vocab_size + 2 * self.target_vocab_size,
+        }[self.tie_embeddings]
+        positions = 2 * self.max_positions * d if self.positions == "learned" else 0
+        output_bias = self.target_vocab_size if self.output_bias else 0
+        return encoder + decoder + final_norms + tables * d + positions + output_bias
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """How the model is trained (paper, section 5); the defaults are the paper's base.
+
+    `batch_tokens` counts the target positions of a global batch, padding
+    included. `learning_rate` is a factor of the paper's schedule (equation 3)
+    and the peak of every other one. `clip_norm` 0 does not clip.
+    """
+
+    max_steps: int = 100_000
+    batch_tokens: int = 25_000
+    label_smoothing: float = 0.1
+    schedule: Schedule = "paper"
+    learning_rate: float = 1.0
+    warmup_steps: int = 4_000
+    beta_1: float = 0.9
+    beta_2: float = 0.98
+    epsilon: float = 1e-9
+    clip_norm: float = 0.0
+    mixed_precision: Precision = "auto"
+    jit_compile: Switch = "auto"
+    seed: int = 1
+    checkpoint_steps: int = 1_000
+    keep_checkpoints: int = 5
+    log_steps: int = 50
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        for name in "max_steps batch_tokens checkpoint_steps keep_checkpoints log_steps".split():
+            value = getattr(self, name)
+            _require(value > 0, f"training.{name} is {value}; expected more than 0")
+        for name in ("learning_rate", "epsilon"):
+            value = getattr(self, name)
+            _require(value > 0, f"training.{name} is {value}; expected more than 0")
+        for name in ("label_smoothing", "beta_1", "beta_2"):
+            value = getattr(self, name)
+            _require(0 <= value < 1, f"training.{name} is {value}; expected 0 <= value < 1")
+        for name in ("clip_norm", "warmup_steps", "seed"):
+            value = getattr(self, name)
+            _require(value >= 0, f"training.{name} is {value}; expected 0 or more")
+        _require(
+            self.schedule not in ("paper", "inverse_sqrt") or self.warmup_steps > 0,
+            f"training.warmup_steps is 0; the schedule {self.schedule} needs at least 1",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingConfig:
+    """How translations are searched for (paper, section 6.1).
+
+    `length_penalty` is α. An output has at most its input's length plus
+    `max_extra_tokens` tokens, the end token included. `n_best` results are
+    returned for each sentence. Input beyond `max_source_tokens` is cut, and
+    whoever decodes is told.
+    """
+
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    n_best: int = 1
+    max_extra_tokens: int = 50
+    max_source_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        for name in ("beam_size", "n_best", "max_extra_tokens", "max_source_tokens"):
+            value = getattr(self, name)
+            _require(value > 0, f"decoding.{name} is {value}; expected at least 1")
+        _require(
+            self.length_penalty >= 0,
+            f"decoding.length_penalty is {self.length_penalty}; expected 0 or more",
+        )
+        _require(
+            self.n_best <= self.beam_size,
+            f"decoding.n_best is {self.n_best}; expected at most decoding.beam_size "
+            f"({self.beam_size})",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The three configurations of a run, addressed as `model.`, `training.` and `decoding.`."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
+
+    def replace(self, **changes: Any) -> Config:
+        """Returns a copy with fields changed, addressed as `model__d_model=128`-style keywords.
+
+        >>> Config().replace(model__d_model=128, decoding__beam_size=1).decoding.beam_size
+        1
+        """
+        return self.updated({key.replace("__", "."): value for key, value in changes.items()})
+
+    def updated(self, settings: Mapping[str, Any]) -> Config:
+        """Returns a copy with `{"training.label_smoothing": 0.2}`-style settings applied.
+
+        Raises:
+            InputError: for an unknown section or field, or a value that does not fit.
+        """
+        changes: dict[str, dict[str, Any]] = {"model": {}, "training": {}, "decoding": {}}
+        for key, value in settings.items():
+            section, _, name = key.partition(".")
+            _require(
+                section in changes and bool(name),
+                f"{key!r} is no setting; expected model.NAME, training.NAME or decoding.NAME",
+            )
+            names = [field.name for field in dataclasses.fields(getattr(self, section))]
+            _require(
+                name in names,
+                f"{key!r} is no setting; the fields of {section} are {', '.join(names)}",
+            )
+            changes[section][name] = value
+        sizes = changes["model"].keys() & {"d_model", "num_heads"}
+        derived = self.model.d_model // self.model.num_heads
+        for name in ("key_dim", "value_dim"):  # d_model / h follows a change of either
+            if sizes and name not in changes["model"] and getattr(self.model, name) == derived:
+                changes["model"][name] = None
+        return Config(
+            **{s: dataclasses.replace(getattr(self, s), **changes[s]) for s in changes}
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, place: str = "the configuration") -> Config:
+        """Reads what `to_json` wrote; `place` is named in errors."""
+        try:
+            sections = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"{place} is no JSON: {error}") from None
+        settings = {}
+        try:
+            for section, fields in sections.items():
+                settings.update({f"{section}.{name}": value for name, value in fields.items()})
+        except AttributeError:
+            raise InputError(
+                f"{place} is no configuration; expected an object of model, training, decoding"
+            ) from None
+        try:
+            return cls().updated(settings)
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+
+
+def _table3() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Rows of the paper's Table 3: name → (base preset, what differs from it)."""
+    rows: dict[str, dict[str, Any]] = {}
+    for heads in (1, 4, 16, 32):
+        rows[f"A_h{heads}"] = {"model.num_heads": heads}
+    for key_dim in (16, 32):
+        rows[f"B_dk{key_dim}"] = {"model.key_dim": key_dim}
+    for layers in (2, 4, 8):
+        rows[f"C_n{layers}"] = {
+            "model.num_encoder_layers": layers,
+            "model.num_decoder_layers": layers,
+        }
+    for d_model, dim in ((256, 32), (1024, 128)):
+        rows[f"C_d{d_model}"] = {
+            "model.d_model": d_model,
+            "model.key_dim": dim,
+            "model.value_dim": dim,
+        }
+    for d_ff in (1024, 4096):
+        rows[f"C_ff{d_ff}"] = {"model.d_ff": d_ff}
+    for rate in (0.0, 0.2):
+        rows[f"D_dropout{rate}"] = {
+            "model.embedding_dropout": rate,
+            "model.residual_dropout": rate,
+        }
+    for smoothing in (0.0, 0.2):
+        rows[f"D_smoothing{smoothing}"] = {"training.label_smoothing": smoothing}
+    rows["E_learned"] = {"model.positions": "learned"}
+    return {name: ("base", changes) for name, changes in rows.items()}
+
+
+_PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "tiny": (
+        "base",
+        {
+            "model.num_encoder_layers": 4,
+            "model.num_decoder_layers": 4,
+            "model.d_model": 128,
+            "model.d_ff": 256,
+            "model.num_heads": 4,
+            "training.batch_tokens": 4096,
+            "training.warmup_steps": 2000,
+        },
+    ),
+    "small": (
+        "base",
+        {
+            "model.num_encoder_layers": 3,
+            "model.num_decoder_layers": 3,
+            "model.d_model": 256,
+            "model.d_ff": 1024,
+            "model.num_heads": 4,
+            "training.batch_tokens": 4096,
+            "training.warmup_steps": 4000,
+        },
+    ),
+    "base": (None, {}),
+    "big": (
+        "base",
+        {
+            "model.d_model": 1024,
+            "model.d_ff": 4096,
+            "model.num_heads": 16,
+            "model.embedding_dropout": 0.3,
+            "model.residual_dropout": 0.3,
+            "training.max_steps": 300_000,
+            "training.keep_checkpoints": 20,
+        },
+    ),
+    **_table3(),
+}
+
+# Millions of parameters as the paper's Table 3 prints them; rows it leaves blank equal base.
+PAPER_MILLIONS: dict[str, int] = {
+    "base": 65,
+    "B_dk16": 58,
+    "B_dk32": 60,
+    "C_n2": 36,
+    "C_n4": 50,
+    "C_n8": 80,
+    "C_d256": 28,
+    "C_d1024": 168,
+    "C_ff1024": 53,
+    "C_ff4096": 90,
+    "big": 213,
+}
+
+PRESET_NAMES: tuple[str, ...] = tuple(_PRESETS)
+
+
+def preset(name: str) -> Config:
+    """Returns the configuration of that name; `PRESET_NAMES` lists them.
+
+    Raises:
+        InputError: for a name that is no preset.
+    """
+    _require(
+        name in _PRESETS, f"{name!r} is no preset; expected one of {', '.join(PRESET_NAMES)}"
+    )
+    parent, changes = _PRESETS[name]
+    return (preset(parent) if parent else Config()).updated(changes)
+
+
+def _print_table() -> None:
+    columns = "name N d_model d_ff h d_k d_v P_drop eps_ls positions params_M paper_M".split()
+    print("".join(f"{column:>11}" if i else f"{column:<16}" for i, column in enumerate(columns)))
+    for name in PRESET_NAMES:
+        config = preset(name)
+        m = config.model
+        row = (
+            m.num_encoder_layers, m.d_model, m.d_ff, m.num_heads, m.key_dim, m.value_dim,
+            m.residual_dropout, config.training.label_smoothing, m.positions,
+            f"{m.num_parameters() / 1e6:.1f}", PAPER_MILLIONS.get(name, "-"),
+        )  # fmt: skip
+        print(f"{name:<16}" + "".join(f"{value!s:>11}" for value in row))
+
+
+if __name__ == "__main__":
+    _print_table()

@@ -1,0 +1,33 @@
+"""The paper's layers, as Keras layers on `keras.ops` alone."""
+
+from keras_transformer.layers.attention import (
+    CrossAttention,
+    SelfAttention,
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.dropout import Dropout, dropout_seed
+from keras_transformer.layers.embedding import TokenEmbedding
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
+from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
+
+__all__ = [
+    "CrossAttention",
+    "Decoder",
+    "DecoderLayer",
+    "Dropout",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "LearnedPositions",
+    "PaddingMask",
+    "SelfAttention",
+    "SinusoidalPositions",
+    "TokenEmbedding",
+    "dropout_seed",
+    "padding_mask",
+    "position_mask",
+    "scaled_dot_product_attention",
+]

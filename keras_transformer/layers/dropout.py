@@ -1,0 +1,81 @@
+"""Dropout whose mask can be made a pure function of a seed that the caller hands in."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras import ops
+
+_scope = threading.local()  # each replica of a MirroredStrategy traces in a thread of its own
+
+
+@contextlib.contextmanager
+def dropout_seed(seed: Any) -> Iterator[None]:
+    """Makes every `Dropout` called inside a pure function of (`seed`, its own path).
+
+    Args:
+        seed: integer tensor `[2]`; differs wherever masks must differ (step,
+            accumulation step, replica).
+    """
+    outer = getattr(_scope, "seed", None)
+    _scope.seed = seed
+    try:
+        yield
+    finally:
+        _scope.seed = outer
+
+
+class _GivenSeed(keras.random.SeedGenerator):
+    """A seed generator without state: `keras.random` takes no plain tensor as a seed."""
+
+    def __init__(self, seed: Any):
+        self._seed = seed
+
+    def next(self, ordered: bool = True) -> Any:
+        return self._seed
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Dropout(keras.layers.Layer):
+    """Zeroes a share `rate` of its input while training and scales the rest (paper, section 5.4).
+
+    Inside `dropout_seed` the mask depends on that seed and on this layer's path
+    alone; elsewhere it comes from a seed generator with state, as in Keras.
+
+    Args:
+        rate: share to drop, 0 <= rate < 1.
+        seed: initial seed of the generator with state.
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate is {rate}; expected 0 <= rate < 1")
+        self.rate = rate
+        self.seed = seed
+        if rate > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape: Any) -> None:
+        # The path is complete only now that all parents have been named.
+        self._salt = zlib.crc32(self.path.encode()) & 0x7FFFFFFF
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        if not training or self.rate == 0:
+            return inputs
+        seed = getattr(_scope, "seed", None)
+        if seed is None:
+            return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
+        salted = seed + ops.convert_to_tensor([self._salt, 0], dtype=seed.dtype)
+        return keras.random.dropout(inputs, self.rate, seed=_GivenSeed(salted))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

@@ -1,0 +1,68 @@
+"""Position-wise feed-forward network (paper, section 3.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.dropout import Dropout
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class FeedForward(keras.layers.Layer):
+    """FFN(x) = max(0, x W₁ + b₁) W₂ + b₂ at every position (paper, equation 2).
+
+    Args:
+        d_ff: width of the inner layer.
+        activation: name of a Keras activation; the paper's is "relu".
+        dropout: dropout of the inner layer ("ReLU dropout"; the paper has none).
+
+    Call arguments:
+        inputs: `[..., d_model]`.
+        training: whether dropout is on.
+
+    Returns:
+        `[..., d_model]`.
+    """
+
+    def __init__(self, d_ff: int, activation: str = "relu", dropout: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        if d_ff < 1:
+            raise ValueError(f"d_ff is {d_ff}; expected at least 1")
+        self.d_ff = d_ff
+        self.activation = activation
+        self.dropout = dropout
+        self.inner_dropout = Dropout(dropout, name="inner_dropout", dtype=self.dtype_policy)
+        self._activate = keras.activations.get(activation)
+
+    def build(self, input_shape: Any) -> None:
+        d_model = input_shape[-1]
+        self.inner_kernel = self.add_weight(
+            shape=(d_model, self.d_ff), initializer="glorot_uniform", name="inner_kernel"
+        )
+        self.inner_bias = self.add_weight(
+            shape=(self.d_ff,), initializer="zeros", name="inner_bias"
+        )
+        self.outer_kernel = self.add_weight(
+            shape=(self.d_ff, d_model), initializer="glorot_uniform", name="outer_kernel"
+        )
+        self.outer_bias = self.add_weight(shape=(d_model,), initializer="zeros", name="outer_bias")
+        self.inner_dropout.build((*input_shape[:-1], self.d_ff))
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        inner = self._activate(ops.matmul(inputs, self.inner_kernel) + self.inner_bias)
+        inner = self.inner_dropout(inner, training=training)
+        return ops.matmul(inner, self.outer_kernel) + self.outer_bias
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "d_ff": self.d_ff,
+            "activation": self.activation,
+            "dropout": self.dropout,
+        }

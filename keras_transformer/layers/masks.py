@@ -1,0 +1,68 @@
+"""Boolean attention masks; True means "may be attended to"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def padding_mask(ids: Any, pad_id: int) -> Any:
+    """Marks the real tokens of `ids` (int `[B, S]`) as bool `[B, S]`."""
+    return ops.not_equal(ids, pad_id)
+
+
+def position_mask(
+    query_positions: Any, key_positions: Any, causal: bool = False, window: int | None = None
+) -> Any:
+    """Which keys a query may see by their positions alone.
+
+    Args:
+        query_positions: int `[T]`.
+        key_positions: int `[S]`.
+        causal: forbid later positions (paper, section 3.2.3).
+        window: r of restricted self-attention (section 4): positions at a
+            distance of at most r // 2.
+
+    Returns:
+        bool `[T, S]`, or None where nothing is forbidden.
+    """
+    if not causal and window is None:
+        return None
+    distance = query_positions[:, None] - key_positions[None, :]
+    mask = None
+    if causal:
+        mask = ops.greater_equal(distance, 0)
+    if window is not None:
+        near = ops.less_equal(ops.abs(distance), window // 2)
+        mask = near if mask is None else ops.logical_and(mask, near)
+    return mask
+
+
+def mask_to_bias(mask: Any) -> Any:
+    """Turns a boolean mask into float32 of the same shape: 0 where True, -1e9 where False.
+
+    Added to float32 scores, -1e9 swallows them whole, so that a row in which
+    nothing may be attended to gets equal weights instead of NaN. An addition
+    broadcasts over heads far faster than a `where` does on a CPU.
+    """
+    return (ops.cast(mask, "float32") - 1.0) * 1e9
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PaddingMask(keras.layers.Layer):
+    """`padding_mask` as a layer, for functional models: int `[B, S]` to bool `[B, S]`."""
+
+    def __init__(self, pad_id: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.pad_id = pad_id
+
+    def call(self, ids: Any) -> Any:
+        return padding_mask(ids, self.pad_id)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "pad_id": self.pad_id}

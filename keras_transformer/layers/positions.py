@@ -1,0 +1,111 @@
+"""Positional encodings (paper, section 3.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SinusoidalPositions(keras.layers.Layer):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same), of any length.
+
+    Computed in float32 whatever the policy: bfloat16 has no integers above 256.
+
+    Args:
+        d_model: width of the encoding; even.
+        layout: "interleaved" as the paper writes it, sine and cosine in turn,
+            or "halves", all sines first.
+
+    Call arguments:
+        positions: int `[T]`.
+
+    Returns:
+        float32 `[T, d_model]`.
+    """
+
+    def __init__(self, d_model: int, layout: str = "interleaved", **kwargs: Any):
+        super().__init__(**kwargs)
+        if d_model < 2 or d_model % 2:
+            raise ValueError(f"d_model is {d_model}; expected an even number")
+        if layout not in ("interleaved", "halves"):
+            raise ValueError(f"layout is {layout!r}; expected interleaved or halves")
+        self.d_model = d_model
+        self.layout = layout
+        # A float32 product position * frequency is off by up to 2^-24 of itself, which is
+        # much at position 5,000. Frequencies are split into 12 leading bits, whose product
+        # with a position below 4,096 is exact, and a small rest.
+        frequencies = 10_000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
+        mantissa, exponent = np.frexp(frequencies)
+        self._coarse = np.ldexp(np.floor(mantissa * 2**12) / 2**12, exponent)
+        self._fine = frequencies - self._coarse
+
+    def call(self, positions: Any) -> Any:
+        position = ops.cast(positions, "float32")[:, None]
+        coarse = position * ops.convert_to_tensor(self._coarse, "float32")
+        fine = position * ops.convert_to_tensor(self._fine, "float32")
+        # sin(a + b) and cos(a + b), in which a is exact and b small.
+        sine = ops.sin(coarse) * ops.cos(fine) + ops.cos(coarse) * ops.sin(fine)
+        cosine = ops.cos(coarse) * ops.cos(fine) - ops.sin(coarse) * ops.sin(fine)
+        if self.layout == "halves":
+            return ops.concatenate([sine, cosine], axis=-1)
+        pairs = ops.stack([sine, cosine], axis=-1)  # --> [T, d_model / 2, 2]
+        return ops.reshape(pairs, (-1, self.d_model))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (*input_shape, self.d_model)
+
+    def compute_output_spec(self, positions: Any) -> Any:
+        return keras.KerasTensor(self.compute_output_shape(positions.shape), dtype="float32")
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "d_model": self.d_model, "layout": self.layout}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LearnedPositions(keras.layers.Layer):
+    """One learned vector a position (paper, section 3.5 and Table 3, row E).
+
+    Args:
+        d_model: width of the encoding.
+        max_positions: number of vectors; later positions get the last one.
+
+    Call arguments:
+        positions: int `[T]`.
+
+    Returns:
+        float32 `[T, d_model]`.
+    """
+
+    def __init__(self, d_model: int, max_positions: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.d_model = d_model
+        self.max_positions = max_positions
+
+    def build(self, input_shape: Any) -> None:
+        self.embeddings = self.add_weight(
+            shape=(self.max_positions, self.d_model),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="embeddings",
+            autocast=False,
+        )
+
+    def call(self, positions: Any) -> Any:
+        known = ops.minimum(positions, self.max_positions - 1)
+        return ops.take(self.embeddings, known, axis=0)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (*input_shape, self.d_model)
+
+    def compute_output_spec(self, positions: Any) -> Any:
+        return keras.KerasTensor(self.compute_output_shape(positions.shape), dtype="float32")
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "max_positions": self.max_positions,
+        }

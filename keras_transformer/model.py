@@ -1,0 +1,295 @@
+"""The Transformer: an encoder and a decoder over tied token embeddings (paper, section 3)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.errors import InputError
+from keras_transformer.layers import (
+    Decoder,
+    DecoderLayer,
+    Dropout,
+    Encoder,
+    EncoderLayer,
+    LearnedPositions,
+    SinusoidalPositions,
+    TokenEmbedding,
+    padding_mask,
+)
+from keras_transformer.layers.attention import KeyValue
+
+
+class Memory(NamedTuple):
+    """What the encoder leaves for the decoder."""
+
+    states: Any  # [B, S, d_model]
+    mask: Any  # bool [B, S], True for real tokens
+    cache: list[KeyValue] | None = None  # every layer's keys and values, once projected
+
+
+class Decoded(NamedTuple):
+    """What `Transformer.decode` returns."""
+
+    logits: Any  # [N, T, target_vocab_size]
+    cache: list[KeyValue] | None  # where one was given
+    attention: list[dict[str, Any]]  # a layer's `self` [N, H, T, T or L], `cross` [N, H, T, S]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class OutputProjection(keras.layers.Layer):
+    """The pre-softmax linear map where it is not the embedding's, or where it has a bias.
+
+    Args:
+        vocab_size: V.
+        use_kernel: own a kernel `[d_model, V]`.
+        use_bias: own a bias `[V]`.
+    """
+
+    def __init__(self, vocab_size: int, use_kernel: bool, use_bias: bool, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.use_kernel = use_kernel
+        self.use_bias = use_bias
+
+    def build(self, input_shape: Any) -> None:
+        if self.use_kernel:
+            self.kernel = self.add_weight(
+                shape=(input_shape[-1], self.vocab_size),
+                initializer="glorot_uniform",
+                name="kernel",
+            )
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="bias")
+
+    def call(self, inputs: Any) -> Any:
+        """`[..., d_model]` to `[..., V]`; without a kernel `[..., V]` to `[..., V]`."""
+        outputs = ops.matmul(inputs, self.kernel) if self.use_kernel else inputs
+        return outputs + self.bias if self.use_bias else outputs
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (*input_shape[:-1], self.vocab_size)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "use_kernel": self.use_kernel,
+            "use_bias": self.use_bias,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Transformer(keras.Model):
+    """The encoder-decoder that a `ModelConfig` describes.
+
+    Args:
+        config: the shape of the model, or a dict of its fields.
+
+    Call arguments:
+        inputs: `{"source_ids": int [B, S], "target_ids": int [B, T]}`, padded
+            with `config.pad_id`; the target begins with the start id.
+        training: whether dropout is on.
+
+    Returns:
+        Logits `[B, T, target_vocab_size]` in the compute dtype.
+    """
+
+    def __init__(self, config: ModelConfig | Mapping[str, Any], **kwargs: Any):
+        kwargs.setdefault("name", "transformer")
+        super().__init__(**kwargs)
+        self.config = c = config if isinstance(config, ModelConfig) else ModelConfig(**config)
+        policy = self.dtype_policy
+
+        if c.tie_embeddings == "all":
+            self.embedding = self._make_embedding("embedding", c.target_vocab_size)
+            self.source_embedding = self.target_embedding = self.embedding
+        else:
+            self.source_embedding = self._make_embedding("source_embedding", c.source_vocab_size)
+            self.target_embedding = self._make_embedding("target_embedding", c.target_vocab_size)
+        self.source_positions = self._make_positions("source_positions")
+        self.target_positions = self._make_positions("target_positions")
+        dropout = c.embedding_dropout
+        self.source_dropout = Dropout(dropout, name="source_dropout", dtype=policy)
+        self.target_dropout = Dropout(dropout, name="target_dropout", dtype=policy)
+
+        arguments = {
+            "num_heads": c.num_heads,
+            "key_dim": c.key_dim,
+            "value_dim": c.value_dim,
+            "d_ff": c.d_ff,
+            "norm_position": c.norm_position,
+            "layer_norm_epsilon": c.layer_norm_epsilon,
+            "activation": c.activation,
+            "attention_bias": c.attention_bias,
+            "attention_window": c.attention_window,
+            "attention_dropout": c.attention_dropout,
+            "relu_dropout": c.relu_dropout,
+            "residual_dropout": c.residual_dropout,
+            "dtype": policy,
+        }
+        self.encoder = Encoder(
+            [EncoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_encoder_layers)],
+            name="encoder",
+            dtype=policy,
+        )
+        self.decoder = Decoder(
+            [DecoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_decoder_layers)],
+            name="decoder",
+            dtype=policy,
+        )
+        self.output_projection = None
+        if c.tie_embeddings == "none" or c.output_bias:
+            self.output_projection = OutputProjection(
+                c.target_vocab_size,
+                use_kernel=c.tie_embeddings == "none",
+                use_bias=c.output_bias,
+                name="output_projection",
+                dtype=policy,
+            )
+
+    def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
+        c = self.config
+        return TokenEmbedding(
+            vocab_size, c.d_model, scale=c.scale_embeddings, name=name, dtype=self.dtype_policy
+        )
+
+    def _make_positions(self, name: str) -> keras.layers.Layer:
+        c = self.config
+        if c.positions == "learned":
+            return LearnedPositions(
+                c.d_model, c.max_positions, name=name, dtype=self.dtype_policy
+            )
+        return SinusoidalPositions(
+            c.d_model, c.sinusoid_layout, name=name, dtype=self.dtype_policy
+        )
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes all weights; they do not depend on the shapes of the input."""
+        if self.built:
+            return
+        ids, embedded = (None, None), (None, None, self.config.d_model)
+        # One scope for all, or the layers would not know that they belong to this model.
+        with keras.name_scope(self.name, caller=self):
+            for layer in dict.fromkeys((self.source_embedding, self.target_embedding)):
+                layer.build(ids)
+            for layer in (self.source_positions, self.target_positions):
+                layer.build((None,))
+            for layer in (self.source_dropout, self.target_dropout, self.encoder):
+                layer.build(embedded)
+            self.decoder.build(embedded, embedded)
+            if self.output_projection is not None:
+                self.output_projection.build(embedded)
+        self.built = True
+
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
+        return self.logits(self.features(inputs, training=training))
+
+    def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
+        """The decoder's output `[B, T, d_model]`, from which `logits` makes logits."""
+        memory = self.encode(inputs["source_ids"], training=training)
+        embedded = self._embed_target(inputs["target_ids"], 0, training)
+        return self.decoder(embedded, memory.states, memory_mask=memory.mask, training=training)
+
+    def logits(self, features: Any) -> Any:
+        """`[..., d_model]` to `[..., target_vocab_size]` (paper, section 3.4)."""
+        if self.config.tie_embeddings == "none":
+            return self.output_projection(features)
+        logits = self.target_embedding.logits(features)
+        return logits if self.output_projection is None else self.output_projection(logits)
+
+    def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
+        """The weights of `logits`: the kernel `[V, d_model]` (untied: `[d_model, V]`), the bias."""
+        projection = self.output_projection
+        bias = projection.bias if self.config.output_bias else None
+        untied = self.config.tie_embeddings == "none"
+        return (projection.kernel if untied else self.target_embedding.embeddings), bias
+
+    def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
+        """Encodes int `[B, S]`, padded with `config.pad_id`."""
+        embedded = self.source_embedding(source_ids)
+        embedded = self._add_positions(embedded, self.source_positions, 0)
+        embedded = self.source_dropout(embedded, training=training)
+        mask = padding_mask(source_ids, self.config.pad_id)
+        return Memory(self.encoder(embedded, padding_mask=mask, training=training), mask)
+
+    def project_memory(self, memory: Memory) -> Memory:
+        """Adds every layer's keys and values, for a decoder that will ask many times."""
+        return memory._replace(cache=self.decoder.project_memory(memory.states))
+
+    def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
+        """Empty caches for decoding `batch_size` sequences of at most `length` tokens."""
+        return self.decoder.init_cache(batch_size, length)
+
+    def decode(
+        self,
+        target_ids: Any,
+        memory: Memory,
+        cache: list[KeyValue] | None = None,
+        position: Any = 0,
+        training: bool | None = None,
+    ) -> Decoded:
+        """Decodes a whole target, or with a cache one position of it.
+
+        Args:
+            target_ids: int `[N, T]`; with a cache T is 1. N is the memory's
+                batch, or with a projected memory a multiple of it (beams).
+            memory: from `encode`, projected or not.
+            cache: from `init_cache`, or from the step before.
+            position: int scalar; place of the first of `target_ids`.
+        """
+        outputs = self.decoder(
+            self._embed_target(target_ids, position, training),
+            memory.states if memory.cache is None else None,
+            memory_mask=memory.mask,
+            memory_cache=memory.cache,
+            cache=cache,
+            position=position,
+            return_attention_scores=True,
+            training=training,
+        )
+        new_cache = outputs[1] if cache is not None else None
+        return Decoded(self.logits(outputs[0]), new_cache, outputs[-1])
+
+    def _embed_target(self, target_ids: Any, position: Any, training: bool | None) -> Any:
+        embedded = self._add_positions(
+            self.target_embedding(target_ids), self.target_positions, position
+        )
+        return self.target_dropout(embedded, training=training)
+
+    def _add_positions(self, embedded: Any, layer: keras.layers.Layer, position: Any) -> Any:
+        positions = ops.arange(ops.shape(embedded)[1]) + position
+        # Summed in float32 and rounded once.
+        return ops.cast(embedded + layer(positions), self.compute_dtype)
+
+    def weights_by_path(self) -> dict[str, keras.Variable]:
+        """Every weight by its path below the model, as in `encoder/layer_0/…/qkv_kernel`."""
+        return {v.path.removeprefix(f"{self.name}/"): v for v in self.trainable_variables}
+
+    def assign_weights(self, arrays: Mapping[str, Any]) -> None:
+        """Sets all weights from arrays addressed as by `weights_by_path`.
+
+        Raises:
+            InputError: where a weight is missing, not this model's, or of another shape.
+        """
+        own = self.weights_by_path()
+        different = sorted(own.keys() ^ arrays.keys())
+        if different:
+            raise InputError(
+                f"the weights are of another model: {different[0]} is in only one of the two"
+            )
+        for path, variable in own.items():
+            if tuple(variable.shape) != tuple(arrays[path].shape):
+                raise InputError(
+                    f"the weights are of another model: {path} is {tuple(arrays[path].shape)}; "
+                    f"expected {tuple(variable.shape)}"
+                )
+            variable.assign(arrays[path])
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "config": dataclasses.asdict(self.config)}

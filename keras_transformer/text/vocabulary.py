@@ -1,0 +1,270 @@
+"""SentencePiece vocabularies: learned from text, kept in files, used without TensorFlow.
+
+`Vocabulary` encodes a corpus with the `sentencepiece` library, in threads;
+`keras_transformer.text.tokenizer.Tokenizer` does the same inside a graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import random
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.errors import InputError
+
+ModelType = Literal["unigram", "bpe"]
+Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
+
+# The suffix array that starts a unigram model takes some 50 bytes a byte of text.
+MAX_LINES = 1_000_000
+MAX_LINE_BYTES = 16_384
+
+
+def learn_vocabulary(
+    lines: Iterable[bytes],
+    vocab_size: int,
+    *,
+    model_type: ModelType = "unigram",
+    byte_fallback: bool = False,
+    seed: int = 1,
+    character_coverage: float = 1.0,
+    normalization: Normalization = "nmt_nfkc",
+) -> bytes:
+    """Learns a SentencePiece model (Kudo and Richardson 2018) and returns its proto.
+
+    The same lines, options and seed give the same bytes. A text that holds
+    fewer than `vocab_size` pieces gives a smaller model (short corpora keep
+    working): the number of ids is the model's, never assumed.
+
+    Args:
+        lines: UTF-8, one sentence each; beyond `MAX_LINES` of them a uniform
+            sample is learned from. SentencePiece ignores those longer than
+            `MAX_LINE_BYTES`.
+        vocab_size: pieces wanted, the four special ones (and the 256 of byte
+            fallback) included.
+        model_type: "unigram" (Kudo 2018) or "bpe" (Sennrich et al. 2016).
+        byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
+        seed: of the sample.
+        character_coverage: share of the text's characters that get a piece; below
+            1 for texts with thousands of rare ones.
+        normalization: SentencePiece's rule; "nmt_nfkc_cf" also folds case.
+
+    Returns:
+        The serialized model, with pad, unknown, start and end ids 0, 1, 2 and 3. The
+        scores of a unigram model are rounded so that ties are decided alike everywhere.
+
+    Raises:
+        InputError: for no text, a size too small for the text's characters, or
+            an unknown option.
+    """
+    check_learning_options(vocab_size, model_type, character_coverage, normalization)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(_sample(lines, MAX_LINES, seed)),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            byte_fallback=byte_fallback,
+            character_coverage=character_coverage,
+            normalization_rule_name=normalization,
+            max_sentence_length=MAX_LINE_BYTES,
+            hard_vocab_limit=False,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            # Sums of floats depend on how the lines are split among the threads.
+            num_threads=16,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _learning_error(vocab_size, error) from error
+    return _with_exact_sums(model.getvalue()) if model_type == "unigram" else model.getvalue()
+
+
+def check_learning_options(
+    vocab_size: int, model_type: str, character_coverage: float, normalization: str
+) -> None:
+    """Raises `InputError` for options that `learn_vocabulary` refuses whatever the text."""
+    if vocab_size < 1:
+        raise InputError(f"vocab_size is {vocab_size}; expected more than 0")
+    if not 0.9 <= character_coverage <= 1:
+        raise InputError(f"character_coverage is {character_coverage}; expected from 0.9 to 1")
+    for name, value, choices in (
+        ("model_type", model_type, get_args(ModelType)),
+        ("normalization", normalization, get_args(Normalization)),
+    ):
+        if value not in choices:
+            raise InputError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+
+
+def _learning_error(vocab_size: int, error: RuntimeError) -> Exception:
+    """Says in the user's terms what SentencePiece says in terms of its source."""
+    message = str(error)
+    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if too_small:
+        return InputError(
+            f"vocab_size is {vocab_size}; expected at least {too_small[1]}, as the text has that "
+            "many different characters and special pieces"
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return InputError("there is no text to learn a vocabulary from")
+    return error
+
+
+def _with_exact_sums(model: bytes) -> bytes:
+    """Rounds the scores of a unigram model to multiples of 1/1024.
+
+    Segmentations of equal probability ("0|000" and "000|0") are common among
+    digits. SentencePiece decides them by float32 rounding, and its release in
+    tensorflow-text rounds otherwise than the library. Sums of rounded scores
+    are exact down to -16,384, and then both take the same one.
+    """
+    # Protobuf makes the class at import, where mypy does not see it.
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    for piece in proto.pieces:
+        piece.score = round(piece.score * 1024) / 1024
+    return proto.SerializeToString(deterministic=True)
+
+
+def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
+    """Draws `size` lines uniformly in one pass (Vitter 1985, algorithm R); all, if fewer."""
+    draw = random.Random(seed).randrange
+    sample: list[bytes] = []
+    for number, line in enumerate(lines):
+        if number < size:
+            sample.append(line)
+        elif (place := draw(number + 1)) < size:
+            sample[place] = line
+    return sample
+
+
+class Vocabulary:
+    """One SentencePiece model for both languages, or one for each.
+
+    Attributes:
+        source_model, target_model: the serialized protos; the same when joint.
+        joint: whether one model serves both languages.
+        source_vocab_size, target_vocab_size: numbers of ids.
+        pad_id, unknown_id, start_id, end_id: as the protos say.
+    """
+
+    def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
+        """Parses the models.
+
+        Raises:
+            InputError: for bytes that are no SentencePiece model, a special piece
+                that is missing, or special ids that differ between the two.
+        """
+        self.joint = target_model is None
+        self.source_model = source_model
+        self.target_model = source_model if target_model is None else target_model
+        self._source = _parse(source_model)
+        self._target = self._source if target_model is None else _parse(target_model)
+        ids = _special_ids(self._source)
+        for (name, source_id), target_id in zip(
+            ids.items(), _special_ids(self._target).values(), strict=True
+        ):
+            if source_id != target_id:
+                raise InputError(
+                    f"the {name} id is {source_id} in the source vocabulary and {target_id} in "
+                    "the target vocabulary; expected the same"
+                )
+        self.pad_id, self.unknown_id, self.start_id, self.end_id = ids.values()
+        self.source_vocab_size: int = self._source.get_piece_size()
+        self.target_vocab_size: int = self._target.get_piece_size()
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the two models, in hex: equal for equal segmentations."""
+        digests = (hashlib.sha256(m).digest() for m in (self.source_model, self.target_model))
+        return hashlib.sha256(b"".join(digests)).hexdigest()
+
+    def encode_source(self, lines: Sequence[bytes]) -> list[list[int]]:
+        """Returns the ids of each line, which end with `end_id`."""
+        return self._source.encode(list(lines), out_type=int, add_eos=True)
+
+    def encode_target(self, lines: Sequence[bytes]) -> list[list[int]]:
+        """Returns the ids of each line, which end with `end_id`."""
+        return self._target.encode(list(lines), out_type=int, add_eos=True)
+
+    def target_text_pieces(self) -> list[bool]:
+        """Says for each target id whether it may appear in one line of text.
+
+        Control pieces may not, nor may the bytes of control characters, which
+        byte fallback has pieces for: a line break inside a translation would
+        shift all the lines after it.
+        """
+        model = self._target
+        breaks = {f"<0x{code:02X}>" for code in (*range(0x20), 0x7F)}
+        return [
+            not model.is_control(i) and not (model.is_byte(i) and model.id_to_piece(i) in breaks)
+            for i in range(self.target_vocab_size)
+        ]
+
+    def save(self, directory: str | Path) -> None:
+        """Writes `joint.model`, or `source.model` and `target.model`, into `directory`."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        if self.joint:
+            (directory / "joint.model").write_bytes(self.source_model)
+        else:
+            (directory / "source.model").write_bytes(self.source_model)
+            (directory / "target.model").write_bytes(self.target_model)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Vocabulary:
+        """Reads what `save` wrote.
+
+        Args:
+            directory: that of the models, or one that holds it as `tokenizer/`.
+
+        Raises:
+            InputError: where there is no vocabulary, or a broken one.
+        """
+        for place in (Path(directory), Path(directory) / "tokenizer"):
+            for names in (["joint.model"], ["source.model", "target.model"]):
+                paths = [place / name for name in names]
+                if all(path.is_file() for path in paths):
+                    try:
+                        return cls(*(path.read_bytes() for path in paths))
+                    except InputError as error:
+                        raise InputError(f"{' and '.join(map(str, paths))}: {error}") from None
+        raise InputError(
+            f"{directory} holds no vocabulary; expected joint.model, or source.model and "
+            "target.model, in it or in its folder tokenizer"
+        )
+
+
+def _parse(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    if model:  # An empty proto parses, to a model that logs an error at each use.
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError:
+            pass
+    raise InputError(f"{len(model)} bytes that are no SentencePiece model; expected its proto")
+
+
+def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
+    ids = {
+        "pad": model.pad_id(),
+        "unknown": model.unk_id(),
+        "start": model.bos_id(),
+        "end": model.eos_id(),
+    }
+    missing = [name for name, piece_id in ids.items() if piece_id < 0]
+    if missing:
+        raise InputError(
+            f"the SentencePiece model has no {' and no '.join(missing)} piece; expected one "
+            "learned with pad_id, unk_id, bos_id and eos_id of 0 or more"
+        )
+    return ids

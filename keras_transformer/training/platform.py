@@ -1,0 +1,88 @@
+"""What the machine at hand is fastest with: precision, XLA, devices."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+class Platform(NamedTuple):
+    """Where and how to train; `reasons` tell the user why."""
+
+    strategy: tf.distribute.Strategy
+    precision: str  # float32, bfloat16 or float16
+    jit_compile: bool
+    reasons: tuple[str, ...]
+
+    def policy(self) -> keras.DTypePolicy:
+        """The Keras dtype policy of the precision."""
+        return keras.DTypePolicy(
+            "float32" if self.precision == "float32" else f"mixed_{self.precision}"
+        )
+
+
+def use_logical_cpus(count: int) -> None:
+    """Splits the CPU into `count` logical devices, as replicas for tests and trials.
+
+    Raises:
+        InputError: where TensorFlow has already started its devices, or count < 1.
+    """
+    if count < 1:
+        raise InputError(f"the number of logical CPUs is {count}; expected at least 1")
+    [cpu] = tf.config.list_physical_devices("CPU")
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
+    except RuntimeError as error:
+        raise InputError(f"the CPU cannot be split into {count} devices any more: {error}") from None
+
+
+def choose_platform(config: TrainingConfig) -> Platform:
+    """Picks devices, precision and XLA for `auto` settings, and takes the others as they are."""
+    gpus = tf.config.list_logical_devices("GPU")
+    devices = gpus or tf.config.list_logical_devices("CPU")
+    kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
+    reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
+    strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
+
+    precision, why = str(config.mixed_precision), "as configured"
+    if precision == "auto":
+        precision, why = _fastest_gpu_precision() if gpus else _fastest_cpu_precision()
+    reasons.append(f"precision: {precision} ({why})")
+    if config.jit_compile == "auto":
+        jit_compile = bool(gpus)
+        why = "XLA pays on GPUs" if gpus else "on CPUs the graph executor is faster"
+    else:
+        jit_compile, why = config.jit_compile == "true", "as configured"
+    reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
+    return Platform(strategy, precision, jit_compile, tuple(reasons))
+
+
+def _fastest_gpu_precision() -> tuple[str, str]:
+    capabilities = [
+        tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+        for gpu in tf.config.list_physical_devices("GPU")
+    ]
+    if min(capabilities) >= (8, 0):
+        return "bfloat16", "the GPUs multiply bfloat16 in their tensor cores"
+    return "float32", "a GPU here is older than compute capability 8.0, without bfloat16"
+
+
+def _fastest_cpu_precision() -> tuple[str, str]:
+    try:
+        cpu_flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        cpu_flags = []
+    if "avx512_bf16" in cpu_flags or "amx_bf16" in cpu_flags:
+        return "bfloat16", "the CPU multiplies bfloat16 natively"
+    return "float32", "the CPU has no bfloat16 products"

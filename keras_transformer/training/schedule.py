@@ -1,0 +1,78 @@
+"""Learning-rate schedules by name (paper, section 5.3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.config import TrainingConfig
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
+    """The learning rate at a step; steps are counted from 0, as optimizers do.
+
+    With s = step + 1, w warm-up steps and peak or factor r:
+
+    * paper: r · d_model^-0.5 · min(s^-0.5, s · w^-1.5) (equation 3)
+    * inverse_sqrt: r · min(s / w, √(w / s))
+    * linear: up to r over w steps, then down to 0 at `max_steps`
+    * cosine: up to r over w steps, then down to 0 at `max_steps` as half a cosine
+    * constant: up to r over w steps, then r
+    """
+
+    def __init__(
+        self,
+        schedule: str,
+        learning_rate: float,
+        warmup_steps: int,
+        max_steps: int,
+        d_model: int,
+    ):
+        super().__init__()
+        self.schedule = schedule
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+        self.max_steps = max_steps
+        self.d_model = d_model
+
+    def __call__(self, step: Any) -> Any:
+        s = ops.cast(step, "float32") + 1.0
+        w = float(max(self.warmup_steps, 1))
+        warmup = ops.minimum(s / w, 1.0)
+        left = (float(self.max_steps) - s + 1.0) / max(self.max_steps - w + 1.0, 1.0)
+        left = ops.clip(left, 0.0, 1.0)
+        if self.schedule == "paper":
+            factor = self.d_model**-0.5 * ops.minimum(s**-0.5, s * w**-1.5)
+        elif self.schedule == "inverse_sqrt":
+            factor = ops.minimum(s / w, ops.sqrt(w / s))
+        elif self.schedule == "linear":
+            factor = ops.minimum(warmup, left)
+        elif self.schedule == "cosine":
+            factor = warmup * 0.5 * (1.0 - ops.cos(math.pi * left))
+        else:
+            factor = warmup
+        return self.learning_rate * factor
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule,
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "max_steps": self.max_steps,
+            "d_model": self.d_model,
+        }
+
+
+def make_optimizer(config: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:
+    """Returns Adam with the configured betas, epsilon and schedule (paper, section 5.3).
+
+    Clipping is the training step's: the optimizer would clip before replicas are summed.
+    """
+    rate = LearningRate(
+        config.schedule, config.learning_rate, config.warmup_steps, config.max_steps, d_model
+    )
+    return keras.optimizers.Adam(rate, config.beta_1, config.beta_2, config.epsilon)

@@ -1,0 +1,292 @@
+"""Presets against the paper's Table 3, settings, validation, JSON."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.config import (
+    PRESET_NAMES,
+    Config,
+    DecodingConfig,
+    ModelConfig,
+    TrainingConfig,
+    preset,
+)
+from keras_transformer.errors import InputError
+
+# Table 3 of the paper, in millions; rows that print no count are those of base.
+TABLE_3 = {
+    "B_dk16": 58,
+    "B_dk32": 60,
+    "C_n2": 36,
+    "C_n4": 50,
+    "C_n8": 80,
+    "C_d256": 28,
+    "C_d1024": 168,
+    "C_ff1024": 53,
+    "C_ff4096": 90,
+    "big": 213,
+}
+LIKE_BASE = ["A_h1", "A_h4", "A_h16", "A_h32", "D_dropout0.0", "D_dropout0.2"]
+LIKE_BASE += ["D_smoothing0.0", "D_smoothing0.2"]
+OTHERS = ["tiny", "small", "base", "E_learned"]
+
+
+def _millions(name: str) -> float:
+    return preset(name).model.num_parameters() / 1e6
+
+
+class TestPresets:
+    def test_every_row_of_the_paper_is_there(self):
+        assert sorted(PRESET_NAMES) == sorted([*TABLE_3, *LIKE_BASE, *OTHERS])
+
+    def test_base_has_65_million_parameters(self):
+        assert _millions("base") == pytest.approx(65, rel=0.04)
+
+    @pytest.mark.parametrize("name", TABLE_3)
+    def test_difference_from_base_is_the_papers(self, name):
+        margin = 4 if preset(name).model.d_model == 1024 else 1.5
+        expected = TABLE_3[name] - 65
+        assert _millions(name) - _millions("base") == pytest.approx(expected, abs=margin)
+
+    @pytest.mark.parametrize("name", LIKE_BASE)
+    def test_rows_that_print_no_count_have_bases(self, name):
+        assert preset(name).model.num_parameters() == preset("base").model.num_parameters()
+
+    def test_learned_positions_add_one_table_for_each_side(self):
+        added = preset("E_learned").model.num_parameters() - preset("base").model.num_parameters()
+        assert added == 2 * 1024 * 512
+
+    def test_base_and_big_are_section_5_and_6(self):
+        base, big = preset("base"), preset("big")
+        m, t = base.model, base.training
+        assert (m.num_encoder_layers, m.num_decoder_layers, m.d_model, m.d_ff) == (6, 6, 512, 2048)
+        assert (m.num_heads, m.key_dim, m.value_dim, m.residual_dropout) == (8, 64, 64, 0.1)
+        assert (t.beta_1, t.beta_2, t.epsilon, t.warmup_steps) == (0.9, 0.98, 1e-9, 4000)
+        assert (t.label_smoothing, t.max_steps) == (0.1, 100_000)
+        assert (base.decoding.beam_size, base.decoding.length_penalty) == (4, 0.6)
+        assert base.decoding.max_extra_tokens == 50
+        m = big.model
+        assert (m.num_encoder_layers, m.num_decoder_layers, m.d_model, m.d_ff) == (6, 6, 1024, 4096)
+        assert (m.num_heads, m.key_dim, m.residual_dropout) == (16, 64, 0.3)
+        assert big.training.max_steps == 300_000
+
+    def test_rows_a_keep_the_computation_constant(self):
+        for heads in (1, 4, 16, 32):
+            model = preset(f"A_h{heads}").model
+            assert model.num_heads == heads
+            assert model.key_dim == model.value_dim == 512 // heads
+
+    def test_rows_b_to_e_change_what_they_name(self):
+        assert (preset("B_dk16").model.key_dim, preset("B_dk16").model.value_dim) == (16, 64)
+        assert (preset("C_d256").model.key_dim, preset("C_d256").model.value_dim) == (32, 32)
+        assert (preset("C_d1024").model.key_dim, preset("C_d1024").model.value_dim) == (128, 128)
+        assert preset("C_n8").model.num_decoder_layers == 8
+        assert preset("D_dropout0.2").model.residual_dropout == 0.2
+        assert preset("D_dropout0.0").model.embedding_dropout == 0.0
+        assert preset("D_smoothing0.2").training.label_smoothing == 0.2
+        assert preset("E_learned").model.positions == "learned"
+
+    def test_tiny_and_small(self):
+        tiny, small = preset("tiny").model, preset("small").model
+        assert (tiny.num_encoder_layers, tiny.num_decoder_layers) == (4, 4)
+        assert (tiny.d_model, tiny.d_ff, tiny.num_heads, tiny.key_dim) == (128, 256, 4, 32)
+        assert (small.num_encoder_layers, small.num_decoder_layers) == (3, 3)
+        assert (small.d_model, small.d_ff, small.num_heads, small.key_dim) == (256, 1024, 4, 64)
+
+    def test_unknown_preset_names_the_choices(self):
+        with pytest.raises(InputError, match="'huge' is no preset; expected one of tiny, small"):
+            preset("huge")
+
+    def test_printed_table_and_no_tensorflow(self):
+        command = [sys.executable, "-X", "importtime", "-m", "keras_transformer.config"]
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        imported = {line.split()[-1] for line in process.stderr.splitlines()}
+        assert "dataclasses" in imported and not {"tensorflow", "keras"} & imported
+        header, *rows = process.stdout.splitlines()
+        assert header.split()[0] == "name"
+        assert tuple(row.split()[0] for row in rows) == PRESET_NAMES
+        column = header.split().index("params_M")
+        printed = {row.split()[0]: float(row.split()[column]) for row in rows}
+        assert printed == {name: round(_millions(name), 1) for name in PRESET_NAMES}
+
+
+class TestNumParameters:
+    def test_smallest_model_counted_by_hand(self):
+        model = ModelConfig(
+            source_vocab_size=7,
+            target_vocab_size=7,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            d_model=2,
+            d_ff=3,
+            num_heads=1,
+        )
+        attention, feed_forward, norm = 4 * (2 * 2), (2 * 3 + 3) + (3 * 2 + 2), 2 * 2
+        expected = 7 * 2 + (attention + feed_forward + 2 * norm)
+        expected += 2 * attention + feed_forward + 3 * norm
+        assert model.num_parameters() == expected
+
+    def test_untied_tables_and_biases(self):
+        tied = ModelConfig(num_encoder_layers=1, num_decoder_layers=1, d_model=8, num_heads=2)
+
+        def added(**changes):
+            return dataclasses.replace(tied, **changes).num_parameters() - tied.num_parameters()
+
+        assert added(tie_embeddings="target") == 37_000 * 8
+        assert added(tie_embeddings="none") == 2 * 37_000 * 8
+        assert added(output_bias=True) == 37_000
+        assert added(attention_bias=True) == 3 * 4 * 8  # queries, keys, values, output
+        assert added(norm_position="pre") == 2 * 2 * 8  # a last norm of each stack
+
+
+class TestSettings:
+    def test_strings_of_flags_become_the_fields_types(self):
+        config = Config().updated(
+            {
+                "training.label_smoothing": "0.2",
+                "training.max_steps": "7",
+                "model.scale_embeddings": "false",
+                "model.attention_window": "3",
+                "model.norm_position": "pre",
+                "decoding.length_penalty": "1",
+            }
+        )
+        assert config.training.label_smoothing == 0.2
+        assert config.training.max_steps == 7
+        assert config.model.scale_embeddings is False
+        assert config.model.attention_window == 3
+        assert config.model.norm_position == "pre"
+        assert config.decoding.length_penalty == 1.0
+        assert config.updated({"model.attention_window": "none"}).model.attention_window is None
+
+    def test_the_original_is_left_alone_and_frozen(self):
+        config = Config()
+        config.updated({"model.d_ff": 8})
+        assert config == Config()
+        for section in (config, config.model, config.training, config.decoding):
+            field = dataclasses.fields(section)[0].name
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(section, field, 1)
+
+    def test_head_dimensions_follow_unless_they_are_chosen(self):
+        config = Config().updated({"model.d_model": "128", "model.num_heads": "2"})
+        assert (config.model.key_dim, config.model.value_dim) == (64, 64)
+        chosen = Config().updated({"model.key_dim": 16}).updated({"model.d_model": 256})
+        assert (chosen.model.key_dim, chosen.model.value_dim) == (16, 32)
+
+    def test_replace_addresses_sections_by_two_underscores(self):
+        config = Config().replace(model__d_ff=16, training__seed=5)
+        assert (config.model.d_ff, config.training.seed) == (16, 5)
+
+    @pytest.mark.parametrize("name", PRESET_NAMES)
+    def test_json_gives_back_the_same(self, name):
+        config = preset(name).updated({"training.seed": 3, "model.attention_window": 4})
+        assert Config.from_json(config.to_json()) == config
+
+
+# (settings, what the one sentence has to name)
+BAD_SETTINGS = [
+    ({"label_smoothing": "0.2"}, "'label_smoothing' is no setting; expected model.NAME"),
+    ({"training.": "1"}, "'training.' is no setting"),
+    ({"train.seed": "1"}, "'train.seed' is no setting"),
+    ({"training.smoothing": "1"}, "'training.smoothing' is no setting; the fields.*label_smooth"),
+    ({"training.max_steps": "many"}, "max_steps is 'many'; expected a whole number"),
+    ({"training.max_steps": "1.5"}, "max_steps is '1.5'; expected a whole number"),
+    ({"training.max_steps": 1.5}, "max_steps is 1.5; expected a whole number"),
+    ({"training.max_steps": True}, "max_steps is True; expected a whole number"),
+    ({"training.max_steps": None}, "max_steps is None; expected a whole number"),
+    ({"training.max_steps": "0"}, "max_steps is 0; expected more than 0"),
+    ({"training.epsilon": "nan"}, "epsilon is 'nan'; expected a finite number"),
+    ({"training.learning_rate": "inf"}, "learning_rate is 'inf'; expected a finite number"),
+    ({"training.learning_rate": "0"}, "learning_rate is 0.0; expected more than 0"),
+    ({"training.label_smoothing": "1"}, "label_smoothing is 1.0; expected 0 <= value < 1"),
+    ({"training.clip_norm": "-1"}, "clip_norm is -1.0; expected 0 or more"),
+    ({"training.schedule": "steep"}, "schedule is 'steep'; expected one of paper, inverse_sqrt"),
+    ({"training.warmup_steps": 0}, "warmup_steps is 0; the schedule paper needs at least 1"),
+    ({"training.mixed_precision": "int8"}, "'int8'; expected one of auto, float32, bfloat16"),
+    ({"model.scale_embeddings": "yes"}, "scale_embeddings is 'yes'; expected true or false"),
+    ({"model.num_heads": "3"}, "d_model is 512, not a multiple of model.num_heads .3."),
+    ({"model.num_heads": "0"}, "num_heads"),
+    ({"model.d_model": "-8"}, "d_model is -8; expected more than 0"),
+    ({"model.d_model": "9", "model.key_dim": 3, "model.value_dim": 3}, "need an even number"),
+    ({"model.attention_window": "0"}, "attention_window is 0; expected more than 0, or none"),
+    ({"model.relu_dropout": "1"}, "relu_dropout is 1.0; expected 0 <= rate < 1"),
+    ({"model.pad_id": "3"}, "expected four different ids"),
+    ({"model.end_id": "37000"}, "expected four different ids below 37000"),
+    ({"model.source_vocab_size": "5"}, "tie_embeddings is all, but .* 5 and 37000 pieces"),
+    ({"decoding.beam_size": "0"}, "beam_size is 0; expected at least 1"),
+    ({"decoding.n_best": "5"}, r"n_best is 5; expected at most decoding.beam_size \(4\)"),
+    ({"decoding.length_penalty": "-0.5"}, "length_penalty is -0.5; expected 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_SETTINGS)
+def test_wrong_settings_are_named_in_one_sentence(wrong, message):
+    with pytest.raises(InputError, match=message) as error:
+        Config().updated(wrong)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("section", [ModelConfig, TrainingConfig, DecodingConfig])
+def test_constructors_check_too(section):
+    field = dataclasses.fields(section)[0].name
+    with pytest.raises(InputError, match=f"{field} is 'x'; expected a whole number"):
+        section(**{field: "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "run/config.json is no JSON"),
+        ("[1]", "run/config.json is no configuration; expected an object"),
+        ('{"model": 3}', "run/config.json is no configuration"),
+        ('{"model": {"width": 3}}', "run/config.json: 'model.width' is no setting"),
+        ('{"model": {"d_ff": []}}', "run/config.json: ModelConfig.d_ff is .*whole number"),
+        ('{"model": {"activation": []}}', "run/config.json: .*expected one of relu"),
+    ],
+)
+def test_wrong_json_names_the_file(text, message):
+    with pytest.raises(InputError, match=message):
+        Config.from_json(text, "run/config.json")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+_FIELD = st.sampled_from(
+    [
+        f"{section.name}.{field.name}"
+        for section in dataclasses.fields(Config)
+        for field in dataclasses.fields(getattr(Config(), section.name))
+    ]
+)
+
+
+@given(name=_FIELD, value=_JSON)
+@settings(max_examples=100, deadline=None)
+def test_any_value_of_any_field_is_taken_or_is_an_input_error(name, value):
+    section, field = name.split(".")
+    text = json.dumps({section: {field: value}})
+    try:
+        config = Config.from_json(text)
+    except InputError:
+        return
+    assert Config.from_json(config.to_json()) == config
+
+
+@given(text=st.text(max_size=30) | _JSON.map(json.dumps))
+@settings(max_examples=100, deadline=None)
+def test_any_text_is_a_configuration_or_an_input_error(text):
+    try:
+        config = Config.from_json(text)
+    except InputError:
+        return
+    assert isinstance(config, Config)

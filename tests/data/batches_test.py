@@ -1,0 +1,263 @@
+"""Batches: every pair once an epoch, any step at once, few shapes, little padding."""
+
+import io
+import os
+import time
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import sentencepiece
+
+from keras_transformer.data.batches import Batches
+from keras_transformer.data.token_store import EncodedPair, TokenStore, TokenStoreWriter
+from keras_transformer.errors import InputError
+
+PAD, START, END = 0, 2, 3
+DATA = Path(os.environ.get("KERAS_TRANSFORMER_TEST_DATA", "../shared/data"))
+
+
+class FakeStore:
+    """Sentences whose tokens tell which pair they belong to, as a token store holds them."""
+
+    def __init__(self, source_lengths, target_lengths):
+        self.source_ids, self.source_offsets = self._side(source_lengths, 10)
+        self.target_ids, self.target_offsets = self._side(target_lengths, 20)
+
+    @staticmethod
+    def _side(lengths, first_id):
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        ids = first_id + np.arange(offsets[-1], dtype=np.int32)
+        ids[offsets[1:] - 1] = END
+        return ids, offsets
+
+    def __len__(self):
+        return len(self.source_offsets) - 1
+
+    def source(self, i):
+        return self.source_ids[self.source_offsets[i] : self.source_offsets[i + 1]]
+
+    def target(self, i):
+        return self.target_ids[self.target_offsets[i] : self.target_offsets[i + 1]]
+
+
+def like_text(pairs, seed=0):
+    """Lengths spread like those of captions: skewed, the sides correlated."""
+    random = np.random.default_rng(seed)
+    source = 3 + random.gamma(8.0, 1.8, pairs)
+    target = source * random.normal(1.05, 0.15, pairs) + random.normal(0, 1, pairs)
+    return FakeStore(source.astype(int), np.maximum(target, 2).astype(int))
+
+
+def batches(store, batch_tokens=512, seed=1, shuffle=True):
+    return Batches(store, batch_tokens, seed, PAD, START, shuffle)
+
+
+def epoch_indices(made, epoch=0):
+    first = epoch * made.steps_per_epoch
+    return [made.indices(step) for step in range(first, first + made.steps_per_epoch)]
+
+
+def assert_each_pair_once(made, store, epoch):
+    every = np.concatenate(epoch_indices(made, epoch))
+    np.testing.assert_array_equal(np.sort(every[every >= 0]), np.arange(len(store)))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_each_epoch_holds_every_pair_once(shuffle):
+    store = like_text(1500)
+    made = batches(store, shuffle=shuffle)
+    for epoch in (0, 1, 7):
+        assert_each_pair_once(made, store, epoch)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=80),
+    st.integers(40, 400),
+)
+def test_any_lengths_make_whole_epochs(lengths, batch_tokens):
+    store = FakeStore(*np.array(lengths).T)
+    made = batches(store, batch_tokens)
+    assert_each_pair_once(made, store, epoch=0)
+    assert_each_pair_once(made, store, epoch=1)
+    positions = 0
+    for step in range(made.steps_per_epoch):
+        inputs, _ = made.batch(step)
+        positions += inputs["source_ids"].size + inputs["target_ids"].size
+    real = np.sum(lengths)
+    assert made.padding_share == pytest.approx(1 - real / positions)
+
+
+def test_rows_hold_source_shifted_target_and_labels():
+    store = like_text(300)
+    made = batches(store)
+    for step in range(made.steps_per_epoch):
+        inputs, labels = made.batch(step)
+        source, target = inputs["source_ids"], inputs["target_ids"]
+        assert source.dtype == target.dtype == labels.dtype == np.int32
+        for row, pair in enumerate(made.indices(step)):
+            expected_source, expected_labels = [], []
+            if pair >= 0:
+                expected_source = store.source(pair).tolist()
+                expected_labels = store.target(pair).tolist()
+            expected_target = ([START] + expected_labels)[: len(expected_labels)]
+            for got, expected in (
+                (source, expected_source),
+                (target, expected_target),
+                (labels, expected_labels),
+            ):
+                padding = [PAD] * (got.shape[1] - len(expected))
+                assert got[row].tolist() == expected + padding
+
+
+def test_a_token_store_on_disk_gives_the_same_batches(tmp_path):
+    fake = like_text(50)
+    with TokenStoreWriter(tmp_path / "train", 30_000, 30_000) as writer:
+        writer.extend([EncodedPair(b"", fake.source(i), b"", fake.target(i)) for i in range(50)])
+    from_disk, in_memory = batches(TokenStore(tmp_path / "train")), batches(fake)
+    for step in range(in_memory.steps_per_epoch):
+        inputs, labels = from_disk.batch(step)
+        expected_inputs, expected_labels = in_memory.batch(step)
+        assert inputs["source_ids"].dtype == labels.dtype == np.int32
+        np.testing.assert_array_equal(inputs["source_ids"], expected_inputs["source_ids"])
+        np.testing.assert_array_equal(inputs["target_ids"], expected_inputs["target_ids"])
+        np.testing.assert_array_equal(labels, expected_labels)
+
+
+def test_filler_rows_are_all_padding():
+    store = FakeStore([5, 6, 7], [6, 5, 7])  # 3 pairs cannot fill 8 rows
+    made = batches(store)
+    inputs, labels = made.batch(0)
+    filler = made.indices(0) == -1
+    assert made.steps_per_epoch == 1 and filler.sum() == 5
+    for part in (inputs["source_ids"], inputs["target_ids"], labels):
+        assert (part[filler] == PAD).all() and (part[~filler, 0] != PAD).all()
+
+
+@pytest.mark.parametrize("batch_tokens", [100, 512, 4096])
+def test_shapes_are_few_and_hold_about_batch_tokens(batch_tokens):
+    store = like_text(3000)
+    made = batches(store, batch_tokens)
+    assert len(made.shapes) <= 16
+    seen = set()
+    for step in range(made.steps_per_epoch):
+        inputs, labels = made.batch(step)
+        assert labels.shape == inputs["target_ids"].shape
+        rows, source_length = inputs["source_ids"].shape
+        seen.add((rows, source_length, labels.shape[1]))
+    assert seen == set(made.shapes)
+    for rows, _, target_length in made.shapes:
+        assert rows % 8 == 0 and rows > 0
+        assert rows == 8 or rows * target_length <= batch_tokens
+    positions = np.mean([made.batch(s)[1].size for s in range(made.steps_per_epoch)])
+    assert positions > 0.8 * batch_tokens
+
+
+def test_a_batch_depends_on_corpus_seed_and_step_alone():
+    store = like_text(1000)
+    walked = batches(store, seed=5)
+    for step in range(2 * walked.steps_per_epoch):
+        walked.batch(step)
+    for step in (0, 3, walked.steps_per_epoch + 2, 1_000_003):
+        fresh_inputs, fresh_labels = batches(store, seed=5).batch(step)
+        inputs, labels = walked.batch(step)
+        np.testing.assert_array_equal(inputs["source_ids"], fresh_inputs["source_ids"])
+        np.testing.assert_array_equal(inputs["target_ids"], fresh_inputs["target_ids"])
+        np.testing.assert_array_equal(labels, fresh_labels)
+
+
+def test_seeds_and_epochs_differ_in_company_and_order():
+    store = like_text(1000)
+    made = batches(store, seed=1)
+    first = epoch_indices(made, 0)
+    for other in (epoch_indices(made, 1), epoch_indices(batches(store, seed=2), 0)):
+        assert {frozenset(b.tolist()) for b in first} != {frozenset(b.tolist()) for b in other}
+        shapes_in_order = [len(b) for b in first], [len(b) for b in other]
+        assert shapes_in_order[0] != shapes_in_order[1]
+        assert sorted(shapes_in_order[0]) == sorted(shapes_in_order[1])
+
+
+def test_without_shuffling_all_epochs_and_seeds_are_the_same():
+    store = like_text(400)
+    made = batches(store, shuffle=False)
+    other = batches(store, seed=9, shuffle=False)
+    for step in range(made.steps_per_epoch):
+        expected = made.indices(step)
+        np.testing.assert_array_equal(made.indices(step + 3 * made.steps_per_epoch), expected)
+        np.testing.assert_array_equal(other.indices(step), expected)
+
+
+def test_dataset_gives_the_batches_from_any_step():
+    store = like_text(300)
+    made = batches(store)
+    dataset = made.dataset(first_step=4, num_steps=3)
+    inputs_spec, labels_spec = dataset.element_spec
+    for spec in (*inputs_spec.values(), labels_spec):
+        assert spec.dtype == "int32" and spec.shape.as_list() == [None, None]
+    elements = list(dataset.as_numpy_iterator())
+    assert len(elements) == 3
+    for step, (inputs, labels) in enumerate(elements, start=4):
+        expected_inputs, expected_labels = made.batch(step)
+        assert inputs.keys() == expected_inputs.keys()
+        np.testing.assert_array_equal(inputs["source_ids"], expected_inputs["source_ids"])
+        np.testing.assert_array_equal(inputs["target_ids"], expected_inputs["target_ids"])
+        np.testing.assert_array_equal(labels, expected_labels)
+
+
+def test_dataset_without_end_passes_the_epoch():
+    made = batches(like_text(60))
+    steps = made.steps_per_epoch + 2
+    taken = list(made.dataset().take(steps).as_numpy_iterator())
+    np.testing.assert_array_equal(taken[-1][1], made.batch(steps - 1)[1])
+
+
+def test_padding_on_lengths_like_text():
+    assert batches(like_text(20_000), 4096).padding_share < 0.12
+
+
+def test_planning_and_entering_any_step_are_quick():
+    store = like_text(30_000)
+    start = time.process_time()
+    made = batches(store, 4096)
+    planned = time.process_time()
+    made.batch(987_654)
+    entered = time.process_time()
+    assert planned - start < 3 and entered - planned < 0.2
+
+
+def test_mistakes_are_named():
+    store = FakeStore([3, 9], [4, 30])
+    with pytest.raises(InputError, match="batch_tokens is 29, .* has 30 tokens"):
+        batches(store, batch_tokens=29)
+    assert batches(store, batch_tokens=30).shapes[0][0] == 8
+    with pytest.raises(InputError, match="0 sentence pairs"):
+        batches(FakeStore([], []))
+    with pytest.raises(InputError, match="seed .* is -1"):
+        batches(store, seed=-1)
+    with pytest.raises(InputError, match="step -1"):
+        batches(store).batch(-1)
+
+
+@pytest.mark.parametrize("prefix", ["", "tok/"])
+def test_padding_on_multi30k(prefix):
+    ending = ".lc.norm.tok" if prefix else ""
+    files = [DATA / "multi30k" / f"{prefix}train{ending}.{side}" for side in ("en", "de")]
+    if not all(file.exists() for file in files):
+        pytest.skip(f"no Multi30k at {files[0].parent}")
+    lines = [file.read_text().removesuffix("\n").split("\n") for file in files]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line for side in lines for line in side[::4]),
+        model_writer=model,
+        vocab_size=4000,
+        minloglevel=2,
+    )
+    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    store = FakeStore(*([len(ids) + 1 for ids in tokenizer.encode(side)] for side in lines))
+    for batch_tokens in (2048, 4096, 8192):
+        made = batches(store, batch_tokens)
+        assert made.padding_share <= 0.12, batch_tokens
+        assert_each_pair_once(made, store, epoch=0)

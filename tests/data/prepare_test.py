@@ -1,0 +1,336 @@
+"""Preparing: an aligned store and a true report, or a sentence and nothing on disk."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from keras_transformer.data import prepare as prepare_module
+from keras_transformer.data.cleaning import CleaningReport, clean
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.text.vocabulary import Vocabulary
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = PrepareOptions(vocab_size=80)
+
+
+@dataclasses.dataclass
+class Pairs:
+    """A corpus that is no file."""
+
+    content: list
+    name: str = "pairs"
+
+    def pairs(self):
+        return iter([(source.encode(), target.encode()) for source, target in self.content])
+
+
+def numbered(count, start=0):
+    """Pairs whose sides tell which pair they belong to."""
+    return [(f"the {i} dogs", f"die {i} Hunde") for i in range(start, start + count)]
+
+
+def texts(directory, split):
+    store = TokenStore(directory / split)
+    return list(zip(store.source_text(), store.target_text(), strict=True))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Writes a source and a target file and returns them as corpora."""
+
+    def write(source, target):
+        (tmp_path / "c.en").write_bytes(source)
+        (tmp_path / "c.de").write_bytes(target)
+        return parallel_files([tmp_path / "c.en"], [tmp_path / "c.de"])
+
+    return write
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate):
+    monkeypatch.setattr(prepare_module, "_BATCH", 7)
+    options = dataclasses.replace(SMALL, separate_vocabularies=separate, vocab_size=60)
+    prepared = prepare([Pairs(numbered(20)), Pairs(numbered(13, 20))], tmp_path / "d", options)
+    assert prepared.directory == tmp_path / "d" and not prepared.reused
+    vocabulary = Vocabulary.load(tmp_path / "d")
+    assert vocabulary.joint != separate
+    everything = []
+    for split in ("train", "valid"):
+        store = TokenStore(tmp_path / "d" / split)
+        everything += texts(tmp_path / "d", split)
+        for i, (source, target) in enumerate(texts(tmp_path / "d", split)):
+            assert source.split()[1] == target.split()[1], "aligned"
+            assert store.source(i).tolist() == vocabulary.encode_source([source.encode()])[0]
+            assert store.target(i).tolist() == vocabulary.encode_target([target.encode()])[0]
+    assert sorted(everything) == sorted(numbered(33)), "each pair once, in one of the two"
+
+
+def test_report_counts_what_is_there(tmp_path):
+    content = [*numbered(30), ("", "leer"), ("\u200b", "null"), ("lang " * 50, "x"), ("a\tb", "c")]
+    options = dataclasses.replace(SMALL, max_tokens=40, valid_pairs=4)
+    prepare([Pairs(content)], tmp_path / "d", options, valid_corpora=[Pairs(numbered(5, 50))])
+    report = json.loads((tmp_path / "d" / "report.json").read_text())
+    cleaning = report["cleaning"]["train"]
+    assert (cleaning["read"], cleaning["kept"]) == (34, 31)
+    assert cleaning["dropped"] == {"empty": 2, "too_many_tokens": 1}
+    assert [e["line"] for e in cleaning["examples"]["empty"]] == [31, 32]
+    assert cleaning["examples"]["too_many_tokens"][0]["line"] == 33
+    assert cleaning["control_characters_made_spaces"] == 1
+    assert report["cleaning"]["valid"]["kept"] == 5 and report["held_out"] == 0
+    for split, pairs in (("train", 31), ("valid", 5)):
+        store = TokenStore(tmp_path / "d" / split)
+        assert report[split]["pairs"] == len(store) == pairs
+        for side, lengths in (("source", store.source_lengths), ("target", store.target_lengths)):
+            stored = report[split][side]
+            assert stored["tokens"] == lengths.sum() and stored["max_length"] == lengths.max()
+            assert sum(stored["length_histogram"].values()) == pairs
+            assert stored["length_histogram"]["1-16"] == (lengths <= 16).sum()
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(5, 50))
+    assert report["inputs"]["valid"] == [
+        {"name": "pairs", "pairs": 5, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
+    ]
+    vocabulary = Vocabulary.load(tmp_path / "d")
+    assert report["vocabulary"]["source_size"] == vocabulary.source_vocab_size
+    assert report["vocabulary"]["fingerprint"] == vocabulary.fingerprint
+    assert report["options"]["max_tokens"] == 40
+
+
+def test_unknown_pieces_are_counted(tmp_path):
+    valid = Pairs([("the 1 dogs", "ΩΩ die ΩΩ"), ("the", "die")])
+    report = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL, valid_corpora=[valid]).report
+    assert report["valid"]["source"]["unknown"] == 0 == report["train"]["target"]["unknown"]
+    assert report["valid"]["target"]["unknown"] == 2, "a run of unknown characters is one piece"
+    rate = report["valid"]["target"]["unknown_rate"]
+    assert rate == 2 / report["valid"]["target"]["tokens"]
+
+
+def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_path):
+    content = [(f"word {chr(0x4E00 + i)}", f"Wort {chr(0x5E00 + i)}") for i in range(200)]
+    held_out = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        options = PrepareOptions(vocab_size=800, valid_pairs=20, seed=seed)
+        report = prepare([Pairs(content)], tmp_path / name, options).report
+        held_out[name] = texts(tmp_path / name, "valid")
+        assert len(held_out[name]) == report["held_out"] == 20
+        assert report["valid"]["source"]["unknown"] == report["valid"]["target"]["unknown"] == 20
+        assert report["train"]["source"]["unknown"] == 0
+    assert held_out["a"] == held_out["b"] != held_out["c"]
+    for split in ("train", "valid"):
+        first, second = (TokenStore(tmp_path / name / split) for name in "ab")
+        assert first.fingerprint == second.fingerprint
+    defaults = prepare([Pairs(content)], tmp_path / "d", PrepareOptions(vocab_size=800))
+    assert defaults.report["held_out"] == 4, "two in a hundred"
+
+
+def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
+    arguments = ([Pairs(numbered(30))], tmp_path / "d", SMALL)
+    first = prepare(*arguments)
+    before = (tmp_path / "d" / "report.json").stat().st_mtime_ns
+    monkeypatch.setattr(prepare_module, "_learn", lambda *_: pytest.fail("learned again"))
+    again = prepare(*arguments)
+    assert again.reused and again.report == first.report
+    assert (tmp_path / "d" / "report.json").stat().st_mtime_ns == before
+    assert "already holds this data" in again.summary()
+    for corpus, options in (
+        (numbered(31), SMALL),
+        (numbered(30), dataclasses.replace(SMALL, seed=2)),
+    ):
+        with pytest.raises(InputError, match="d holds data prepared from other input"):
+            prepare([Pairs(corpus)], tmp_path / "d", options)
+
+
+def test_output_directories_that_hold_other_things_stay_as_they_are(tmp_path):
+    (tmp_path / "empty").mkdir()
+    prepare([Pairs(numbered(9))], tmp_path / "empty", SMALL)
+    assert (tmp_path / "empty" / "report.json").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "report.json").write_text("[]")
+    for name in ("mine", "file", "list"):
+        with pytest.raises(InputError, match=f"{name} exists and is no prepared data"):
+            prepare([Pairs(numbered(9))], tmp_path / name, SMALL)
+    with pytest.raises(InputError, match="cannot be written"):
+        prepare([Pairs(numbered(9))], tmp_path / "file" / "d", SMALL)
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "mine", "file", "list"}
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_an_interruption_leaves_nothing(tmp_path):
+    class Interrupted(Pairs):
+        readings = 0
+
+        def pairs(self):
+            self.readings += 1
+            yield from super().pairs()
+            if self.readings == 3:
+                assert [path.name[0] for path in tmp_path.iterdir()] == ["."], "hidden till then"
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare([Interrupted(numbered(30))], tmp_path / "d", SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
+    prepare([Pairs(numbered(30))], tmp_path / "a", SMALL)
+    for place in ("a", "a/tokenizer"):
+        name = place.replace("/", "_") + "_b"
+        prepare([Pairs(numbered(9, 30))], tmp_path / name, vocab_from=tmp_path / place)
+        assert Vocabulary.load(tmp_path / name).fingerprint == (
+            Vocabulary.load(tmp_path / "a").fingerprint
+        )
+    separate = dataclasses.replace(SMALL, separate_vocabularies=True)
+    with pytest.raises(InputError, match="a is joint; expected separate"):
+        prepare([Pairs(numbered(9))], tmp_path / "c", separate, vocab_from=tmp_path / "a")
+    with pytest.raises(InputError, match="nowhere holds no vocabulary"):
+        prepare([Pairs(numbered(9))], tmp_path / "c", SMALL, vocab_from=tmp_path / "nowhere")
+
+
+def test_line_breaks_inside_a_sentence_shift_nothing(tmp_path):
+    breaks = [(f"the\n{i}\u2028dogs", f"die\r{i}\x85Hunde\n") for i in range(20)]
+    prepare([Pairs(breaks)], tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(20))
+
+
+def test_crlf_and_bom_are_no_text(tmp_path, files):
+    source = b"\xef\xbb\xbf" + b"".join(b"%b\r\n" % s.encode() for s, _ in numbered(20))
+    target = b"".join(b"%b\n" % t.encode() for _, t in numbered(20))
+    prepare(files(source, target), tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(20))
+
+
+def test_a_line_of_megabytes_is_a_counted_drop(tmp_path, files):
+    source = b"the dogs\n" * 20 + b"dog " * 1_000_000 + b"\n"
+    start = time.process_time()
+    report = prepare(files(source, b"die Hunde\n" * 21), tmp_path / "d", SMALL).report
+    assert time.process_time() - start < 3
+    assert report["cleaning"]["train"]["dropped"] == {"too_many_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"a\nb\n", b"c\n", "c.en has 2 lines and .*c.de has 1"),
+        (b"a\nb\n", b"", "c.de is empty"),
+        (b"a\n\xff\n", b"c\nd\n", "c.en, line 2: byte 0xff"),
+        (b"a\n\n", b"\nd\n", "no pair is left for train of 2 read .dropped: 2 empty."),
+        (b"a\n", b"c\n", "has 1 clean pairs, of which 1 should be held out"),
+    ],
+)
+def test_bad_input_is_told_and_leaves_nothing(tmp_path, files, source, target, message):
+    with pytest.raises(InputError, match=message):
+        prepare(files(source, target), tmp_path / "d", SMALL)
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("c.en", "c.de")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 1}, "max_tokens is 1; expected 2 or more"),
+        ({"valid_pairs": 0}, "valid_pairs is 0; expected 1 or more"),
+        ({"model_type": "char"}, "model_type is 'char'"),
+    ],
+)
+def test_unusable_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        PrepareOptions(**options)
+
+
+def test_no_corpus_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no corpus is given"):
+        prepare([], tmp_path / "d")
+
+
+LINE = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0\n")
+    | st.sampled_from("ab \r\t\x85\u2028\ufeff\u200b"),
+    max_size=8,
+).map(str.encode)
+ALIGNED = st.lists(st.tuples(LINE, LINE), min_size=2, max_size=8).map(
+    lambda pairs: tuple(
+        b"".join(line + b"\n" for line in side) for side in zip(*pairs, strict=True)
+    )
+)
+ANY_FILE = st.lists(LINE | st.binary(max_size=3), max_size=6).map(b"\n".join)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    files=ALIGNED | ALIGNED | st.tuples(ANY_FILE, ANY_FILE),
+    tokens=st.integers(4, 12),
+    byte_fallback=st.booleans(),
+)
+def test_any_bytes_are_refused_or_stored_aligned(tmp_path_factory, files, tokens, byte_fallback):
+    directory = tmp_path_factory.mktemp("fuzz")
+    for name, content in zip("st", files, strict=True):
+        (directory / name).write_bytes(content)
+    options = PrepareOptions(
+        vocab_size=400, byte_fallback=byte_fallback, max_tokens=tokens, valid_pairs=1
+    )
+    try:
+        corpora = parallel_files([directory / "s"], [directory / "t"])
+        report = prepare(corpora, directory / "d", options).report
+    except InputError:
+        assert {path.name for path in directory.iterdir()} == {"s", "t"}
+        return
+    vocabulary = Vocabulary.load(directory / "d")
+    pairs = [
+        (pair.source.decode(), pair.target.decode())
+        for pair in clean("", corpora[0].pairs(), options.max_bytes, CleaningReport())
+    ]
+    pairs = [
+        pair
+        for pair in pairs
+        if 2 <= len(vocabulary.encode_source([pair[0].encode()])[0]) <= tokens
+        and 2 <= len(vocabulary.encode_target([pair[1].encode()])[0]) <= tokens
+    ]
+    train, valid = texts(directory / "d", "train"), texts(directory / "d", "valid")
+    assert len(train) == report["train"]["pairs"] and len(valid) == report["valid"]["pairs"] == 1
+    assert any(pairs == [*train[:i], *valid, *train[i:]] for i in range(len(train) + 1))
+
+
+def run_binary(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, ROOT / "bin" / "prepare.py", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_binary_prepares_and_says_what_it_did(tmp_path):
+    for name, pairs in (("a", numbered(20)), ("b", numbered(20, 20)), ("v", numbered(3, 90))):
+        for suffix, side in (("en", 0), ("de", 1)):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs)
+            (tmp_path / f"{name}.{suffix}").write_text(lines)
+    command = (
+        "--source=a.en,b.en --target=a.de --target=b.de --valid_source=v.en --valid_target=v.de "
+        "--vocab_size=60 --model_type=bpe --output_dir=deep/data"
+    ).split()
+    done = run_binary(*command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "train: 40 pairs" in done.stdout and "valid: 3 pairs" in done.stdout
+    assert texts(tmp_path / "deep/data", "train") == numbered(40)
+    assert "already holds this data" in run_binary(*command, cwd=tmp_path).stdout
+    (tmp_path / "b.de").write_text("nur eine Zeile\n")
+    done = run_binary(*command[:-1], "--output_dir=new", cwd=tmp_path)
+    assert done.returncode == 1 and not (tmp_path / "new").exists()
+    assert done.stderr == ("error: b.en has 20 lines and b.de has 1; expected the same number\n")

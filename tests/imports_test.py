@@ -1,0 +1,87 @@
+"""The rooms of the package: who may import whom, and who may know TensorFlow."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "keras_transformer"
+BINARIES = "bin"
+
+# What each room may import besides itself and `errors`, which belongs to all:
+# only rooms that stand above it. Rooms that stand beside each other share none.
+ROOMS: dict[str, set[str]] = {"errors": set(), "config": set()}
+for _room, _not_its_business in (
+    ("layers", set()),
+    ("model", set()),
+    ("text", {"layers", "model"}),
+    ("data", {"layers", "model"}),
+    ("training", {"text"}),
+    ("decoding", {"layers", "model", "text", "data", "training"}),
+    ("translator", set()),
+    ("evaluation", {"training"}),
+    ("run_directory", {"layers", "model"}),
+    ("export", {"training"}),
+    ("experiment", set()),
+):
+    ROOMS[_room] = set(ROOMS) - _not_its_business
+ROOMS[BINARIES] = set(ROOMS)
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports anywhere in it, functions included."""
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            module = node.module or ""
+            # `from keras_transformer import config` imports keras_transformer.config.
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return BINARIES if parts[0] == BINARIES else parts[1]
+
+
+FILES = sorted(
+    path
+    for folder in (PACKAGE, BINARIES)
+    for path in (ROOT / folder).rglob("*.py")
+    if path != ROOT / PACKAGE / "__init__.py"
+)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_only_upwards(path: Path) -> None:
+    room = room_of(path)
+    assert room in ROOMS, f"{path} is in no room of the table"
+    allowed = ROOMS[room] | {room, "errors"}
+    for name in imported_modules(path):
+        package, _, rest = name.partition(".")
+        if package == PACKAGE:
+            assert rest.split(".")[0] in allowed, f"{path} imports {name}"
+        assert package not in ("tests", "benchmarks", BINARIES), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("room", ["config", "errors", "layers", "model"])
+def test_room_does_not_know_tensorflow(room: str) -> None:
+    paths = [path for path in FILES if room_of(path) == room]
+    assert paths, f"no files in {room}"
+    for path in paths:
+        for name in imported_modules(path):
+            package = name.partition(".")[0]
+            assert not package.startswith("tensorflow"), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("room", ["config", "errors"])
+def test_room_does_not_know_keras(room: str) -> None:
+    for path in FILES:
+        if room_of(path) == room:
+            packages = {name.partition(".")[0] for name in imported_modules(path)}
+            assert not packages & {"keras", "tf_keras", "jax"}, f"{path} imports {packages}"

@@ -1,0 +1,188 @@
+"""Attention against the paper's equations, its cache, its masks and its Keras manners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.layers.attention import (
+    CrossAttention,
+    SelfAttention,
+    scaled_dot_product_attention,
+)
+from tests import reference
+from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+
+B, T, S, D, H = 2, 5, 7, 6, 2
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(B, T, D)).astype(np.float32)
+MEMORY = RNG.normal(size=(B, S, D)).astype(np.float32)
+# The second sentence has two tokens of padding.
+X_MASK = np.arange(T) < np.array([[T], [T - 2]])
+MEMORY_MASK = np.arange(S) < np.array([[S], [S - 2]])
+
+
+def model_config(key_dim: int, value_dim: int) -> ModelConfig:
+    return ModelConfig(d_model=D, num_heads=H, key_dim=key_dim, value_dim=value_dim)
+
+
+def test_scaled_dot_product_attention_is_equation_1() -> None:
+    q, k, v = (RNG.normal(size=s).astype(np.float32) for s in ((B, T, 3), (B, S, 3), (B, S, 4)))
+    mask = MEMORY_MASK[:, None, :]
+    output, weights = to_numpy(scaled_dot_product_attention(q, k, v, mask))
+    assert_same(
+        (output, weights), reference.attention(*(a.astype(np.float64) for a in (q, k, v)), mask)
+    )
+
+
+def test_query_that_sees_nothing_has_equal_weights() -> None:
+    q = RNG.normal(size=(1, T, 3)).astype(np.float32)
+    mask = np.zeros((1, 1, T), bool)
+    _, weights = to_numpy(scaled_dot_product_attention(q, q, q, mask))
+    np.testing.assert_allclose(weights, 1 / T, atol=1e-6)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("key_dim, value_dim", [(3, 3), (2, 5)])
+@pytest.mark.parametrize("causal, window", [(False, None), (True, None), (False, 3), (True, 4)])
+def test_self_attention_is_the_papers(
+    use_bias: bool, key_dim: int, value_dim: int, causal: bool, window: int | None
+) -> None:
+    layer = SelfAttention(H, key_dim, value_dim, use_bias=use_bias, causal=causal, window=window)
+    layer.build(X.shape)
+    weights = {f"at/{path}": value for path, value in randomize(layer).items()}
+    assert ("at/qkv_bias" in weights) == ("at/output_bias" in weights) == use_bias
+    mask = X_MASK[:, None, :] & reference.window_mask(T, window)
+    if causal:
+        mask &= reference.causal_mask(T)
+    expected = reference.self_attention(
+        X.astype(np.float64), weights, "at", model_config(key_dim, value_dim), mask
+    )
+    actual = to_numpy(layer(X, X_MASK[:, None, :], return_attention_scores=True))
+    for a, e in zip(actual, expected, strict=True):
+        # A padded query whose window holds padding alone sees nothing: no paper speaks of it.
+        seen = np.swapaxes(a, 1, -2)[X_MASK] if a.ndim == 4 else a[X_MASK]
+        wanted = np.swapaxes(e, 1, -2)[X_MASK] if e.ndim == 4 else e[X_MASK]
+        assert_same(seen, wanted)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("key_dim, value_dim", [(3, 3), (2, 5)])
+def test_cross_attention_is_the_papers(use_bias: bool, key_dim: int, value_dim: int) -> None:
+    layer = CrossAttention(H, key_dim, value_dim, use_bias=use_bias)
+    layer.build(X.shape, MEMORY.shape)
+    weights = {f"at/{path}": value for path, value in randomize(layer).items()}
+    mask = MEMORY_MASK[:, None, :]
+    expected = reference.cross_attention(
+        X.astype(np.float64), MEMORY.astype(np.float64), weights, "at",
+        model_config(key_dim, value_dim), mask,
+    )  # fmt: skip
+    actual = to_numpy(layer(X, MEMORY, mask, return_attention_scores=True))
+    assert_same(actual, expected)
+
+
+def test_attention_weights_are_distributions_over_what_is_allowed() -> None:
+    layer = CrossAttention(H, 3)
+    _, weights = to_numpy(layer(X, MEMORY, MEMORY_MASK[:, None, :], return_attention_scores=True))
+    assert weights.shape == (B, H, T, S)
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+    assert (weights[1, :, :, S - 2 :] == 0).all() and (weights[0] > 0).all()
+    layer = SelfAttention(H, 3, causal=True)
+    _, weights = to_numpy(layer(X, return_attention_scores=True))
+    assert weights.shape == (B, H, T, T)
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+    assert ((weights > 0) == np.tri(T, dtype=bool)).all()
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_cached_self_attention_equals_the_full_pass(window: int | None) -> None:
+    layer = SelfAttention(H, 3, 4, use_bias=True, causal=True, window=window)
+    full = to_numpy(layer(X))
+    cache = layer.init_cache(B, T + 3)  # longer than needed: the rest is never seen
+    for position in range(T):
+        output, cache = layer(X[:, position : position + 1], cache=cache, position=position)
+        np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, position], atol=1e-5)
+
+
+def test_cached_cross_attention_equals_the_full_pass_for_all_beams() -> None:
+    layer = CrossAttention(H, 3, 4, use_bias=True)
+    beams = 3
+    queries = RNG.normal(size=(B * beams, 1, D)).astype(np.float32)
+    mask = MEMORY_MASK[:, None, :]
+    expected = layer(
+        queries, np.repeat(MEMORY, beams, 0), np.repeat(mask, beams, 0),
+        return_attention_scores=True,
+    )  # fmt: skip
+    cache = layer.project(MEMORY)
+    actual = layer(queries, attention_mask=mask, cache=cache, return_attention_scores=True)
+    assert_same(to_numpy(actual), to_numpy(expected))
+
+
+def test_attention_dropout_is_for_training_only() -> None:
+    layer = SelfAttention(H, 3, dropout=0.5)
+    plain = to_numpy(layer(X))
+    assert_same(to_numpy(layer(X, training=False)), plain, 0.0)
+    assert np.abs(to_numpy(layer(X, training=True)) - plain).max() > 1e-3
+    layer = SelfAttention(H, 3, dropout=0.0)
+    assert_same(to_numpy(layer(X, training=True)), to_numpy(layer(X)), 0.0)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_masks_are_finite_in_half_precision(policy: str) -> None:
+    layer = SelfAttention(H, 3, causal=True, dtype=policy)
+    nothing = np.zeros((B, 1, T), bool)
+    for mask in (X_MASK[:, None, :], nothing):
+        output, weights = layer(X, mask, return_attention_scores=True)
+        assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+        assert np.isfinite(to_numpy(output)).all() and np.isfinite(to_numpy(weights)).all()
+
+
+def test_fused_kernels_start_as_their_parts_would_alone() -> None:
+    layer = SelfAttention(4, 8, 32)
+    layer.build((None, None, 64))
+    kernel = to_numpy(layer.qkv_kernel)
+    # Glorot uniform of a kernel [64, n] reaches to sqrt(6 / (64 + n)).
+    for part in np.split(kernel, [32, 64], axis=1):
+        limit = (6.0 / sum(part.shape)) ** 0.5
+        assert 0.95 * limit < np.abs(part).max() <= limit
+    assert not np.array_equal(kernel[:, :32], kernel[:, 32:64])
+
+
+@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+def test_self_attention_is_a_keras_layer(options: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {
+        "num_heads": H, "key_dim": 3, "value_dim": 4, "dropout": 0.1, "use_bias": True,
+        "causal": True, "window": 4,
+    }  # fmt: skip
+    inputs = {"query": X, "attention_mask": np.broadcast_to(X_MASK[:, None, :], (B, T, T)).copy()}
+    shape: Any = ((B, T, D), (B, H, T, T)) if options else (B, T, D)
+    check_layer(SelfAttention, arguments, inputs, shape, options)
+
+
+@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+def test_cross_attention_is_a_keras_layer(options: dict[str, Any]) -> None:
+    arguments = {"num_heads": H, "key_dim": 3, "value_dim": 4, "dropout": 0.1, "use_bias": True}
+    mask = np.broadcast_to(MEMORY_MASK[:, None, :], (B, T, S)).copy()
+    inputs = {"query": X, "value": MEMORY, "attention_mask": mask}
+    shape: Any = ((B, T, D), (B, H, T, S)) if options else (B, T, D)
+    check_layer(CrossAttention, arguments, inputs, shape, options)
+
+
+def test_cross_attention_takes_a_memory_of_another_width() -> None:
+    memory = RNG.normal(size=(B, S, D + 4)).astype(np.float32)
+    check_layer(
+        CrossAttention, {"num_heads": H, "key_dim": 3}, {"query": X, "value": memory}, (B, T, D)
+    )
+
+
+@pytest.mark.parametrize("layer_class", [SelfAttention, CrossAttention])
+@pytest.mark.parametrize(
+    "arguments", [{"num_heads": 0, "key_dim": 3}, {"num_heads": 2, "key_dim": 0}]
+)
+def test_sizes_below_one_are_refused(layer_class: Any, arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="is 0; expected at least 1"):
+        layer_class(**arguments)

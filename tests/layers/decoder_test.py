@@ -1,0 +1,120 @@
+"""The decoder against the paper's section 3.1, its cache, causality and padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from tests import reference
+from tests.layers.encoder_test import ARGUMENTS, EVERY_ARGUMENT
+from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+
+B, T, S, D, H = 2, 5, 7, 6, 2
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(B, T, D)).astype(np.float32)
+MEMORY = RNG.normal(size=(B, S, D)).astype(np.float32)
+MASK = np.arange(S) < np.array([[S], [S - 3]])
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm_position": "pre", "activation": "silu"},
+    {"attention_bias": True, "layer_norm_epsilon": 0.1},
+    {"attention_window": 2},
+    {"norm_position": "pre", "attention_window": 5, "attention_bias": True},
+]
+
+
+def make_decoder(num_layers: int, **changes: Any) -> Decoder:
+    layers = [DecoderLayer(**ARGUMENTS, **changes, name=f"layer_{i}") for i in range(num_layers)]
+    decoder = Decoder(layers, name="decoder")
+    decoder.build((None, None, D), (None, None, D))
+    return decoder
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_decoder_is_the_papers(changes: dict[str, Any]) -> None:
+    decoder = make_decoder(2, **changes)
+    weights = {f"decoder/{path}": value for path, value in randomize(decoder).items()}
+    config = ModelConfig(num_decoder_layers=2, d_model=D, **ARGUMENTS, **changes)
+    expected = reference.decoder(
+        X.astype(np.float64), MEMORY.astype(np.float64), MASK[:, None, :], weights, config
+    )
+    assert_same(to_numpy(decoder(X, MEMORY, memory_mask=MASK)), expected)
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_cached_decoding_equals_the_full_pass(changes: dict[str, Any]) -> None:
+    decoder = make_decoder(2, **changes)
+    randomize(decoder)
+    full, full_weights = to_numpy(
+        decoder(X, MEMORY, memory_mask=MASK, return_attention_scores=True)
+    )
+    projected = decoder.project_memory(MEMORY)
+    cache = decoder.init_cache(B, T + 2)
+    for i in range(T):
+        output, cache, weights = decoder(
+            X[:, i : i + 1], memory_mask=MASK, memory_cache=projected, cache=cache, position=i,
+            return_attention_scores=True,
+        )  # fmt: skip
+        np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, i], atol=1e-5)
+        for now, then in zip(to_numpy(weights), full_weights, strict=True):
+            np.testing.assert_allclose(now["self"][:, :, 0, :T], then["self"][:, :, i], atol=1e-5)
+            np.testing.assert_allclose(now["cross"][:, :, 0], then["cross"][:, :, i], atol=1e-5)
+            assert (now["self"][:, :, 0, i + 1 :] == 0).all()
+
+
+def test_later_tokens_and_padding_of_the_memory_change_nothing() -> None:
+    decoder = make_decoder(2)
+    before = to_numpy(decoder(X, MEMORY, memory_mask=MASK))
+    for i in range(T):
+        changed = X.copy()
+        changed[:, i] += 1.0
+        after = to_numpy(decoder(changed, MEMORY, memory_mask=MASK))
+        np.testing.assert_array_equal(after[:, :i], before[:, :i])
+        assert np.abs(after[:, i] - before[:, i]).max() > 1e-3
+    changed = np.where(MASK[..., None], MEMORY, 7.0)
+    np.testing.assert_array_equal(to_numpy(decoder(X, changed, memory_mask=MASK)), before)
+
+
+def test_attention_weights_have_target_and_source_lengths() -> None:
+    _, weights = make_decoder(3)(X, MEMORY, memory_mask=MASK, return_attention_scores=True)
+    assert len(weights) == 3
+    for layer_weights in to_numpy(weights):
+        assert layer_weights["self"].shape == (B, H, T, T)
+        assert layer_weights["cross"].shape == (B, H, T, S)
+        for array in layer_weights.values():
+            np.testing.assert_allclose(array.sum(-1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["attention_dropout", "relu_dropout", "residual_dropout"])
+def test_each_dropout_is_for_training_only(kind: str) -> None:
+    decoder = make_decoder(1, **{kind: 0.5})
+    plain = to_numpy(decoder(X, MEMORY))
+    assert_same(to_numpy(decoder(X, MEMORY, training=False)), plain, 0.0)
+    assert np.abs(to_numpy(decoder(X, MEMORY, training=True)) - plain).max() > 1e-3
+
+
+@pytest.mark.parametrize("arguments", [ARGUMENTS, EVERY_ARGUMENT])
+@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+def test_decoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:
+    inputs = {"inputs": X, "memory": MEMORY, "memory_mask": MASK}
+    weights = {"cross": (B, H, T, S), "self": (B, H, T, T)}
+    shape: Any = (X.shape, weights) if options else X.shape
+    check_layer(DecoderLayer, arguments, inputs, shape, options)
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_decoder_rebuilds_with_its_layers(norm_position: str) -> None:
+    decoder = make_decoder(2, norm_position=norm_position)
+    inputs = {"inputs": keras.Input((None, D)), "memory": keras.Input((None, D))}
+    model = keras.Model(inputs, decoder(**inputs))
+    rebuilt = keras.Model.from_config(model.get_config())
+    rebuilt.set_weights(model.get_weights())
+    arrays = {"inputs": X, "memory": MEMORY}
+    assert_same(to_numpy(rebuilt(arrays)), to_numpy(decoder(X, MEMORY)))
+    assert decoder.compute_output_shape((2, 5, D), (2, 9, D)) == (2, 5, D)

@@ -1,0 +1,41 @@
+"""Token embeddings as a look-up and as the pre-softmax product."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.layers.embedding import TokenEmbedding
+from tests.layers.layer_check import check_layer, randomize, to_numpy
+
+IDS = np.array([[1, 4, 0], [3, 3, 2]], np.int32)
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_look_up_is_scaled_by_the_root_of_the_width(scale: bool) -> None:
+    layer = TokenEmbedding(5, 9, scale)
+    layer.build(IDS.shape)
+    table = randomize(layer)["embeddings"]
+    np.testing.assert_allclose(to_numpy(layer(IDS)), table[IDS] * (3 if scale else 1), atol=1e-6)
+
+
+def test_logits_are_the_product_with_the_same_matrix_unscaled() -> None:
+    layer = TokenEmbedding(5, 9)
+    layer.build(IDS.shape)
+    table = randomize(layer)["embeddings"]
+    x = np.random.default_rng(2).normal(size=(2, 3, 9)).astype(np.float32)
+    np.testing.assert_allclose(to_numpy(layer.logits(x)), x @ table.T, atol=1e-5)
+    half = layer.logits(keras.ops.cast(x, "bfloat16"))
+    assert keras.backend.standardize_dtype(half.dtype) == "bfloat16"
+
+
+def test_looked_up_vectors_start_with_variance_one() -> None:
+    vectors = to_numpy(TokenEmbedding(200, 64)(np.arange(200, dtype=np.int32)))
+    assert abs(vectors.var() - 1.0) < 0.1
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_embedding_is_a_keras_layer(scale: bool) -> None:
+    arguments = {"vocab_size": 5, "d_model": 8, "scale": scale}
+    check_layer(TokenEmbedding, arguments, {"ids": IDS}, (2, 3, 8), output_dtype="float32")

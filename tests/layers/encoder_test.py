@@ -1,0 +1,119 @@
+"""The encoder against the paper's section 3.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from tests import reference
+from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+
+B, S, D, H = 2, 7, 6, 2
+X = np.random.default_rng(4).normal(size=(B, S, D)).astype(np.float32)
+MASK = np.arange(S) < np.array([[S], [S - 3]])
+ARGUMENTS: dict[str, Any] = {"num_heads": H, "key_dim": 3, "value_dim": 4, "d_ff": 9}
+EVERY_ARGUMENT: dict[str, Any] = {
+    **ARGUMENTS,
+    "norm_position": "pre",
+    "layer_norm_epsilon": 1e-4,
+    "activation": "gelu",
+    "attention_bias": True,
+    "attention_window": 4,
+    "attention_dropout": 0.1,
+    "relu_dropout": 0.2,
+    "residual_dropout": 0.3,
+}
+
+
+def model_config(num_layers: int, changes: dict[str, Any]) -> ModelConfig:
+    return ModelConfig(num_encoder_layers=num_layers, d_model=D, **ARGUMENTS, **changes)
+
+
+def make_encoder(num_layers: int, **changes: Any) -> Encoder:
+    layers = [EncoderLayer(**ARGUMENTS, **changes, name=f"layer_{i}") for i in range(num_layers)]
+    encoder = Encoder(layers, name="encoder")
+    encoder.build((None, None, D))
+    return encoder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm_position": "pre", "activation": "gelu"},
+        {"attention_bias": True, "layer_norm_epsilon": 0.1},
+        {"attention_window": 3},
+        {"norm_position": "pre", "attention_window": 4, "attention_bias": True},
+    ],
+)
+def test_encoder_is_the_papers(changes: dict[str, Any]) -> None:
+    encoder = make_encoder(2, **changes)
+    weights = {f"encoder/{path}": value for path, value in randomize(encoder).items()}
+    expected = reference.encoder(
+        X.astype(np.float64), MASK[:, None, :], weights, model_config(2, changes)
+    )
+    actual = to_numpy(encoder(X, padding_mask=MASK))
+    assert_same(actual[MASK], expected[MASK])
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_padding_does_not_reach_tokens(norm_position: str) -> None:
+    encoder = make_encoder(2, norm_position=norm_position)
+    changed = np.where(MASK[..., None], X, 7.0)
+    before, after = (to_numpy(encoder(x, padding_mask=MASK)) for x in (X, changed))
+    np.testing.assert_array_equal(before[MASK], after[MASK])
+    alone = to_numpy(encoder(X[1:, : S - 3]))
+    np.testing.assert_allclose(alone[0], before[1, : S - 3], atol=1e-5)
+
+
+def test_attention_weights_are_one_per_layer() -> None:
+    output, weights = make_encoder(3)(X, padding_mask=MASK, return_attention_scores=True)
+    assert tuple(output.shape) == X.shape and len(weights) == 3
+    for layer_weights in to_numpy(weights):
+        assert layer_weights.shape == (B, H, S, S)
+        np.testing.assert_allclose(layer_weights.sum(-1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["attention_dropout", "relu_dropout", "residual_dropout"])
+def test_each_dropout_is_for_training_only(kind: str) -> None:
+    encoder = make_encoder(1, **{kind: 0.5})
+    plain = to_numpy(encoder(X))
+    assert_same(to_numpy(encoder(X, training=False)), plain, 0.0)
+    first, second = (to_numpy(encoder(X, training=True)) for _ in range(2))
+    assert np.abs(first - plain).max() > 1e-3 and np.abs(first - second).max() > 1e-3
+
+
+def test_without_dropout_training_changes_nothing() -> None:
+    encoder = make_encoder(1)
+    assert_same(to_numpy(encoder(X, training=True)), to_numpy(encoder(X)), 0.0)
+
+
+@pytest.mark.parametrize("arguments", [ARGUMENTS, EVERY_ARGUMENT])
+@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+def test_encoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:
+    shape: Any = (X.shape, (B, H, S, S)) if options else X.shape
+    check_layer(EncoderLayer, arguments, {"inputs": X, "padding_mask": MASK}, shape, options)
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_encoder_rebuilds_with_its_layers(norm_position: str) -> None:
+    encoder = make_encoder(2, norm_position=norm_position, attention_window=4)
+    inputs = {"inputs": keras.Input((None, D)), "padding_mask": keras.Input((None,), dtype="bool")}
+    model = keras.Model(inputs, encoder(**inputs))
+    rebuilt = keras.Model.from_config(model.get_config())
+    rebuilt.set_weights(model.get_weights())
+    arrays = {"inputs": X, "padding_mask": MASK}
+    assert_same(to_numpy(rebuilt(arrays)), to_numpy(encoder(X, padding_mask=MASK)))
+    assert encoder.compute_output_shape((None, 5, D)) == (None, 5, D)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="norm_position is 'middle'"):
+        EncoderLayer(**ARGUMENTS, norm_position="middle")
+    with pytest.raises(ValueError, match="at least one layer"):
+        Encoder([])

@@ -1,0 +1,43 @@
+"""The feed-forward network against equation 2."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from keras_transformer.layers.feed_forward import FeedForward
+from tests import reference
+from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+
+X = np.random.default_rng(3).normal(size=(2, 5, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_feed_forward_is_equation_2(activation: str) -> None:
+    layer = FeedForward(10, activation)
+    layer.build(X.shape)
+    weights = {f"at/{path}": value for path, value in randomize(layer).items()}
+    expected = reference.feed_forward(X.astype(np.float64), weights, "at", activation)
+    assert_same(to_numpy(layer(X)), expected)
+
+
+def test_inner_dropout_is_for_training_only_and_keeps_the_expectation() -> None:
+    layer = FeedForward(4000, dropout=0.5)
+    plain = to_numpy(layer(X[:1]))
+    assert_same(to_numpy(layer(X[:1], training=False)), plain, 0.0)
+    draws = np.stack([to_numpy(layer(X[:1], training=True)) for _ in range(16)])
+    error = np.abs(draws.mean(0) - plain)
+    assert (draws.std(0) > 0).all()
+    assert (error < 6 * draws.std(0) / 4).all()  # the mean of 16 draws
+    layer = FeedForward(10, dropout=0.0)
+    assert_same(to_numpy(layer(X, training=True)), to_numpy(layer(X)), 0.0)
+
+
+def test_feed_forward_is_a_keras_layer() -> None:
+    arguments = {"d_ff": 10, "activation": "gelu", "dropout": 0.2}
+    check_layer(FeedForward, arguments, {"inputs": X}, X.shape)
+
+
+def test_width_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="d_ff is 0"):
+        FeedForward(0)

@@ -1,0 +1,47 @@
+"""Masks against masks written out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from keras_transformer.layers.masks import PaddingMask, mask_to_bias, padding_mask, position_mask
+from tests import reference
+from tests.layers.layer_check import to_numpy
+
+IDS = np.array([[5, 1, 3], [4, 1, 1]], np.int32)
+
+
+def test_padding_mask_marks_tokens() -> None:
+    expected = [[True, False, True], [True, False, False]]
+    np.testing.assert_array_equal(to_numpy(padding_mask(IDS, 1)), expected)
+    layer = PaddingMask(pad_id=1)
+    np.testing.assert_array_equal(to_numpy(layer(IDS)), expected)
+    assert layer.compute_output_shape((None, 7)) == (None, 7)
+    assert PaddingMask.from_config(layer.get_config()).pad_id == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 20])
+def test_position_mask_is_the_references(causal: bool, window: int | None) -> None:
+    length = 6
+    positions = np.arange(length, dtype=np.int32)
+    mask = position_mask(positions, positions, causal, window)
+    expected = reference.window_mask(length, window)
+    if causal:
+        expected &= reference.causal_mask(length)
+    if mask is None:
+        assert expected.all()
+    else:
+        np.testing.assert_array_equal(to_numpy(mask), expected)
+
+
+def test_position_mask_of_one_query_among_many_keys() -> None:
+    mask = position_mask(np.array([3], np.int32), np.arange(6, dtype=np.int32), True, 4)
+    np.testing.assert_array_equal(to_numpy(mask), [[False, True, True, True, False, False]])
+
+
+def test_bias_is_zero_or_finite_and_swallows_scores() -> None:
+    bias = to_numpy(mask_to_bias(np.array([True, False])))
+    assert bias.dtype == np.float32 and bias[0] == 0 and np.isfinite(bias[1])
+    assert np.exp(bias[1] + np.float32(1000)) == 0

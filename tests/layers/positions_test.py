@@ -1,0 +1,56 @@
+"""Positions against float64, far out and under every policy."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
+from tests import reference
+from tests.layers.layer_check import check_layer, randomize, to_numpy
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_sinusoids_are_exact_at_large_positions(layout: str, policy: str) -> None:
+    d_model, length = 64, 5_003
+    expected = reference.sinusoidal_positions(length, d_model, layout)
+    layer = SinusoidalPositions(d_model, layout, dtype=policy)
+    actual = layer(np.arange(length, dtype=np.int32))
+    assert keras.backend.standardize_dtype(actual.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(actual), expected, rtol=0, atol=1e-5)
+
+
+def test_sinusoids_of_scattered_positions() -> None:
+    expected = reference.sinusoidal_positions(400, 512)[[399, 0, 7]]
+    actual = to_numpy(SinusoidalPositions(512)(np.array([399, 0, 7], np.int32)))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
+
+
+def test_learned_positions_are_rows_and_the_last_one_holds_beyond() -> None:
+    layer = LearnedPositions(4, 3)
+    layer.build((None,))
+    table = randomize(layer)["embeddings"]
+    actual = to_numpy(layer(np.array([2, 0, 1, 3, 99], np.int32)))
+    np.testing.assert_allclose(actual, table[[2, 0, 1, 2, 2]], atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_sinusoidal_positions_are_a_keras_layer(layout: str) -> None:
+    positions = {"positions": np.arange(5, dtype=np.int32)}
+    arguments = {"d_model": 6, "layout": layout}
+    check_layer(SinusoidalPositions, arguments, positions, (5, 6), output_dtype="float32")
+
+
+def test_learned_positions_are_a_keras_layer() -> None:
+    positions = {"positions": np.arange(5, dtype=np.int32)}
+    arguments = {"d_model": 6, "max_positions": 5}
+    check_layer(LearnedPositions, arguments, positions, (5, 6), output_dtype="float32")
+
+
+def test_odd_widths_and_unknown_layouts_are_refused() -> None:
+    with pytest.raises(ValueError, match="d_model is 5"):
+        SinusoidalPositions(5)
+    with pytest.raises(ValueError, match="layout is 'spiral'"):
+        SinusoidalPositions(6, "spiral")

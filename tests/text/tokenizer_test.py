@@ -1,0 +1,205 @@
+"""The tokenizer in the graph: as the sentencepiece library, for any text and any id."""
+
+import itertools
+import subprocess
+import sys
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+
+LINES = [
+    f"{a} {b} sieht eine {c} Möwe < 1/2 & > 5".encode()
+    for a in ("der", "ein")
+    for b in ("alte Mann", "Hund")
+    for c in ("große", "graue", "kleine")
+]
+SPECIAL_NAMES = "<s> </s> <pad> <unk> a</s>b <0x41>"
+SETTINGS = hypothesis.settings(max_examples=60, deadline=None)
+
+
+def library(model):
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {
+        (model_type, byte_fallback): learn_vocabulary(
+            LINES, 330, model_type=model_type, byte_fallback=byte_fallback
+        )
+        for model_type in ("unigram", "bpe")
+        for byte_fallback in (False, True)
+    }
+
+
+@pytest.fixture(scope="module")
+def tokenizers(models):
+    return {key: Tokenizer(model) for key, model in models.items()}
+
+
+def ids_of(tokenize, texts):
+    return tokenize(tf.constant(texts, tf.string)).to_list()
+
+
+def test_every_row_ends_with_the_end_id(tokenizers):
+    for tokenizer in tokenizers.values():
+        ids = tokenizer.tokenize_source(tf.constant(["eine Möwe", "", " "]))
+        assert ids.dtype == tf.int32 and ids.to_list()[1:] == [[tokenizer.end_id]] * 2
+        assert ids.to_list()[0][-1] == tokenizer.end_id
+        assert tokenizer.tokenize_source(tf.zeros([0], tf.string)).to_list() == []
+
+
+def test_names_of_special_pieces_are_ordinary_text(models, tokenizers):
+    for key, tokenizer in tokenizers.items():
+        (ids,) = ids_of(tokenizer.tokenize_source, [SPECIAL_NAMES])
+        assert not {tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id} & set(ids[:-1])
+        assert ids == library(models[key]).encode(SPECIAL_NAMES, add_eos=True)
+
+
+def test_source_and_target_use_their_own_models(models):
+    source, target = models["unigram", False], models["bpe", False]
+    tokenizer = Tokenizer(source, target)
+    text = LINES[3]
+    assert ids_of(tokenizer.tokenize_source, [text]) == [library(source).encode(text, add_eos=True)]
+    assert ids_of(tokenizer.tokenize_target, [text]) == [library(target).encode(text, add_eos=True)]
+    assert tokenizer.source_vocab_size == library(source).get_piece_size()
+    assert tokenizer.target_vocab_size == library(target).get_piece_size()
+    (ids,) = ids_of(tokenizer.tokenize_target, [text])
+    assert tokenizer.detokenize(tf.constant([ids]), [len(ids)]).numpy().tolist() == [text]
+
+
+@SETTINGS
+@hypothesis.given(
+    texts=st.lists(st.binary(max_size=20) | st.text(max_size=20).map(str.encode), max_size=4)
+)
+def test_any_bytes_are_segmented_as_by_the_library(models, tokenizers, texts):
+    for key, tokenizer in tokenizers.items():
+        expected = library(models[key]).encode(texts, add_eos=True)
+        assert ids_of(tokenizer.tokenize_source, texts) == expected
+
+
+@SETTINGS
+@hypothesis.given(
+    rows=st.lists(
+        st.lists(st.integers(-5, 340) | st.integers(-(2**31), 2**31 - 1), max_size=8), max_size=4
+    ),
+    cut=st.integers(-1, 9),
+)
+def test_any_ids_give_one_line_of_text(models, tokenizers, rows, cut):
+    width = max(map(len, rows), default=0)
+    ids = tf.constant(
+        [row + [7] * (width - len(row)) for row in rows], tf.int32, [len(rows), width]
+    )
+    lengths = [min(len(row), cut) for row in rows]
+    for key, tokenizer in tokenizers.items():
+        model = library(models[key])
+        texts = tokenizer.detokenize(ids, tf.constant(lengths, tf.int32)).numpy().tolist()
+        assert len(texts) == len(rows)
+        for row, length, text in zip(rows, lengths, texts, strict=True):
+            counted = [i for i in row[: max(length, 0)] if 0 <= i < model.get_piece_size()]
+            breaks = [model.piece_to_id(f"<0x{code:02X}>") for code in (*range(32), 127)]
+            if key[1]:
+                counted = [i for i in counted if i not in breaks]
+            assert text.decode() == model.decode(counted)
+            assert not set(b"\n\r\0") & set(text)
+
+
+def test_special_ids_give_no_text(tokenizers):
+    tokenizer = tokenizers["unigram", False]
+    (ids,) = ids_of(tokenizer.tokenize_target, ["der Hund"])
+    padded = [2, *ids, 0, 0]
+    lengths = tf.constant([len(padded), len(ids) - 1, 0])
+    text = tokenizer.detokenize(tf.constant([padded] * 3), lengths).numpy().tolist()
+    assert text[0] == b"der Hund" and text[2] == b""
+    assert text[0].startswith(text[1]) and 0 < len(text[1]) < len(text[0])
+
+
+def test_saved_tokenizer_comes_back(tmp_path, models):
+    tokenizer = Tokenizer(models["unigram", False], models["bpe", True])
+    tokenizer.save(tmp_path / "tokenizer")
+    loaded = Tokenizer.load(tmp_path / "tokenizer")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert ids_of(loaded.tokenize_target, LINES) == ids_of(tokenizer.tokenize_target, LINES)
+
+
+LOAD_WITHOUT_THE_PACKAGE = """
+import sys
+import tensorflow as tf
+import tensorflow_text
+module = tf.saved_model.load(sys.argv[1])
+texts = tf.constant([line.rstrip("\\n") for line in sys.stdin])
+for line in module.round_trip(texts).numpy():
+    print(line.decode())
+assert "keras_transformer" not in sys.modules
+"""
+
+
+def test_a_saved_model_carries_it_whole(tmp_path, models):
+    class Service(tf.Module):
+        def __init__(self, tokenizer):
+            self.tokenizer = tokenizer
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def round_trip(self, text):
+            ids = self.tokenizer.tokenize_target(text)
+            lengths = tf.cast(ids.row_lengths(), tf.int32)
+            return self.tokenizer.detokenize(ids.to_tensor(), lengths)
+
+    Tokenizer(models["bpe", True]).save(tmp_path / "tokenizer")
+    service = Service(Tokenizer.load(tmp_path / "tokenizer"))
+    tf.saved_model.save(service, tmp_path / "saved")
+    for path in (tmp_path / "tokenizer").iterdir():
+        path.unlink()
+    (tmp_path / "saved").rename(tmp_path / "moved")
+    texts = "eine Möwe\n日本語 Ω\n"
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE, tmp_path / "moved"],
+        input=texts,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == texts
+
+
+def corpus_lines(paths):
+    for path in paths:
+        yield from path.read_bytes().split(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "model_type", "byte_fallback"),
+    [
+        (["multi30k/*", "multi30k/tok/*", "newstest/*", "tatoeba/deu.txt"], "unigram", False),
+        (["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "bpe", False),
+        (["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "unigram", True),
+        (["multi30k/*.en", "multi30k/*.de", "multi30k/*.fr"], "bpe", True),
+    ],
+)
+def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, byte_fallback):
+    paths = sorted(
+        path for pattern in patterns for path in test_data.glob(pattern) if path.is_file()
+    )
+    sample = itertools.islice(corpus_lines(paths), 0, None, 20)
+    model = learn_vocabulary(sample, 4000, model_type=model_type, byte_fallback=byte_fallback)
+    tokenizer, processor = Tokenizer(model), library(model)
+    lines = iter(corpus_lines(paths))
+    compared = 0
+    while batch := list(itertools.islice(lines, 20_000)):
+        ids = tokenizer.tokenize_source(tf.constant(batch))
+        expected = processor.encode(batch, add_eos=True)
+        np.testing.assert_array_equal(ids.row_lengths(), [len(row) for row in expected])
+        np.testing.assert_array_equal(
+            ids.flat_values, np.fromiter(itertools.chain.from_iterable(expected), np.int32)
+        )
+        compared += len(batch)
+    assert compared > 90_000

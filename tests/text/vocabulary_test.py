@@ -1,0 +1,146 @@
+"""Vocabularies: learned the same way each time, checked when read."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+
+from keras_transformer.errors import InputError
+from keras_transformer.text import vocabulary
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+
+LINES = [f"the {a} {b} sees a {a}er {b}".encode() for a in ("red", "big", "old") for b in "xyzü"]
+
+
+def pieces(model):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+
+
+def model_with(**ids):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        vocab_size=25,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **ids,
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_learning_is_deterministic_and_has_the_promised_ids(model_type):
+    model = learn_vocabulary(LINES, 30, model_type=model_type)
+    assert model == learn_vocabulary(LINES, 30, model_type=model_type)
+    learned = Vocabulary(model)
+    assert (learned.pad_id, learned.unknown_id, learned.start_id, learned.end_id) == (0, 1, 2, 3)
+    assert (
+        learned.joint
+        and learned.source_vocab_size == learned.target_vocab_size == len(pieces(model)) <= 30
+    )
+
+
+def test_unigram_scores_are_rounded_so_that_their_sums_are_exact():
+    model = learn_vocabulary([b"000 00 10 200 4000 30"] * 9 + LINES, 45)
+    scores = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert all((scores.get_score(i) * 1024).is_integer() for i in range(scores.get_piece_size()))
+
+
+def test_learning_prints_nothing():
+    code = (
+        "from keras_transformer.text.vocabulary import learn_vocabulary\n"
+        "learn_vocabulary([b'some words to learn', b'and words'], 100)\n"
+        "import sys; assert 'tensorflow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_short_text_gives_a_smaller_vocabulary():
+    learned = Vocabulary(learn_vocabulary([b"hello world"], 8000))
+    assert 4 < learned.source_vocab_size < 40
+
+
+def test_byte_fallback_leaves_nothing_unknown():
+    text = "Ω→日本".encode()
+    for byte_fallback in (False, True):
+        learned = Vocabulary(learn_vocabulary(LINES, 300, byte_fallback=byte_fallback))
+        (ids,) = learned.encode_target([text])
+        assert (learned.unknown_id in ids) != byte_fallback
+    assert len([p for p in pieces(learned.target_model) if p.startswith("<0x")]) == 256
+
+
+def test_a_text_beyond_the_limit_is_sampled_by_the_seed(monkeypatch):
+    monkeypatch.setattr(vocabulary, "MAX_LINES", 50)
+    lines = [bytes([97 + i % 26]) * (1 + i % 7) for i in range(2000)]
+    first = learn_vocabulary(iter(lines), 60, seed=1)
+    assert first == learn_vocabulary(iter(lines), 60, seed=1)
+    assert first != learn_vocabulary(iter(lines), 60, seed=2)
+    drawn = vocabulary._sample(iter(range(1000)), 100, seed=3)
+    assert len(set(drawn)) == 100 and 400 < sum(drawn) / 100 < 600
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        ([], {}, "no text"),
+        ([b"", b" "], {}, "no text"),
+        (LINES, {"vocab_size": 8}, r"vocab_size is 8; expected at least \d\d"),
+        (LINES, {"vocab_size": 0}, "vocab_size is 0"),
+        (LINES, {"model_type": "word"}, "model_type is 'word'; expected one of unigram, bpe"),
+        (LINES, {"normalization": "nfd"}, "normalization is 'nfd'"),
+        (LINES, {"character_coverage": 2.0}, "character_coverage is 2.0"),
+    ],
+)
+def test_what_cannot_be_learned_is_said(lines, options, message):
+    with pytest.raises(InputError, match=message):
+        learn_vocabulary(lines, options.pop("vocab_size", 100), **options)
+
+
+def test_the_smallest_size_that_the_message_names_works():
+    with pytest.raises(InputError) as caught:
+        learn_vocabulary(LINES, 8)
+    least = int(str(caught.value).split("at least ")[1].split(",")[0])
+    assert Vocabulary(learn_vocabulary(LINES, least)).source_vocab_size <= least
+
+
+def test_saved_vocabularies_come_back(tmp_path):
+    joint = Vocabulary(learn_vocabulary(LINES, 40, model_type="bpe"))
+    separate = Vocabulary(joint.source_model, learn_vocabulary(LINES, 25))
+    joint.save(tmp_path / "joint")
+    separate.save(tmp_path / "data" / "tokenizer")
+    assert {path.name for path in (tmp_path / "joint").iterdir()} == {"joint.model"}
+    assert Vocabulary.load(tmp_path / "joint").fingerprint == joint.fingerprint
+    for directory in (tmp_path / "data", tmp_path / "data" / "tokenizer"):
+        loaded = Vocabulary.load(directory)
+        assert not loaded.joint and loaded.fingerprint == separate.fingerprint
+        assert (loaded.source_vocab_size, loaded.target_vocab_size) == (40, 25)
+        assert loaded.encode_source(LINES) == joint.encode_source(LINES)
+    assert joint.fingerprint != separate.fingerprint
+
+
+def test_special_ids_are_read_from_the_model():
+    ids = {"unk_id": 0, "bos_id": 5, "eos_id": 1, "pad_id": 2}
+    learned = Vocabulary(model_with(**ids))
+    assert (learned.pad_id, learned.unknown_id, learned.start_id, learned.end_id) == (2, 0, 5, 1)
+    assert learned.encode_source([b"the"])[0][-1] == 1
+
+
+def test_unusable_models_are_refused(tmp_path):
+    good = learn_vocabulary(LINES, 40)
+    with pytest.raises(InputError, match="has no pad piece"):
+        Vocabulary(model_with())
+    with pytest.raises(InputError, match="pad id is 0 in the source vocabulary and 4 in the"):
+        Vocabulary(good, model_with(unk_id=1, bos_id=2, eos_id=3, pad_id=4))
+    for garbage in (b"", b"garbage", good[:500]):
+        with pytest.raises(InputError, match=f"{len(garbage)} bytes that are no SentencePiece"):
+            Vocabulary(garbage)
+    with pytest.raises(InputError, match="holds no vocabulary; expected joint.model"):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "joint.model").write_bytes(good[:500])
+    with pytest.raises(InputError, match="joint.model: 500 bytes"):
+        Vocabulary.load(tmp_path)
