@@ -131,18 +131,19 @@ def config_settings() -> dict[str, str]:
     return settings
 
 
-def run(main: Callable[[list[str]], None]) -> None:
+def run(main: Callable[[list[str]], int | None]) -> None:
     """Parses the flags, calls `main(argv)` and exits.
 
-    Exit codes: 0; 1 after an `InputError`, whose message goes to stderr without
-    a stack trace; 2 for a command line that cannot be read; 130 after Ctrl-C;
-    141 when the reader of standard output is gone, as for any program in a pipe.
-    Other exceptions are defects and keep their stack trace.
+    Exit codes: what `main` returns, or 0; 1 after an `InputError`, whose message
+    goes to stderr without a stack trace; 2 for a command line that cannot be
+    read; 130 after Ctrl-C; 141 when the reader of standard output is gone, as
+    for any program in a pipe. Other exceptions are defects and keep their stack
+    trace.
     """
 
     def guarded(argv: list[str]) -> int:
         try:
-            main(argv)
+            code = main(argv)
             sys.stdout.flush()  # a broken pipe shows here, not while Python shuts down
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
@@ -153,7 +154,7 @@ def run(main: Callable[[list[str]], None]) -> None:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        return 0
+        return code or 0
 
     app.run(guarded, flags_parser=_parse)
 

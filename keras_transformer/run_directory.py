@@ -163,6 +163,10 @@ class RunDirectory:
             _read_arrays(checkpoint.path / "state.npz"),
         )
 
+    def read_metrics(self, checkpoint: Checkpoint) -> dict[str, float]:
+        """Returns the metrics that a checkpoint was written with."""
+        return dict(json.loads((checkpoint.path / "metrics.json").read_text()))
+
     def read_weights(self, checkpoint: Checkpoint) -> Arrays:
         """Returns a checkpoint's weights."""
         return _read_arrays(checkpoint.path / "weights.npz")

@@ -1,11 +1,17 @@
 """What tests share: real corpora, two logical CPU devices, a quiet TensorFlow."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from keras_transformer.run_directory import RunDirectory
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,3 +49,53 @@ def two_cpus() -> list[str]:
     if len(tf.config.list_logical_devices("CPU")) < 2:  # also the first use of TensorFlow
         pytest.fail("TensorFlow ran before the CPU was split; import it at the top of the test")
     return ["CPU:0", "CPU:1"]
+
+
+PHRASES = (
+    "a small dog runs over the green field",
+    "the old house stands by the river",
+    "two children play with a red ball",
+    "ein kleiner Hund läuft über die grüne Wiese",
+    "das alte Haus steht am Fluss",
+    "zwei Kinder spielen mit einem roten Ball",
+)
+
+
+@pytest.fixture(scope="session")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run of a tiny model with random weights, and three checkpoints. Copy it to change it."""
+    import keras
+
+    from keras_transformer.config import Config
+    from keras_transformer.model import Transformer
+    from keras_transformer.run_directory import RunDirectory
+    from keras_transformer.text.tokenizer import Tokenizer
+    from keras_transformer.text.vocabulary import learn_vocabulary
+
+    tokenizer = Tokenizer(learn_vocabulary((p.encode() for p in PHRASES), 60))
+    config = Config().replace(
+        model__source_vocab_size=tokenizer.source_vocab_size,
+        model__target_vocab_size=tokenizer.target_vocab_size,
+        model__num_encoder_layers=1,
+        model__num_decoder_layers=2,
+        model__d_model=16,
+        model__d_ff=32,
+        model__num_heads=2,
+        decoding__max_extra_tokens=5,
+        decoding__max_source_tokens=40,
+    )
+    run = RunDirectory.create(
+        tmp_path_factory.mktemp("runs") / "run", config, tokenizer, "fingerprint"
+    )
+    for step in (100, 200, 300):
+        keras.utils.set_random_seed(step)
+        model = Transformer(config.model, dtype="float32")
+        model.build()
+        # Larger than initial weights, so that outputs depend on the source and are not empty.
+        weights = {
+            path: variable.numpy() * (3 if path.endswith(("kernel", "embeddings")) else 1)
+            for path, variable in model.weights_by_path().items()
+        }
+        weights["embedding/embeddings"][tokenizer.end_id] *= 0.1
+        run.save_checkpoint(step, weights, {}, {})
+    return run

@@ -25,8 +25,10 @@ for _room, _not_its_business in (
     ("translator", set()),
     ("evaluation", {"training"}),
     ("run_directory", {"layers", "model"}),
+    ("inference", {"training"}),
     ("export", {"training"}),
     ("experiment", set()),
+    ("recipe", set()),
 ):
     ROOMS[_room] = set(ROOMS) - _not_its_business
 ROOMS[BINARIES] = set(ROOMS)

@@ -46,8 +46,8 @@ class DecoderLayer(ResidualLayer):
         self.feed_forward_dropout = self._make_dropout("feed_forward_dropout")
         self.feed_forward_norm = self._make_norm("feed_forward_norm")
 
-    def build(self, input_shape: Any, memory_shape: Any = None) -> None:
-        self.cross_attention.build(input_shape, memory_shape or input_shape)
+    def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
+        self.cross_attention.build(inputs_shape, memory_shape or inputs_shape)
         for layer in (
             self.self_attention,
             self.self_attention_dropout,
@@ -58,7 +58,7 @@ class DecoderLayer(ResidualLayer):
             self.feed_forward_dropout,
             self.feed_forward_norm,
         ):
-            layer.build(input_shape)
+            layer.build(inputs_shape)
 
     def call(
         self,
@@ -114,8 +114,8 @@ class DecoderLayer(ResidualLayer):
             outputs.append(weights)
         return tuple(outputs) if len(outputs) > 1 else x
 
-    def compute_output_shape(self, input_shape: Any, memory_shape: Any = None) -> Any:
-        return tuple(input_shape)
+    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
+        return tuple(inputs_shape)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -135,11 +135,11 @@ class Decoder(ResidualStack):
         As `DecoderLayer`, with a list of caches and a list of weights.
     """
 
-    def build(self, input_shape: Any, memory_shape: Any = None) -> None:
+    def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         for layer in self.layers:
-            layer.build(input_shape, memory_shape)
+            layer.build(inputs_shape, memory_shape)
         if self.norm is not None:
-            self.norm.build(input_shape)
+            self.norm.build(inputs_shape)
 
     def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
         """Returns empty caches for `batch_size` sequences of at most `length` tokens."""

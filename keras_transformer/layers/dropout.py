@@ -72,6 +72,8 @@ class Dropout(keras.layers.Layer):
         if seed is None:
             return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
         salted = seed + ops.convert_to_tensor([self._salt, 0], dtype=seed.dtype)
+        if keras.backend.backend() == "jax":  # whose keys are unsigned
+            salted = ops.cast(salted, "uint32")
         return keras.random.dropout(inputs, self.rate, seed=_GivenSeed(salted))
 
     def compute_output_shape(self, input_shape: Any) -> Any:

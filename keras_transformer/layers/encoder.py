@@ -36,7 +36,7 @@ class EncoderLayer(ResidualLayer):
         self.feed_forward_dropout = self._make_dropout("feed_forward_dropout")
         self.feed_forward_norm = self._make_norm("feed_forward_norm")
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, inputs_shape: Any) -> None:
         for layer in (
             self.self_attention,
             self.self_attention_dropout,
@@ -45,7 +45,7 @@ class EncoderLayer(ResidualLayer):
             self.feed_forward_dropout,
             self.feed_forward_norm,
         ):
-            layer.build(input_shape)
+            layer.build(inputs_shape)
 
     def call(
         self,
@@ -76,8 +76,8 @@ class EncoderLayer(ResidualLayer):
         )
         return (x, weights) if return_attention_scores else x
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return tuple(input_shape)
+    def compute_output_shape(self, inputs_shape: Any) -> Any:
+        return tuple(inputs_shape)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -101,11 +101,11 @@ class Encoder(ResidualStack):
         it and a list of `[B, H, S, S]`, one a layer.
     """
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, inputs_shape: Any) -> None:
         for layer in self.layers:
-            layer.build(input_shape)
+            layer.build(inputs_shape)
         if self.norm is not None:
-            self.norm.build(input_shape)
+            self.norm.build(inputs_shape)
 
     def call(
         self,

@@ -36,11 +36,11 @@ class SinusoidalPositions(keras.layers.Layer):
         self.d_model = d_model
         self.layout = layout
         # A float32 product position * frequency is off by up to 2^-24 of itself, which is
-        # much at position 5,000. Frequencies are split into 12 leading bits, whose product
-        # with a position below 4,096 is exact, and a small rest.
+        # much at position 5,000. Frequencies are split into 10 leading bits, whose product
+        # with a position below 16,384 is exact, and a small rest.
         frequencies = 10_000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
         mantissa, exponent = np.frexp(frequencies)
-        self._coarse = np.ldexp(np.floor(mantissa * 2**12) / 2**12, exponent)
+        self._coarse = np.ldexp(np.floor(mantissa * 2**10) / 2**10, exponent)
         self._fine = frequencies - self._coarse
 
     def call(self, positions: Any) -> Any:

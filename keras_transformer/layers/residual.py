@@ -139,12 +139,14 @@ class ResidualStack(keras.layers.Layer):
         last = self.layers[-1]
         self.norm = last._make_norm("norm") if last.norm_position == "pre" else None
 
-    def compute_output_shape(self, input_shape: Any, memory_shape: Any = None) -> Any:
-        return tuple(input_shape)
+    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
+        return tuple(inputs_shape)
 
     def get_config(self) -> dict[str, Any]:
-        serialize = keras.saving.serialize_keras_object
-        return {**super().get_config(), "layers": [serialize(layer) for layer in self.layers]}
+        layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]
+        for layer in layers:
+            layer.pop("build_config", None)  # built with the stack, or it would be built twice
+        return {**super().get_config(), "layers": layers}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ class Tokenizer(tf.Module):
     in a text ("</s>") are ordinary text.
 
     Attributes:
+        joint: whether both languages share one vocabulary.
         source_vocab_size, target_vocab_size: numbers of ids.
         pad_id, unknown_id, start_id, end_id: read from the SentencePiece models.
         fingerprint: SHA-256 of the models, in hex.
@@ -35,6 +36,7 @@ class Tokenizer(tf.Module):
         """
         super().__init__(name="tokenizer")
         vocabulary = Vocabulary(source_model, target_model)
+        self.joint = vocabulary.joint
         self.source_vocab_size = vocabulary.source_vocab_size
         self.target_vocab_size = vocabulary.target_vocab_size
         self.pad_id = vocabulary.pad_id

@@ -75,4 +75,10 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> keras.optimizers.Opt
     rate = LearningRate(
         config.schedule, config.learning_rate, config.warmup_steps, config.max_steps, d_model
     )
-    return keras.optimizers.Adam(rate, config.beta_1, config.beta_2, config.epsilon)
+    return keras.optimizers.Adam(
+        rate,
+        config.beta_1,
+        config.beta_2,
+        config.epsilon,
+        name="adam",  # part of its variables' paths; by default it counts a process's optimizers
+    )

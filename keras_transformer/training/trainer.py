@@ -40,8 +40,8 @@ class Trainer(keras.Model):
 
     `fit` takes a dataset of `({"source_ids", "target_ids"}, labels)` with the
     rows of the *global* batch, a multiple of the number of replicas. It logs
-    `loss` (label-smoothed, nats a token), `perplexity` (of the true labels),
-    `tokens`, `learning_rate` and `gradient_norm`; validation logs `val_loss`,
+    `loss` (label-smoothed, nats a token), `log_perplexity` (of the true labels,
+    likewise), `tokens`, `learning_rate` and `gradient_norm`; validation logs `val_loss`,
     `val_perplexity` and `val_accuracy`.
     """
 
@@ -69,10 +69,14 @@ class Trainer(keras.Model):
         self._evaluation_function: Any = None
 
     @property
-    def state(self) -> list[keras.Variable]:
-        """All that the next step depends on besides the weights."""
+    def step(self) -> int:
+        """Number of updates so far."""
+        return int(tf.convert_to_tensor(self.optimizer.iterations.value))
+
+    def state_by_path(self) -> dict[str, keras.Variable]:
+        """All that the next step depends on besides the weights: the optimizer, the loss scale."""
         scale = [self.loss_scale, self.finite_steps] if self._needs_loss_scale else []
-        return [*self.optimizer.variables, *scale]
+        return {variable.path: variable for variable in [*self.optimizer.variables, *scale]}
 
     def _output_kernel(self) -> tf.Tensor:
         """Float32 `[V, d_model]`; a bias is one more column."""
@@ -150,7 +154,7 @@ class Trainer(keras.Model):
             gradients = [gradient * factor for gradient in gradients]
         logs = {
             "loss": sums.loss / tf.maximum(tokens, 1.0),
-            "perplexity": tf.exp(-sums.log_likelihood / tf.maximum(tokens, 1.0)),
+            "log_perplexity": -sums.log_likelihood / tf.maximum(tokens, 1.0),
             "tokens": tokens,
             "gradient_norm": norm,
         }
@@ -163,7 +167,8 @@ class Trainer(keras.Model):
         step = tf.cast(self.optimizer.iterations.value, tf.int64)
         # Dropout is a function of (seed, step, replica) and, in the layer, of its path.
         first_seed = tf.stack([tf.constant(self.config.seed << 32, tf.int64), step * replicas])
-        scale = self.loss_scale.value if self._needs_loss_scale else tf.constant(1.0)
+        # Read now: the log is of this step, and the scale is changed below.
+        scale = tf.convert_to_tensor(self.loss_scale) if self._needs_loss_scale else 1.0
         learning_rate = tf.convert_to_tensor(self.optimizer.learning_rate)
         logs, gradients = strategy.run(self._replica_step, args=(data, first_seed, scale))
         # Every replica has the same logs already.

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+r"""Exports a trained run for serving.
+
+Example:
+    bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/export
+
+Writes the version 1 under the output directory, or the next one. Before it gets
+its number it is read back and translates the validation sentences, of prepared
+data or of a text file; a single token other than the run's fails the export.
+"""
+
+from pathlib import Path
+
+import command_line
+
+from absl import flags
+
+from keras_transformer.errors import InputError
+
+FLAGS = flags.FLAGS
+
+command_line.define_path_flags("run_dir", required=True)
+flags.DEFINE_string("output_dir", None, "directory of the versions", required=True)
+flags.DEFINE_string("format", "saved_model", "saved_model")
+command_line.define_path_flags("data_dir")
+flags.DEFINE_string("valid_source", None, "text to compare on, in place of --data_dir's")
+command_line.define_config_flags("beam_size", "length_penalty", "n_best")
+
+
+def _sentences() -> list[str]:
+    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.data.token_store import TokenStore
+
+    if (FLAGS.data_dir is None) == (FLAGS.valid_source is None):
+        raise InputError(
+            "the export is compared with the run on real sentences; expected either --data_dir "
+            "or --valid_source"
+        )
+    if FLAGS.data_dir is not None:
+        return TokenStore(Path(FLAGS.data_dir) / "valid").source_text()
+    return [line.decode() for line in read_lines(Path(FLAGS.valid_source))]
+
+
+def main(argv: list[str]) -> None:
+    """Runs `export` on what the flags name."""
+    from keras_transformer.export import export  # late: --help stays quick
+    from keras_transformer.run_directory import RunDirectory
+
+    exported = export(
+        RunDirectory(FLAGS.run_dir),
+        FLAGS.output_dir,
+        _sentences(),
+        format=FLAGS.format,
+        settings=command_line.config_settings(),
+    )
+    for tie in exported.ties:
+        print(f"a tie, translated with other tokens of the same score: {tie}")
+    print(
+        f"exported {exported.path}, which translates {exported.sentences:,} validation sentences "
+        "as the run does"
+    )
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+r"""Trains a translation model on prepared data, or continues its training.
+
+Example:
+    bin/train.py --data_dir=build/data --run_dir=build/run --preset=tiny \
+        --max_steps=2000 --set=training.label_smoothing=0.2
+
+The same command again continues where the run stopped. Ctrl-C stops after the
+current step and leaves a checkpoint. All visible GPUs are used, or the CPU.
+"""
+
+import command_line
+
+from absl import flags
+
+FLAGS = flags.FLAGS
+
+command_line.define_path_flags("data_dir", "run_dir", required=True)
+command_line.define_config_flags(
+    "preset", "max_steps", "batch_tokens", "seed", "mixed_precision", "jit_compile"
+)
+flags.DEFINE_integer("logical_cpus", None, "split the CPU into so many replicas")
+flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be continued")
+
+
+def main(argv: list[str]) -> int:
+    """Runs `experiment.train` on what the flags name."""
+    from keras_transformer import experiment  # late: --help stays quick
+
+    trained = experiment.train(
+        FLAGS.data_dir,
+        FLAGS.run_dir,
+        FLAGS.preset,
+        command_line.config_settings(),
+        logical_cpus=FLAGS.logical_cpus,
+        max_minutes=FLAGS.max_minutes,
+    )
+    print(trained.summary(FLAGS.run_dir))
+    return 130 if trained.interrupted else 0
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,131 @@
+"""SavedModel: text in, translations out, for TF Serving and for any program with TensorFlow.
+
+`serving_default` takes `text` string `[B]` and returns `translations` string
+`[B, K]` and `scores` float32 `[B, K]`, best first. `lengths` returns the source
+tokens of each text and how many of them are translated. Everything is float32.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.errors import InputError
+from keras_transformer.export import Exported
+from keras_transformer.inference import batches, load_translator
+from keras_transformer.run_directory import RunDirectory
+from keras_transformer.translator import Translator
+
+_TIE = 1e-4  # scores as close as this may change places from one machine to another
+
+
+def export(
+    run: RunDirectory,
+    output_dir: Path,
+    sentences: Sequence[str],
+    settings: Mapping[str, Any] | None = None,
+) -> Exported:
+    """Writes the next version under `output_dir`; the arguments are `export.export`'s.
+
+    It is written under a name that is no number, which no server looks at, and
+    gets its number only when it has been read back and found to translate as
+    the run does.
+    """
+    translator = load_translator(run, settings)
+    partial = output_dir / f".exporting-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had our number
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        _save(translator, partial)
+        check_ops(partial)
+        exported = tf.saved_model.load(str(partial))
+        ties = list(_differences(translator, exported, sentences))
+        path = output_dir / str(_next_version(output_dir))
+        partial.rename(path)
+    except OSError as error:
+        raise InputError(f"{output_dir} cannot be written ({error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Exported(path, len(sentences), ties)
+
+
+def _save(translator: Translator, path: Path) -> None:
+    module = tf.Module(name="translator")
+    module.translate = translator.translate
+    module.lengths = translator.lengths
+    module.search = translator.search  # no signature: its ids differ in length
+    module.tokenizer = translator.tokenizer
+    # The variables alone, not the layers: nothing of Keras is left in what is saved.
+    module.weights = [v.value for v in translator.transformer.weights_by_path().values()]
+    signatures = {"serving_default": module.translate, "lengths": module.lengths}
+    tf.saved_model.save(module, str(path), signatures=signatures)
+
+
+def check_ops(path: Path) -> None:
+    """Refuses what TF Serving cannot run, since it has neither XLA nor Python.
+
+    Raises:
+        RuntimeError: for a function that is compiled by XLA, or an op of XLA's or Python's.
+    """
+    model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    for graph in (meta_graph.graph_def for meta_graph in model.meta_graphs):
+        functions = graph.library.function
+        for attributes, name in (
+            *((function.attr, function.signature.name) for function in functions),
+            *((node.attr, node.name) for node in _nodes(graph)),
+        ):
+            if "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
+                raise RuntimeError(f"{name} is compiled by XLA, which TF Serving does not have")
+        for node in _nodes(graph):
+            if node.op.startswith("Xla") or "PyFunc" in node.op:
+                raise RuntimeError(f"{node.name} is {node.op}, which TF Serving does not have")
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _differences(translator: Translator, exported: Any, sentences: Sequence[str]) -> Iterator[str]:
+    """Yields the sentences whose tokens differ by a tie.
+
+    Raises:
+        InputError: for the first sentence that differs by more.
+    """
+    for batch in batches(sentences):
+        text = tf.constant([sentences[i] for i in batch])
+        ours, theirs = (
+            [part.numpy() for part in (result.ids, result.lengths, result.scores)]
+            for result in (translator.search(text), exported.search(text))
+        )
+        for row, index in enumerate(batch):
+            tokens, scores = _hypotheses(ours, row), ours[2][row]
+            other_tokens, other_scores = _hypotheses(theirs, row), theirs[2][row]
+            # Written so that a score that is no number fails.
+            if not np.all(np.abs(scores - other_scores) < _TIE):
+                raise InputError(
+                    f"the export translates sentence {index + 1} ({sentences[index][:60]!r}) "
+                    f"with the score {other_scores[0]:.5f}, not {scores[0]:.5f} as the run does; "
+                    "expected the same translations, so nothing was exported"
+                )
+            if tokens != other_tokens:
+                yield f"sentence {index + 1}: {sentences[index][:60]!r}, score {scores[0]:.5f}"
+
+
+def _hypotheses(result: list[Any], row: int) -> list[list[int]]:
+    ids, lengths, _ = result
+    pairs = zip(ids[row], lengths[row], strict=True)
+    return [hypothesis[:length].tolist() for hypothesis, length in pairs]
+
+
+def _next_version(output_dir: Path) -> int:
+    names = (path.name for path in output_dir.iterdir())
+    return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=0)

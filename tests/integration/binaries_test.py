@@ -1,0 +1,113 @@
+"""The binaries that use a run, as subprocesses from a fresh directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.run_directory import RunDirectory
+from tests.conftest import PHRASES, ROOT
+
+
+@pytest.fixture(scope="module")
+def run_dir(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(run_directory.path, tmp_path_factory.mktemp("copy") / "run"))
+
+
+def run_binary(
+    directory: Path, name: str, *arguments: object, text: bytes = b""
+) -> tuple[int, str, str]:
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "bin" / f"{name}.py"), *map(str, arguments)],
+        input=text, capture_output=True, cwd=directory, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return process.returncode, process.stdout.decode(), process.stderr.decode()
+
+
+def test_translate_keeps_every_line(run_dir: Path, tmp_path: Path) -> None:
+    lines = [PHRASES[0], "", "ball " * 3000, *PHRASES[1:], PHRASES[0] + "\r"]
+    text = "\n".join(lines).encode()
+    code, out, err = run_binary(tmp_path, "translate", f"--model_dir={run_dir}", text=text)
+    translations = out.split("\n")[:-1]
+    assert len(translations) == len(lines)
+    assert translations[1] == ""
+    assert translations[0] == translations[-1] != translations[3]
+    assert code == 3
+    assert [line.split(" has ")[0] for line in err.splitlines()[-2:]] == [
+        "line 2 is empty, and so is its translation",
+        "line 3",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_that_are_no_text_end_before_any_output(run_dir: Path, tmp_path: Path) -> None:
+    code, out, err = run_binary(
+        tmp_path, "translate", f"--model_dir={run_dir}", "--output=out.de", text=b"good\nb\xe4d\n"
+    )
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("error: standard input, line 2: byte 0xe4 at byte 1 ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluate_ends_with_json(run_dir: Path, tmp_path: Path) -> None:
+    text = "".join(f"{phrase}\n" for phrase in PHRASES)
+    (tmp_path / "test.en").write_text(text)
+    (tmp_path / "test.de").write_text(text)
+    code, out, err = run_binary(
+        tmp_path, "evaluate", f"--model_dir={run_dir}", "--source=test.en", "--reference=test.de",
+        "--output=out.de", "--beam_size=1", "--lowercase",
+    )  # fmt: skip
+    assert code == 0, err
+    human, last = out.splitlines()
+    assert human.startswith("BLEU ")
+    scores = json.loads(last)
+    assert (
+        scores["sentences"]
+        == len(PHRASES)
+        == len((tmp_path / "out.de").read_text().split("\n")) - 1
+    )
+    assert 0 <= scores["bleu"] < 100 and 0 <= scores["chrf"] < 100 and scores["seconds"] > 0
+    assert scores["exact_match"] == 0
+    assert "case:lc" in scores["signature"] and "case:lc" in scores["chrf_signature"]
+
+
+def test_average_then_export_then_translate(run_dir: Path, tmp_path: Path) -> None:
+    code, out, err = run_binary(tmp_path, "average_checkpoints", f"--run_dir={run_dir}", "--last=3")
+    assert (code, out) == (
+        0,
+        f"{run_dir} now uses average-last-3-step-300, the average of its last 3 checkpoints\n",
+    ), err
+
+    (tmp_path / "val.en").write_text("".join(f"{phrase}\n" for phrase in PHRASES))
+    code, out, err = run_binary(
+        tmp_path, "export", f"--run_dir={run_dir}", "--output_dir=export",
+        "--valid_source=val.en", "--n_best=2",
+    )  # fmt: skip
+    assert code == 0, err
+    assert out.startswith("exported export/1, which translates 6 validation sentences")
+
+    code, out, err = run_binary(
+        tmp_path, "translate", "--model_dir=export", "--input=val.en", "--output=out.de"
+    )
+    assert (code, out) == (0, ""), err
+    rows = [line.split(" ||| ") for line in (tmp_path / "out.de").read_text().splitlines()]
+    assert [int(index) for index, _, _ in rows] == [i // 2 for i in range(12)]
+    assert float(rows[0][2]) >= float(rows[1][2])
+
+
+def test_a_missing_run_is_one_sentence(tmp_path: Path) -> None:
+    code, out, err = run_binary(
+        tmp_path, "export", "--run_dir=none", "--output_dir=export", "--valid_source=x"
+    )
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == (
+        "error: none is not there; expected what bin/train.py --run_dir writes"
+    )
+    assert list(tmp_path.iterdir()) == []
