@@ -293,9 +293,7 @@ class Config:
         for name in ("key_dim", "value_dim"):  # d_model / h follows a change of either
             if sizes and name not in changes["model"] and getattr(self.model, name) == derived:
                 changes["model"][name] = None
-        return Config(
-            **{s: dataclasses.replace(getattr(self, s), **changes[s]) for s in changes}
-        )
+        return Config(**{s: dataclasses.replace(getattr(self, s), **changes[s]) for s in changes})
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
@@ -417,9 +415,7 @@ def preset(name: str) -> Config:
     Raises:
         InputError: for a name that is no preset.
     """
-    _require(
-        name in _PRESETS, f"{name!r} is no preset; expected one of {', '.join(PRESET_NAMES)}"
-    )
+    _require(name in _PRESETS, f"{name!r} is no preset; expected one of {', '.join(PRESET_NAMES)}")
     parent, changes = _PRESETS[name]
     return (preset(parent) if parent else Config()).updated(changes)
 

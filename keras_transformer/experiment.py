@@ -131,7 +131,7 @@ def _configure(
 
 def _check_replicas(platform: Platform) -> None:
     replicas = platform.strategy.num_replicas_in_sync
-    if 8 % replicas and replicas % 8:
+    if 8 % replicas:
         raise InputError(
             f"{replicas} replicas cannot share batches whose rows are multiples of 8; "
             "expected 1, 2, 4 or 8 devices"

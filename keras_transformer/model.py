@@ -143,7 +143,7 @@ class Transformer(keras.Model):
             name="decoder",
             dtype=policy,
         )
-        self.output_projection = None
+        self.output_projection: Any = None  # needed for a kernel or a bias of its own
         if c.tie_embeddings == "none" or c.output_bias:
             self.output_projection = OutputProjection(
                 c.target_vocab_size,
@@ -162,16 +162,12 @@ class Transformer(keras.Model):
     def _make_positions(self, name: str) -> keras.layers.Layer:
         c = self.config
         if c.positions == "learned":
-            return LearnedPositions(
-                c.d_model, c.max_positions, name=name, dtype=self.dtype_policy
-            )
-        return SinusoidalPositions(
-            c.d_model, c.sinusoid_layout, name=name, dtype=self.dtype_policy
-        )
+            return LearnedPositions(c.d_model, c.max_positions, name=name, dtype=self.dtype_policy)
+        return SinusoidalPositions(c.d_model, c.sinusoid_layout, name=name, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any = None) -> None:
         """Makes all weights; they do not depend on the shapes of the input."""
-        if self.built:
+        if getattr(self, "built", False):
             return
         ids, embedded = (None, None), (None, None, self.config.d_model)
         # One scope for all, or the layers would not know that they belong to this model.

@@ -20,7 +20,6 @@ import dataclasses
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -36,6 +35,9 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 # What may differ when a run is continued: none of it changes the steps already taken.
 _FREE_TO_CHANGE = ("max_steps", "log_steps", "checkpoint_steps", "keep_checkpoints", "jit_compile")
+
+# What a creation that was killed may leave: config.json comes last.
+_UNFINISHED = {"checkpoints", "tokenizer", "data.json", "data.json.tmp", "config.json.tmp"}
 
 
 class Checkpoint(NamedTuple):
@@ -88,7 +90,9 @@ class RunDirectory:
             run._check_continues(config, tokenizer, data_fingerprint)
             _write_text(path / "config.json", config.to_json())
             return cls(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not (
+            path.is_dir() and {entry.name for entry in path.iterdir()} <= _UNFINISHED
+        ):
             raise InputError(f"{path} exists and is no run directory; expected a new or empty one")
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         tokenizer.save(path / "tokenizer")
@@ -218,7 +222,9 @@ class RunDirectory:
         ):
             if file.is_file():
                 return file
-        raise InputError(f"{self.path} has no weights named {name!r}; expected last or a saved name")
+        raise InputError(
+            f"{self.path} has no weights named {name!r}; expected last or a saved name"
+        )
 
     # Metrics.
 
@@ -263,7 +269,7 @@ def _read_arrays(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged zip file raises a dozen kinds
         raise InputError(
             f"{path} cannot be read as weights ({error}); expected a whole checkpoint: "
             "remove its folder to continue from the one before"

@@ -18,7 +18,12 @@ from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 
-LINES = [b"a small dog runs", b"ein kleiner Hund rennt", b"the dog sleeps", b"der Hund schl\xc3\xa4ft"]
+LINES = [
+    b"a small dog runs",
+    b"ein kleiner Hund rennt",
+    b"the dog sleeps",
+    b"der Hund schl\xc3\xa4ft",
+]
 
 
 @pytest.fixture(scope="module")
@@ -295,8 +300,11 @@ class TestCheckpoints:
             except InputError as error:
                 assert str(file) in str(error)
                 noticed += 1
-            else:  # in what says nothing, as the time of a zip entry
-                assert_equal(weights, arrays(5))
+            else:
+                # In what says nothing, as the time of a zip entry; or an entry is no longer
+                # listed, which whoever assigns the weights will miss.
+                expected = {name: array for name, array in arrays(5).items() if name in weights}
+                assert_equal(weights, expected)
         assert noticed > 0.5 * len(whole)
 
 

@@ -44,7 +44,9 @@ def use_logical_cpus(count: int) -> None:
             cpu, [tf.config.LogicalDeviceConfiguration()] * count
         )
     except RuntimeError as error:
-        raise InputError(f"the CPU cannot be split into {count} devices any more: {error}") from None
+        raise InputError(
+            f"the CPU cannot be split into {count} devices any more: {error}"
+        ) from None
 
 
 # Steps for each shape of batch that pay for compiling it: on a CPU with 2 cores XLA takes about

@@ -202,9 +202,7 @@ class Trainer(keras.Model):
         variables = self.transformer.trainable_variables
         with strategy.scope():
             for variable, gradient in zip(variables, gradients, strict=True):
-                strategy.extended.update(
-                    variable.value, update_one, args=(gradient,), group=False
-                )
+                strategy.extended.update(variable.value, update_one, args=(gradient,), group=False)
             optimizer.iterations.assign_add(1)
 
     def _adapt_loss_scale(self, finite: tf.Tensor) -> None:
@@ -217,7 +215,7 @@ class Trainer(keras.Model):
         self.finite_steps.assign(tf.where(grow, 0, steps))
 
     def make_train_function(self, force: bool = False) -> Any:
-        if self.train_function is None or force:
+        if getattr(self, "train_function", None) is None or force:
 
             @tf.function(reduce_retracing=True)
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
@@ -253,7 +251,8 @@ class Trainer(keras.Model):
         return EvaluationSums(*(strategy.reduce("SUM", part, axis=None) for part in sums))
 
     def _replica_evaluation(self, data: Any) -> EvaluationSums:
-        features, labels = self._flat_features(*data, training=False)
+        inputs, labels = data
+        features, labels = self._flat_features(inputs, labels, training=False)
         return evaluation_sums(
             features,
             labels,

@@ -85,9 +85,7 @@ def test_every_interval_ends_with_validation_and_a_checkpoint(trainer: Trainer) 
 
 
 @pytest.mark.parametrize("max_steps, steps", [(5, [3, 5]), (6, [3, 6]), (1, [1])])
-def test_training_ends_at_the_last_step(
-    trainer: Trainer, max_steps: int, steps: list[int]
-) -> None:
+def test_training_ends_at_the_last_step(trainer: Trainer, max_steps: int, steps: list[int]) -> None:
     stop = StopTraining(max_steps)
     recorded = fit(trainer, stop)
     assert recorded.steps == steps and "val_loss" in recorded.saved[-1][1]
@@ -160,7 +158,7 @@ def test_progress_reports_means_over_tokens(
     )
     assert all(line["tokens_per_second"] > 0 for line in training)
     assert progress.tokens == sum(step["tokens"] for step in steps)
-    assert 0 < progress.seconds
+    assert progress.seconds > 0
 
     validation = [line for line in lines if "val_loss" in line]
     assert [line["step"] for line in validation] == [3, 6]

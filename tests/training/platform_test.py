@@ -62,17 +62,33 @@ class GPUs:
         (None, "float32"),
     ],
 )
-def test_a_cpu_takes_bfloat16_where_it_multiplies_it_and_no_xla(
+def test_a_cpu_takes_bfloat16_where_it_multiplies_it_and_xla_where_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None, precision: str
 ) -> None:
     put_cpu(monkeypatch, tmp_path, flags)
-    chosen = choose_platform(TrainingConfig())
-    assert (chosen.precision, chosen.jit_compile) == (precision, False)
+    chosen = choose_platform(TrainingConfig(), num_shapes=3)
+    assert (chosen.precision, chosen.jit_compile) == (precision, precision == "float32")
     assert chosen.strategy.num_replicas_in_sync == 1
     assert chosen.policy().compute_dtype == precision
     assert chosen.policy().variable_dtype == "float32"
     text = "\n".join(chosen.reasons)
-    assert "1 CPU device," in text and f"precision: {precision}" in text and "XLA: off" in text
+    assert "1 CPU device," in text and f"precision: {precision}" in text
+    assert f"XLA: {'on' if precision == 'float32' else 'off'}" in text
+
+
+def test_a_cpu_compiles_only_where_the_steps_pay_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_cpu(monkeypatch, tmp_path, "fpu")
+
+    def compiles(steps: int, shapes: int) -> bool:
+        return choose_platform(TrainingConfig(max_steps=steps), shapes).jit_compile
+
+    assert compiles(10_000, 1) and compiles(10_000, 16)
+    assert not compiles(5, 1)
+    # The more shapes, the more steps it takes.
+    fewest = next(steps for steps in range(1, 10_000) if compiles(steps, 1))
+    assert not compiles(fewest, 2) and compiles(2 * fewest, 2)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +104,7 @@ def test_gpus_take_xla_and_bfloat16_where_all_of_them_have_it(
     monkeypatch: pytest.MonkeyPatch, capabilities: list[Any], precision: str
 ) -> None:
     gpus = GPUs(monkeypatch, *capabilities)
-    chosen = choose_platform(TrainingConfig())
+    chosen = choose_platform(TrainingConfig(), 1)
     assert (chosen.precision, chosen.jit_compile) == (precision, True)
     assert gpus.names == [f"/device:GPU:{i}" for i in range(len(capabilities))]
     many = "s" if len(capabilities) > 1 else ""
@@ -103,9 +119,9 @@ def test_explicit_settings_win(
 ) -> None:
     config = TrainingConfig(mixed_precision=precision, jit_compile=jit_compile)
     put_cpu(monkeypatch, tmp_path, "avx512_bf16")
-    on_cpu = choose_platform(config)
+    on_cpu = choose_platform(config, 1)
     GPUs(monkeypatch, (7, 0))
-    for chosen in (on_cpu, choose_platform(config)):
+    for chosen in (on_cpu, choose_platform(config, 1)):
         assert (chosen.precision, chosen.jit_compile) == (precision, jit_compile == "true")
         assert "\n".join(chosen.reasons).count("(as configured)") == 2
     name = "float32" if precision == "float32" else f"mixed_{precision}"
@@ -116,7 +132,7 @@ def test_every_logical_cpu_is_a_replica(
     monkeypatch: pytest.MonkeyPatch, two_cpus: list[str]
 ) -> None:
     monkeypatch.undo()
-    chosen = choose_platform(TrainingConfig())
+    chosen = choose_platform(TrainingConfig(), 1)
     assert chosen.strategy.num_replicas_in_sync == 2
     assert "2 CPU devices, one replica each" in chosen.reasons[0]
 

@@ -77,9 +77,7 @@ def test_rates_are_finite_and_never_negative_even_beyond_the_end(schedule: str) 
 @pytest.mark.parametrize("schedule", ALL)
 def test_config_round_trip(schedule: str) -> None:
     rate = LearningRate(schedule, 0.7, 3, 11, 32)
-    restored = keras.optimizers.schedules.deserialize(
-        keras.optimizers.schedules.serialize(rate)
-    )
+    restored = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(rate))
     assert isinstance(restored, LearningRate) and restored.get_config() == rate.get_config()
     assert [float(restored(s)) for s in range(5)] == [float(rate(s)) for s in range(5)]
 
