@@ -21,6 +21,7 @@ is loaded), defines its flags, and ends with `command_line.run(main)`:
 import logging
 import os
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterable
 
@@ -131,8 +132,8 @@ def config_settings() -> dict[str, str]:
     return settings
 
 
-def run(main: Callable[[list[str]], int | None]) -> None:
-    """Parses the flags, calls `main(argv)` and exits.
+def run(main: Callable[[list[str]], int | None], needs_tensorflow: bool = True) -> None:
+    """Parses the flags, loads TensorFlow if need be, calls `main(argv)` and exits.
 
     Exit codes: what `main` returns, or 0; 1 after an `InputError`, whose message
     goes to stderr without a stack trace; 2 for a command line that cannot be
@@ -143,6 +144,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     def guarded(argv: list[str]) -> int:
         try:
+            if needs_tensorflow:
+                _load_tensorflow()
             code = main(argv)
             sys.stdout.flush()  # a broken pipe shows here, not while Python shuts down
         except InputError as error:
@@ -157,6 +160,28 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         return code or 0
 
     app.run(guarded, flags_parser=_parse)
+
+
+def _load_tensorflow() -> None:
+    """Loads TensorFlow and looks for devices, with the native log of both kept off the screen.
+
+    On a machine without a GPU it says three times that there is none, before
+    any log level counts. What it said is shown where loading fails.
+    """
+    with tempfile.TemporaryFile() as said:
+        screen = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()
+        except BaseException:
+            said.seek(0)
+            os.write(screen, said.read())
+            raise
+        finally:
+            os.dup2(screen, 2)
+            os.close(screen)
 
 
 def _parse(argv: list[str]) -> list[str]:

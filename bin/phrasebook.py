@@ -42,4 +42,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, needs_tensorflow=False)

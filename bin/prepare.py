@@ -41,7 +41,9 @@ flags.DEFINE_string("tfds", None, "TFDS translation set, as in wmt14_translate/d
 flags.DEFINE_string("tfds_split", "train", "its split to train on")
 flags.DEFINE_string("tfds_valid_split", None, "its split to validate on")
 flags.DEFINE_string("tfds_data_dir", None, "where TFDS keeps its data")
+flags.DEFINE_boolean("tfds_download", False, "let TFDS download what it does not have")
 flags.DEFINE_string("source_language", None, "language of --tfds to translate from, as in de")
+flags.DEFINE_string("target_language", None, "language to translate into, where it has several")
 
 
 def _files(sources: list[str], targets: list[str]) -> list[corpus.Corpus]:
@@ -62,7 +64,14 @@ def main(argv: list[str]) -> None:
         for split, group in ((FLAGS.tfds_split, corpora), (FLAGS.tfds_valid_split, valid_corpora)):
             if split:
                 group.append(
-                    TfdsCorpus(FLAGS.tfds, split, FLAGS.source_language, FLAGS.tfds_data_dir)
+                    TfdsCorpus(
+                        FLAGS.tfds,
+                        split,
+                        FLAGS.source_language,
+                        FLAGS.tfds_data_dir,
+                        target_language=FLAGS.target_language,
+                        download=FLAGS.tfds_download,
+                    )
                 )
     prepared = prepare.prepare(
         corpora,
@@ -85,4 +94,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, needs_tensorflow=False)

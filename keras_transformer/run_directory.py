@@ -65,9 +65,7 @@ class RunDirectory:
         self.config = Config.from_json(
             (self.path / "config.json").read_text(), str(self.path / "config.json")
         )
-        self.data_fingerprint: str = json.loads((self.path / "data.json").read_text())[
-            "fingerprint"
-        ]
+        self.data_fingerprint: str = _read_json(self.path / "data.json", "fingerprint")
 
     @staticmethod
     def is_run(path: str | Path) -> bool:
@@ -130,7 +128,7 @@ class RunDirectory:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the whole checkpoints, oldest first."""
-        found = (self.path / "checkpoints").glob("step-*")
+        found = (self.path / "checkpoints").glob("step-" + "[0-9]" * 8)
         return sorted(Checkpoint(int(path.name.removeprefix("step-")), path) for path in found)
 
     def save_checkpoint(
@@ -169,7 +167,7 @@ class RunDirectory:
 
     def read_metrics(self, checkpoint: Checkpoint) -> dict[str, float]:
         """Returns the metrics that a checkpoint was written with."""
-        return dict(json.loads((checkpoint.path / "metrics.json").read_text()))
+        return dict(_read_json(checkpoint.path / "metrics.json"))
 
     def read_weights(self, checkpoint: Checkpoint) -> Arrays:
         """Returns a checkpoint's weights."""
@@ -197,7 +195,7 @@ class RunDirectory:
     def selected(self) -> str:
         """Name of the selected weights; "last" unless something was selected."""
         file = self.path / "selected.json"
-        return str(json.loads(file.read_text())["weights"]) if file.exists() else "last"
+        return str(_read_json(file, "weights")) if file.exists() else "last"
 
     def selected_weights(self) -> Arrays:
         """Returns the selected weights.
@@ -245,6 +243,17 @@ def _write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def _read_json(path: Path, field: str | None = None) -> Any:
+    """Returns an object, or one field of it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return dict(content) if field is None else content[field]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is damaged ({error!r}); expected the JSON that was written there"
+        ) from None
 
 
 def _write_arrays(path: Path, arrays: Arrays) -> None:

@@ -67,7 +67,9 @@ def one_replica() -> Iterator[None]:
     """Takes one of the test process's two logical CPUs, which halves the time to trace."""
 
     def choose(config: Any, num_shapes: int) -> Platform:
-        return choose_platform(config, num_shapes)._replace(strategy=tf.distribute.MirroredStrategy(["CPU:0"]))
+        return choose_platform(config, num_shapes)._replace(
+            strategy=tf.distribute.MirroredStrategy(["CPU:0"])
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "choose_platform", choose)
