@@ -36,9 +36,10 @@ def _require(condition: bool, message: str) -> None:
 def _check_fields(config: Any) -> None:
     """Checks the type, the choices and the finiteness of every field."""
     hints = typing.get_type_hints(type(config))
+    section = type(config).__name__.removesuffix("Config").lower()
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        checked = _coerce(type(config).__name__ + "." + field.name, hints[field.name], value)
+        checked = _coerce(f"{section}.{field.name}", hints[field.name], value)
         object.__setattr__(config, field.name, checked)
 
 

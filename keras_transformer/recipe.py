@@ -7,6 +7,7 @@ many checkpoints are averaged; how test translations are scored.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import importlib.metadata
 import json
@@ -17,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_transformer import experiment, inference
+from keras_transformer import evaluation, experiment, inference
+from keras_transformer.config import preset
 from keras_transformer.data.corpus import ParallelFiles, read_lines
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
@@ -70,8 +72,20 @@ class Recipe:
         expected = {field.name for field in dataclasses.fields(cls)} - {"name"}
         if not isinstance(fields, dict) or fields.keys() != expected:
             raise InputError(f"{path} has other fields than {', '.join(sorted(expected))}")
-        if {"train", "valid", "test"} - fields["corpus"].keys():
-            raise InputError(f"{path}: corpus names other splits than train, valid and test")
+        try:  # what training and scoring would only find later
+            PrepareOptions(**fields["prepare"])
+            preset(fields["preset"]).updated(fields["settings"])
+            evaluation.evaluate(["a"], ["a"], **fields["evaluate"])
+        except (InputError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: {error}") from None
+        corpus, count = fields["corpus"], fields["average_last"]
+        if not isinstance(corpus, dict) or corpus.keys() != {"train", "valid", "test"}:
+            raise InputError(f"{path}: corpus has other splits than train, valid and test")
+        for split, pair in corpus.items():
+            if not isinstance(pair, list) or [type(name) for name in pair] != [str, str]:
+                raise InputError(f"{path}: {split} is {pair!r}; expected a source and a target")
+        if type(count) is not int or count < 1:
+            raise InputError(f"{path}: average_last is {count!r}; expected 1 or more")
         return cls(name=name, **fields)
 
 
@@ -96,17 +110,26 @@ def run_recipe(
 
     Returns:
         What is in results.json.
+
+    Raises:
+        InputError: for a corpus that cannot be read, or a `work_dir` of something else.
     """
     work_dir = Path(work_dir)
     results_path = work_dir / "results.json"
-    results = json.loads(results_path.read_text()) if results_path.exists() else None
-    if results and results["finished"]:
+    results = json.loads(results_path.read_text()) if results_path.exists() else {}
+    if results and results.get("recipe") != recipe.name:
+        raise InputError(
+            f"{results_path} is of {results.get('recipe', 'something else')}, not of the recipe "
+            f"{recipe.name}; expected another directory"
+        )
+    if results.get("finished"):
         log.info("%s is finished: %s", work_dir, results_path)
         return dict(results)
     files = {
         split: ParallelFiles(*(Path(corpus_dir) / name for name in pair))
         for split, pair in recipe.corpus.items()
     }
+    collections.deque(files["test"].pairs(), maxlen=0)  # its mistakes show before training
     prepared = prepare(
         [files["train"]],
         work_dir / "data",

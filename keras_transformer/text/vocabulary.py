@@ -95,8 +95,10 @@ def check_learning_options(
     vocab_size: int, model_type: str, character_coverage: float, normalization: str
 ) -> None:
     """Raises `InputError` for options that `learn_vocabulary` refuses whatever the text."""
-    if vocab_size < 1:
-        raise InputError(f"vocab_size is {vocab_size}; expected more than 0")
+    if vocab_size < 5:
+        raise InputError(
+            f"vocab_size is {vocab_size}; expected at least 5: four special pieces and text"
+        )
     if not 0.9 <= character_coverage <= 1:
         raise InputError(f"character_coverage is {character_coverage}; expected from 0.9 to 1")
     for name, value, choices in (
