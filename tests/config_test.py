@@ -247,7 +247,7 @@ def test_constructors_check_too(section):
         ("[1]", "run/config.json is no configuration; expected an object"),
         ('{"model": 3}', "run/config.json is no configuration"),
         ('{"model": {"width": 3}}', "run/config.json: 'model.width' is no setting"),
-        ('{"model": {"d_ff": []}}', "run/config.json: ModelConfig.d_ff is .*whole number"),
+        ('{"model": {"d_ff": []}}', "run/config.json: model.d_ff is .*whole number"),
         ('{"model": {"activation": []}}', "run/config.json: .*expected one of relu"),
     ],
 )
