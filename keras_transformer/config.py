@@ -118,7 +118,11 @@ class ModelConfig:
         _check_fields(self)
         if self.key_dim is None or self.value_dim is None:
             _require(
-                self.num_heads > 0 and self.d_model % self.num_heads == 0,
+                self.num_heads > 0,
+                f"model.num_heads is {self.num_heads}; expected more than 0",
+            )
+            _require(
+                self.d_model % self.num_heads == 0,
                 f"model.d_model is {self.d_model}, not a multiple of model.num_heads "
                 f"({self.num_heads}); set model.key_dim and model.value_dim",
             )
@@ -216,6 +220,7 @@ class TrainingConfig:
         for name in ("clip_norm", "warmup_steps", "seed"):
             value = getattr(self, name)
             _require(value >= 0, f"training.{name} is {value}; expected 0 or more")
+        _require(self.seed < 2**31, f"training.seed is {self.seed}; expected less than {2**31}")
         _require(
             self.schedule not in ("paper", "inverse_sqrt") or self.warmup_steps > 0,
             f"training.warmup_steps is 0; the schedule {self.schedule} needs at least 1",

@@ -27,26 +27,36 @@ log = logging.getLogger(__name__)
 
 
 class Trained(NamedTuple):
-    """How a call of `train` ended."""
+    """How a call of `train` ended.
+
+    `metrics` are of the last checkpoint: the logs of its interval, `val_…`, and
+    what the whole run has cost: `training_seconds` (validation and compiling
+    included), `step_seconds` and real target `tokens` of the steps alone, and
+    `peak_memory_mb`.
+    """
 
     step: int
     finished: bool  # False where it was interrupted or out of time
     interrupted: bool
-    tokens_per_second: float
-    seconds: float
-    peak_memory_mb: float
-    metrics: dict[str, float]  # of the last checkpoint
+    selected: str  # the weights that are evaluated and exported
+    metrics: dict[str, float]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.metrics.get("tokens", 0.0) / max(self.metrics.get("step_seconds", 0.0), 1e-9)
 
     def summary(self, run_dir: str | Path) -> str:
         """Returns the result in a few words, for a person."""
         how = "finished" if self.finished else "stopped (the same command continues)"
-        parts = [f"{how} at step {self.step} in {self.seconds / 60:.1f} min"]
-        if "val_perplexity" in self.metrics:
-            parts.append(f"validation perplexity {self.metrics['val_perplexity']:.2f}")
-        if self.tokens_per_second:
-            parts.append(f"{self.tokens_per_second:,.0f} tokens/s")
-        parts.append(f"peak memory {self.peak_memory_mb:,.0f} MB")
-        return ", ".join(parts) + f"; {run_dir}"
+        parts = [f"{how} at step {self.step}"]
+        if self.metrics:
+            parts += [
+                f"{self.metrics['training_seconds'] / 60:.1f} min of training",
+                f"validation perplexity {self.metrics['val_perplexity']:.2f}",
+                f"{self.tokens_per_second:,.0f} tokens/s",
+                f"peak memory {self.metrics['peak_memory_mb']:,.0f} MB",
+            ]
+        return f"{', '.join(parts)}; {run_dir} (selected weights: {self.selected})"
 
 
 def train(
@@ -71,6 +81,8 @@ def train(
     Raises:
         InputError: for data, settings or a run directory that do not fit together.
     """
+    if max_minutes is not None and not max_minutes > 0:
+        raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
     if logical_cpus is not None:
         use_logical_cpus(logical_cpus)
     data_dir = Path(data_dir)
@@ -100,6 +112,7 @@ def train(
         transformer = Transformer(config.model, dtype=platform.policy())
         trainer = Trainer(transformer, config.training, platform.jit_compile)
     metrics = _restore(run, trainer)
+    run.trim_metrics(trainer.step)
     first_step = trainer.step
     _introduce(platform, config, batches, first_step)
     return _fit(trainer, run, batches, valid_batches, metrics, max_minutes)
@@ -188,13 +201,18 @@ def _fit(
         first_step, config.max_steps, config.log_steps, run.append_metrics,
         run.tensorboard_directory,
     )  # fmt: skip
-    stop = StopTraining(config.max_steps, max_minutes)
-
-    earlier_seconds = metrics.get("training_seconds", 0.0)
+    stop = StopTraining(first_step, config.max_steps, max_minutes)
+    before = dict(metrics)
 
     def save(step: int, logs: Mapping[str, float]) -> None:
-        metrics.update(logs)
-        metrics["training_seconds"] = earlier_seconds + time.monotonic() - started
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        costs = {  # of the whole run, however often it was continued
+            "training_seconds": time.monotonic() - started + before.get("training_seconds", 0.0),
+            "step_seconds": progress.seconds + before.get("step_seconds", 0.0),
+            "tokens": progress.tokens + before.get("tokens", 0.0),
+            "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
+        }
+        metrics.update({**logs, **costs})
         weights = trainer.transformer.weights_by_path()
         run.save_checkpoint(
             step,
@@ -222,8 +240,6 @@ def _fit(
         step=step,
         finished=step >= config.max_steps,
         interrupted=stop.interrupted,
-        tokens_per_second=progress.tokens / max(progress.seconds, 1e-9),
-        seconds=time.monotonic() - started,
-        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        selected=run.selected,
         metrics=metrics,
     )

@@ -186,6 +186,9 @@ class Transformer(keras.Model):
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         return self.logits(self.features(inputs, training=training))
 
+    def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
+        return (*input_shape["target_ids"], self.config.target_vocab_size)
+
     def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         """The decoder's output `[B, T, d_model]`, from which `logits` makes logits."""
         memory = self.encode(inputs["source_ids"], training=training)
@@ -265,7 +268,8 @@ class Transformer(keras.Model):
 
     def weights_by_path(self) -> dict[str, keras.Variable]:
         """Every weight by its path below the model, as in `encoder/layer_0/…/qkv_kernel`."""
-        return {v.path.removeprefix(f"{self.name}/"): v for v in self.trainable_variables}
+        # Inside another model a path begins with that model's name.
+        return {v.path.split(f"{self.name}/", 1)[-1]: v for v in self.weights}
 
     def assign_weights(self, arrays: Mapping[str, Any]) -> None:
         """Sets all weights from arrays addressed as by `weights_by_path`.

@@ -8,12 +8,16 @@ many checkpoints are averaged; how test translations are scored.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import logging
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +57,12 @@ class Recipe:
     settings: Mapping[str, Any]
     average_last: int
     evaluate: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all fields but the description."""
+        fields = {**dataclasses.asdict(self), "description": None}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def load(cls, recipes_dir: str | Path, name: str) -> Recipe:
@@ -100,6 +110,8 @@ def run_recipe(
 
     Leaves `data`, `run`, `export/1` and `results.json` in `work_dir`. What is
     done already is not done again, so the same call continues after a stop.
+    After one by `max_minutes` the call that continues exports the next version;
+    `results.json` names it.
 
     Args:
         recipe: what to run.
@@ -116,11 +128,16 @@ def run_recipe(
     """
     work_dir = Path(work_dir)
     results_path = work_dir / "results.json"
-    results = json.loads(results_path.read_text()) if results_path.exists() else {}
+    results = _existing_results(results_path)
     if results and results.get("recipe") != recipe.name:
         raise InputError(
             f"{results_path} is of {results.get('recipe', 'something else')}, not of the recipe "
             f"{recipe.name}; expected another directory"
+        )
+    if results and results.get("recipe_sha256") != recipe.fingerprint:
+        raise InputError(
+            f"{results_path} is of another version of the recipe {recipe.name}; expected another "
+            "directory"
         )
     if results.get("finished"):
         log.info("%s is finished: %s", work_dir, results_path)
@@ -156,6 +173,8 @@ def run_recipe(
     test = _score(exported.path, files["test"], recipe)
     results = {
         "recipe": recipe.name,
+        "recipe_sha256": recipe.fingerprint,
+        "command": shlex.join(sys.argv),
         "finished": trained.finished,
         "test": dataclasses.asdict(test.scores),
         "test_seconds": round(test.seconds, 1),
@@ -164,19 +183,35 @@ def run_recipe(
         "steps": trained.step,
         "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
         "tokens_per_second": round(trained.tokens_per_second),
-        "peak_memory_mb": round(trained.peak_memory_mb),
+        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
         "parameters": run.config.model.num_parameters(),
         "export": str(exported.path.relative_to(work_dir)),
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
         },
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
+        "machine": {"processor": _processor(), "cores": os.cpu_count()},
     }
     temporary = results_path.with_suffix(".tmp")
     temporary.write_text(json.dumps(results, indent=2) + "\n")
     temporary.replace(results_path)
     return results
+
+
+def _existing_results(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it, else its kind."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def _choose_weights(run: RunDirectory, recipe: Recipe, data_dir: Path) -> dict[str, float]:

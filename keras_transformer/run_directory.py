@@ -86,6 +86,8 @@ class RunDirectory:
         if cls.is_run(path):
             run = cls(path)
             run._check_continues(config, tokenizer, data_fingerprint)
+            for leftover in (path / "checkpoints").glob("unfinished-*"):
+                shutil.rmtree(leftover)
             _write_text(path / "config.json", config.to_json())
             return cls(path)
         if path.exists() and not (
@@ -152,7 +154,11 @@ class RunDirectory:
                 f"{final} could not be written ({error.strerror}); earlier checkpoints are whole"
             ) from error
         for old in self.checkpoints()[: -self.config.training.keep_checkpoints]:
-            shutil.rmtree(old.path)
+            if old.path.name != self.selected:
+                # Renamed first: a kill must not leave half of what is listed as whole.
+                doomed = old.path.with_name(f"unfinished-{old.step:08d}")
+                old.path.rename(doomed)
+                shutil.rmtree(doomed)
 
     def read_checkpoint(self, checkpoint: Checkpoint) -> tuple[Arrays, Arrays]:
         """Returns a checkpoint's weights and training state.
@@ -230,6 +236,20 @@ class RunDirectory:
         """Adds a line to metrics.jsonl."""
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
+
+    def trim_metrics(self, step: int) -> None:
+        """Drops what was logged after `step`, and what a kill left half written."""
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return
+        kept = []
+        for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+            try:
+                if line.endswith("\n") and json.loads(line)["step"] <= step:
+                    kept.append(line)
+            except (ValueError, KeyError, TypeError):
+                continue
+        _write_text(file, "".join(kept))
 
     @property
     def tensorboard_directory(self) -> Path:

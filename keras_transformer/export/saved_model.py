@@ -69,10 +69,13 @@ def _save(translator: Translator, path: Path) -> None:
 
 
 def check_ops(path: Path) -> None:
-    """Refuses what TF Serving cannot run, since it has neither XLA nor Python.
+    """Refuses what TF Serving cannot run, having neither XLA nor Python, and assertions.
+
+    A server merges requests into batches: one failed assertion would fail them all.
 
     Raises:
-        RuntimeError: for a function that is compiled by XLA, or an op of XLA's or Python's.
+        RuntimeError: for a function that is compiled by XLA, an op of XLA's or Python's,
+            or an assertion.
     """
     model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     for graph in (meta_graph.graph_def for meta_graph in model.meta_graphs):
@@ -86,6 +89,8 @@ def check_ops(path: Path) -> None:
         for node in _nodes(graph):
             if node.op.startswith("Xla") or "PyFunc" in node.op:
                 raise RuntimeError(f"{node.name} is {node.op}, which TF Serving does not have")
+            if node.op == "Assert":
+                raise RuntimeError(f"{node.name} is an assertion, which fails a whole batch")
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -110,10 +115,12 @@ def _differences(translator: Translator, exported: Any, sentences: Sequence[str]
             tokens, scores = _hypotheses(ours, row), ours[2][row]
             other_tokens, other_scores = _hypotheses(theirs, row), theirs[2][row]
             # Written so that a score that is no number fails.
-            if not np.all(np.abs(scores - other_scores) < _TIE):
+            same = np.abs(scores - other_scores) < _TIE
+            if not np.all(same):
+                place = int(np.argmin(same))
                 raise InputError(
-                    f"the export translates sentence {index + 1} ({sentences[index][:60]!r}) "
-                    f"with the score {other_scores[0]:.5f}, not {scores[0]:.5f} as the run does; "
+                    f"the export translates sentence {index + 1} ({sentences[index][:60]!r}) with "
+                    f"the score {other_scores[place]:.5f}, not {scores[place]:.5f} as the run does; "
                     "expected the same translations, so nothing was exported"
                 )
             if tokens != other_tokens:

@@ -71,12 +71,14 @@ class _MultiHeadAttention(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        for name, size in (("num_heads", num_heads), ("key_dim", key_dim)):
+        value_dim = key_dim if value_dim is None else value_dim
+        sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
+        for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"{name} is {size}; expected at least 1")
         self.num_heads = num_heads
         self.key_dim = key_dim
-        self.value_dim = value_dim or key_dim
+        self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
         self.weights_dropout = Dropout(dropout, name="weights_dropout", dtype=self.dtype_policy)
@@ -171,6 +173,8 @@ class SelfAttention(_MultiHeadAttention):
         **kwargs: Any,
     ):
         super().__init__(num_heads, key_dim, value_dim, dropout, use_bias, **kwargs)
+        if window is not None and window < 1:
+            raise ValueError(f"window is {window}; expected at least 1, or None")
         self.causal = causal
         self.window = window
 

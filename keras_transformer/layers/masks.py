@@ -43,8 +43,8 @@ def position_mask(
 def mask_to_bias(mask: Any) -> Any:
     """Turns a boolean mask into float32 of the same shape: 0 where True, -1e9 where False.
 
-    Added to float32 scores, -1e9 swallows them whole, so that a row in which
-    nothing may be attended to gets equal weights instead of NaN. An addition
+    Added to float32 scores, -1e9 leaves nothing of those below 32, so that a row in
+    which nothing may be attended to gets equal weights instead of NaN. An addition
     broadcasts over heads far faster than a `where` does on a CPU.
     """
     return (ops.cast(mask, "float32") - 1.0) * 1e9
@@ -60,6 +60,9 @@ class PaddingMask(keras.layers.Layer):
 
     def call(self, ids: Any) -> Any:
         return padding_mask(ids, self.pad_id)
+
+    def compute_output_spec(self, ids: Any) -> Any:
+        return keras.KerasTensor(ids.shape, dtype="bool")
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

@@ -53,7 +53,7 @@ class ResidualLayer(keras.layers.Layer):
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.d_ff = d_ff
-        self.value_dim = value_dim or key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
         self.norm_position = norm_position
         self.layer_norm_epsilon = layer_norm_epsilon
         self.activation = activation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,8 +24,9 @@ class StopTraining(keras.callbacks.Callback):
     nothing is lost. A second Ctrl-C stops at once.
     """
 
-    def __init__(self, max_steps: int, max_minutes: float | None = None):
+    def __init__(self, first_step: int, max_steps: int, max_minutes: float | None = None):
         super().__init__()
+        self._step = first_step
         self.max_steps = max_steps
         self.max_minutes = max_minutes
         self.interrupted = False
@@ -33,6 +35,8 @@ class StopTraining(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._start = time.monotonic()
+        if threading.current_thread() is not threading.main_thread():
+            return  # only there can signals be handled
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._interrupt)
 
@@ -52,10 +56,10 @@ class StopTraining(keras.callbacks.Callback):
         print("\nstopping after this step, with a checkpoint ...", file=sys.stderr)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        step = self.model.step
+        self._step += 1
         elapsed = (time.monotonic() - self._start) / 60
         self.out_of_time = self.max_minutes is not None and elapsed >= self.max_minutes
-        if step >= self.max_steps or self.out_of_time or self.interrupted:
+        if self._step >= self.max_steps or self.out_of_time or self.interrupted:
             self.model.stop_training = True
 
 
@@ -82,6 +86,7 @@ class Progress(keras.callbacks.Callback):
         self._write = write
         self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
         self._recent: list[dict[str, Any]] = []
+        self._step = first_step  # counted here: reading the optimizer's would wait for a GPU
         self.tokens = 0.0  # real target tokens trained on
         self.seconds = 0.0  # spent in steps
 
@@ -95,21 +100,23 @@ class Progress(keras.callbacks.Callback):
         )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._since = time.monotonic()  # validation and checkpoints do not count as training
+        self._since = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._step += 1
         self._recent.append(logs)
         self._bar.update(1)
-        if self.model.step % self._log_steps == 0:
+        # At the end of an interval too, so that validation and checkpoints do not count.
+        last = batch + 1 == self.params["steps"] or self.model.stop_training
+        if last or self._step % self._log_steps == 0:
             self._report()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._report()
         validation = {k: float(v) for k, v in (logs or {}).items() if k.startswith("val_")}
         if validation:
             self._record(validation)
             self._say(
-                f"validation after step {self.model.step}: loss {validation['val_loss']:.4f}, "
+                f"validation after step {self._step}: loss {validation['val_loss']:.4f}, "
                 f"perplexity {validation['val_perplexity']:.2f}, "
                 f"token accuracy {100 * validation['val_accuracy']:.1f} %"
             )
@@ -143,7 +150,7 @@ class Progress(keras.callbacks.Callback):
         if "loss_scale" in recent[-1]:
             metrics["loss_scale"] = recent[-1]["loss_scale"]
         self._record(metrics)
-        steps_left = self._max_steps - self.model.step
+        steps_left = self._max_steps - self._step
         minutes_left = steps_left * seconds / len(recent) / 60
         shown = (
             f"loss {metrics['loss']:.4f}, perplexity {metrics['perplexity']:.2f}, "
@@ -151,14 +158,14 @@ class Progress(keras.callbacks.Callback):
         )
         if self._bar.disable:
             self._say(
-                f"step {self.model.step} of {self._max_steps}: {shown}, {minutes_left:.1f} min left"
+                f"step {self._step} of {self._max_steps}: {shown}, {minutes_left:.1f} min left"
             )
         else:
             self._bar.set_postfix_str(shown)
 
     def _record(self, metrics: Mapping[str, float]) -> None:
-        self._write({"step": self.model.step, **metrics})
-        with self._summaries.as_default(step=self.model.step):
+        self._write({"step": self._step, **metrics})
+        with self._summaries.as_default(step=self._step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
 
