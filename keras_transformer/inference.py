@@ -16,6 +16,7 @@ import tensorflow_text  # noqa: F401  a SavedModel needs its ops
 from tqdm import tqdm
 
 from keras_transformer import evaluation
+from keras_transformer.decoding.beam import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import Scores
 from keras_transformer.model import Transformer
@@ -26,7 +27,6 @@ from keras_transformer.translator import Translator
 # the cache of the search grows with both.
 _BATCH_LINES = 64
 _BATCH_BYTES = 16_384
-_NO_HYPOTHESIS = -1e8  # scores below stand for places that no hypothesis fills
 
 
 class Translation(NamedTuple):
@@ -156,7 +156,7 @@ def translate_lines(model: Model, lines: Sequence[str]) -> list[list[Translation
                 results[index] = [
                     Translation(text.decode("utf-8", "replace"), float(score))
                     for text, score in zip(row, row_scores, strict=True)
-                    if score > _NO_HYPOTHESIS
+                    if score > NOTHING / 2
                 ] or [Translation("", 0.0)]  # a model whose logits are no numbers finds nothing
                 bar.update(1)
     return results

@@ -22,9 +22,9 @@ from keras_transformer.config import DecodingConfig
 # (logits float [batch * beam, vocab], cache, cross-attention or None)
 StepFn = Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, Any]]
 
-# Log-probability and score of what does not exist. Finite, because an infinity
-# minus an infinity is no number; nothing real comes below half of it.
-_NOTHING = -1e9
+# Log-probability and score of what does not exist, as in a place that no hypothesis fills.
+# Finite, because an infinity minus an infinity is no number; nothing real comes below half of it.
+NOTHING = -1e9
 
 
 class SearchResult(NamedTuple):
@@ -134,7 +134,7 @@ def beam_search(
         candidates = SearchResult(histories, scores, tf.fill(tf.shape(scores), length), ended)
         results = _best_results(state.results, candidates)
 
-        log_probs = tf.where(_exists(log_probs) & ~complete, log_probs, _NOTHING)
+        log_probs = tf.where(_exists(log_probs) & ~complete, log_probs, NOTHING)
         log_probs, kept = tf.math.top_k(log_probs, beam)
         tokens, ids, parents = _take((tokens, histories, parents), kept)
         log_probs = _end_decided(log_probs, results.scores, max_lengths, config)
@@ -149,7 +149,7 @@ def beam_search(
 
 def _exists(log_probs: tf.Tensor) -> tf.Tensor:
     """Returns where log-probabilities are real; a NaN is not, so a broken model ends at once."""
-    return log_probs > _NOTHING / 2
+    return log_probs > NOTHING / 2
 
 
 def _initial_state(
@@ -170,11 +170,11 @@ def _initial_state(
     return _State(
         position=tf.constant(0),
         tokens=tf.fill([batch, beam], start_id),
-        log_probs=tf.where(is_first & ~is_empty, 0.0, _NOTHING),
+        log_probs=tf.where(is_first & ~is_empty, 0.0, NOTHING),
         ids=no_ids,
         results=SearchResult(
             ids=no_ids,
-            scores=tf.where(is_first & is_empty, 0.0, _NOTHING),
+            scores=tf.where(is_first & is_empty, 0.0, NOTHING),
             lengths=tf.fill([batch, beam], 0),
             finished=tf.fill([batch, beam], False),
         ),
@@ -203,7 +203,7 @@ def _best_continuations(
     vocab = tf.shape(logits)[-1]
     next_log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
     for excluded_id in sorted(excluded):
-        next_log_probs += tf.one_hot(excluded_id, vocab, on_value=_NOTHING, off_value=0.0)
+        next_log_probs += tf.one_hot(excluded_id, vocab, on_value=NOTHING, off_value=0.0)
     # First within each hypothesis: on a CPU faster than among all of beam * vocab.
     count_each = tf.minimum(count, vocab)
     next_log_probs, tokens = tf.math.top_k(next_log_probs, count_each)
@@ -244,7 +244,7 @@ def _end_decided(
     """
     bound = log_probs[:, 0] / length_penalty(max_lengths, config.length_penalty)
     undecided = bound > scores[:, config.n_best - 1]
-    return tf.where(tf.expand_dims(undecided, -1), log_probs, _NOTHING)
+    return tf.where(tf.expand_dims(undecided, -1), log_probs, NOTHING)
 
 
 def _take(structure: Any, indices: tf.Tensor) -> Any:

@@ -119,8 +119,8 @@ def _differences(translator: Translator, exported: Any, sentences: Sequence[str]
             if not np.all(same):
                 place = int(np.argmin(same))
                 raise InputError(
-                    f"the export translates sentence {index + 1} ({sentences[index][:60]!r}) with "
-                    f"the score {other_scores[place]:.5f}, not {scores[place]:.5f} as the run does; "
+                    f"the export translates sentence {index + 1} ({sentences[index][:60]!r}) "
+                    f"with the score {other_scores[place]:.5f}, the run with {scores[place]:.5f}; "
                     "expected the same translations, so nothing was exported"
                 )
             if tokens != other_tokens:
