@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import sys
-from pathlib import Path
 
 import command_line
 
@@ -32,12 +31,9 @@ command_line.define_config_flags("beam_size", "length_penalty")
 def main(argv: list[str]) -> None:
     """Runs `inference.evaluate` on what the flags name."""
     from keras_transformer import inference  # late: --help stays quick
-    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.data.corpus import read_text
 
-    sources, references = (
-        [line.decode() for line in read_lines(Path(path))]
-        for path in (FLAGS.source, FLAGS.reference)
-    )
+    sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
     model = inference.load_model(FLAGS.model_dir, command_line.config_settings())
     with inference.output_file(FLAGS.output or os.devnull) as file:
         result = inference.evaluate(

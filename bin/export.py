@@ -28,7 +28,7 @@ command_line.define_config_flags("beam_size", "length_penalty", "n_best")
 
 
 def _sentences() -> list[str]:
-    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.data.corpus import read_text
     from keras_transformer.data.token_store import TokenStore
 
     if (FLAGS.data_dir is None) == (FLAGS.valid_source is None):
@@ -38,7 +38,7 @@ def _sentences() -> list[str]:
         )
     if FLAGS.data_dir is not None:
         return TokenStore(Path(FLAGS.data_dir) / "valid").source_text()
-    return [line.decode() for line in read_lines(Path(FLAGS.valid_source))]
+    return read_text(FLAGS.valid_source)
 
 
 def main(argv: list[str]) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from keras_transformer import evaluation, experiment, inference
 from keras_transformer.config import preset
-from keras_transformer.data.corpus import ParallelFiles, read_lines
+from keras_transformer.data.corpus import ParallelFiles, read_text
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -235,9 +235,7 @@ def _choose_weights(run: RunDirectory, recipe: Recipe, data_dir: Path) -> dict[s
 
 
 def _score(model_dir: Path, files: ParallelFiles, recipe: Recipe) -> inference.Evaluation:
-    sources, references = (
-        [line.decode() for line in read_lines(path)] for path in (files.source, files.target)
-    )
+    sources, references = read_text(files.source), read_text(files.target)
     model = inference.load_model(model_dir)
     result = inference.evaluate(model, sources, references, **recipe.evaluate)
     log.info("test: %s", result.summary())

@@ -61,6 +61,11 @@ class ParallelFiles:
             yield source, target
 
 
+def read_text(path: str | Path) -> list[str]:
+    """Returns all lines of a file as text; refuses what `read_lines` does."""
+    return [line.decode() for line in read_lines(Path(path))]
+
+
 def parallel_files(
     sources: Sequence[str | Path], targets: Sequence[str | Path]
 ) -> list[ParallelFiles]:
