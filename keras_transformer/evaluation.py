@@ -70,7 +70,8 @@ def evaluate(
             f"{tokenize!r} is no tokenizer of sacreBLEU; expected one of {', '.join(TOKENIZERS)}"
         )
     try:
-        bleu = BLEU(tokenize=tokenize, lowercase=lowercase)
+        # `force` silences its advice to detokenize, which "none" has decided against.
+        bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     except (RuntimeError, ImportError, OSError) as error:  # a missing extra, or no network
         reason = " ".join(str(error).split())
         raise InputError(f"the tokenizer {tokenize!r} cannot be had here: {reason}") from error

@@ -268,8 +268,10 @@ class Transformer(keras.Model):
 
     def weights_by_path(self) -> dict[str, keras.Variable]:
         """Every weight by its path below the model, as in `encoder/layer_0/…/qkv_kernel`."""
-        # Inside another model a path begins with that model's name.
-        return {v.path.split(f"{self.name}/", 1)[-1]: v for v in self.weights}
+        # Inside another model all paths begin with the same names more.
+        first = self.source_embedding
+        above = len(first.embeddings.path) - len(f"{first.name}/embeddings")
+        return {v.path[above:]: v for v in self.weights}
 
     def assign_weights(self, arrays: Mapping[str, Any]) -> None:
         """Sets all weights from arrays addressed as by `weights_by_path`.

@@ -208,6 +208,8 @@ BAD_SETTINGS = [
     ({"training.label_smoothing": "1"}, "label_smoothing is 1.0; expected 0 <= value < 1"),
     ({"training.clip_norm": "-1"}, "clip_norm is -1.0; expected 0 or more"),
     ({"training.schedule": "steep"}, "schedule is 'steep'; expected one of paper, inverse_sqrt"),
+    ({"training.seed": 2**31}, "training.seed is 2147483648; expected less than 2147483648"),
+    ({"training.seed": -1}, "training.seed is -1; expected 0 or more"),
     ({"training.warmup_steps": 0}, "warmup_steps is 0; the schedule paper needs at least 1"),
     ({"training.mixed_precision": "int8"}, "'int8'; expected one of auto, float32, bfloat16"),
     ({"model.scale_embeddings": "yes"}, "scale_embeddings is 'yes'; expected true or false"),
@@ -231,6 +233,11 @@ def test_wrong_settings_are_named_in_one_sentence(wrong, message):
     with pytest.raises(InputError, match=message) as error:
         Config().updated(wrong)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("seed", [0, 2**31 - 1])
+def test_the_smallest_and_the_largest_seed_are_taken(seed):
+    assert Config().updated({"training.seed": seed}).training.seed == seed
 
 
 @pytest.mark.parametrize("section", [ModelConfig, TrainingConfig, DecodingConfig])

@@ -289,6 +289,60 @@ def test_symbolic_call_equals_the_eager_one() -> None:
     assert_same(to_numpy(keras.Model(symbols, logits)(inputs)), to_numpy(model(inputs)))
 
 
+@pytest.mark.parametrize("name", ["paper", "untied"])
+def test_compute_output_shape_is_that_of_the_targets(name: str) -> None:
+    config = make_config(name)
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    assert S != T and (name == "paper") == (config.source_vocab_size == config.target_vocab_size)
+    shapes = {key: ids.shape for key, ids in inputs.items()}
+    assert tuple(model.compute_output_shape(shapes)) == tuple(model(inputs).shape)
+    unknown = {"source_ids": (None, None), "target_ids": (None, 4)}
+    assert model.compute_output_shape(unknown) == (None, 4, config.target_vocab_size)
+
+
+def test_weights_by_path_covers_frozen_weights() -> None:
+    model, _ = make_model(make_config("biases"))
+    paths = model.weights_by_path().keys()
+    model.encoder.trainable = False
+    frozen = model.weights_by_path()
+    assert frozen.keys() == paths and len(frozen) == len(model.weights)
+    assert len(model.trainable_weights) < len(frozen)
+    other, _ = make_model(make_config("biases"))
+    other.assign_weights({path: np.zeros(v.shape) for path, v in frozen.items()})
+    other.assign_weights({path: to_numpy(v) for path, v in frozen.items()})
+    for ours, theirs in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
+
+
+@pytest.mark.parametrize("outer", ["captioner", "my_transformer", "transformer"])
+@pytest.mark.parametrize("when", ["built inside", "built before"])
+def test_weights_by_path_are_the_same_inside_another_model(outer: str, when: str) -> None:
+    config = make_config("untied_biases")
+    alone, _ = make_model(config)
+    inputs, _ = make_batch(config)
+
+    class Outer(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name=outer)
+            self.inner = Transformer(config)
+
+        def build(self, input_shape: Any) -> None:
+            self.inner.build()
+
+        def call(self, inputs: dict[str, Any]) -> Any:
+            return self.inner(inputs)
+
+    model = Outer()
+    if when == "built before":
+        model.inner.build()
+    model(inputs)
+    paths = model.inner.weights_by_path().keys()
+    assert sorted(paths) == sorted(alone.weights_by_path())
+    model.inner.assign_weights({p: to_numpy(v) for p, v in alone.weights_by_path().items()})
+    assert_same(to_numpy(model(inputs)), to_numpy(alone(inputs)))
+
+
 @pytest.mark.parametrize("use_kernel, use_bias", [(True, True), (True, False), (False, True)])
 def test_output_projection_is_a_keras_layer(use_kernel: bool, use_bias: bool) -> None:
     x = np.random.default_rng(9).normal(size=(2, 3, 5)).astype(np.float32)

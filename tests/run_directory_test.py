@@ -228,6 +228,41 @@ class TestCheckpoints:
         names = sorted(path.name for path in (run.path / "checkpoints").iterdir())
         assert names == ["step-00000010", "step-00000011", "step-00000100"]
 
+    def test_the_selected_is_kept_however_old(self, run: RunDirectory) -> None:
+        save(run, 5, 6)
+        run.select("step-00000005")
+        save(run, 7, 8, 9, 10)
+        assert steps(run) == [5, 8, 9, 10]
+        assert_equal(run.selected_weights(), arrays(5))
+        run.select("last")
+        save(run, 11)
+        assert steps(run) == [9, 10, 11]
+
+    def test_a_kill_while_the_oldest_is_deleted_leaves_no_half_in_the_list(
+        self,
+        run: RunDirectory,
+        config: Config,
+        tokenizer: Tokenizer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        save(run, 5, 6, 7)
+
+        def killed(path: Path, **_: Any) -> None:
+            if path.exists():
+                (path / "weights.npz").unlink()
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(module.shutil, "rmtree", killed)
+            save(run, 8)
+        assert steps(run) == [6, 7, 8]
+        assert len(list((run.path / "checkpoints").iterdir())) == 4
+        for checkpoint in run.checkpoints():
+            assert_equal(run.read_weights(checkpoint), arrays(checkpoint.step))
+        RunDirectory.create(run.path, config, tokenizer, "corpus")
+        assert len(list((run.path / "checkpoints").iterdir())) == 3
+        assert steps(run) == [6, 7, 8]
+
     def test_a_step_can_be_saved_again(self, run: RunDirectory) -> None:
         save(run, 5)
         run.save_checkpoint(5, arrays(6), STATE, {})
@@ -351,6 +386,29 @@ def test_metrics_are_added_line_by_line(run: RunDirectory) -> None:
     RunDirectory(run.path).append_metrics({"step": 2, "loss": 2.0})
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "cut_off", ["", "{", '{"step": 1', '{"step": 1}', '{"step": 1, "loss": 2.', "\0\0\0"]
+)
+def test_trimming_leaves_whole_lines_up_to_the_step(run: RunDirectory, cut_off: str) -> None:
+    run.trim_metrics(3)  # nothing is logged yet
+    assert not (run.path / "metrics.jsonl").exists()
+    for step in (1, 2, 3, 4, 5):
+        run.append_metrics({"step": step, "loss": step / 2})
+    run.append_metrics({"step": 3, "val_loss": 1.0})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(cut_off)
+    run.trim_metrics(3)
+    run.append_metrics({"step": 4, "loss": 7.0})
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").open()]
+    assert lines == [
+        *({"step": step, "loss": step / 2} for step in (1, 2, 3)),
+        {"step": 3, "val_loss": 1.0},
+        {"step": 4, "loss": 7.0},
+    ]
+    run.trim_metrics(0)
+    assert (run.path / "metrics.jsonl").read_text() == ""
 
 
 def test_nothing_is_pickled(run: RunDirectory) -> None:

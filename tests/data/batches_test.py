@@ -1,9 +1,7 @@
 """Batches: every pair once an epoch, any step at once, few shapes, little padding."""
 
 import io
-import os
 import time
-from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
@@ -16,7 +14,6 @@ from keras_transformer.data.token_store import EncodedPair, TokenStore, TokenSto
 from keras_transformer.errors import InputError
 
 PAD, START, END = 0, 2, 3
-DATA = Path(os.environ.get("KERAS_TRANSFORMER_TEST_DATA", "../shared/data"))
 
 
 class FakeStore:
@@ -242,9 +239,9 @@ def test_mistakes_are_named():
 
 
 @pytest.mark.parametrize("prefix", ["", "tok/"])
-def test_padding_on_multi30k(prefix):
+def test_padding_and_shapes_on_multi30k(test_data, prefix):
     ending = ".lc.norm.tok" if prefix else ""
-    files = [DATA / "multi30k" / f"{prefix}train{ending}.{side}" for side in ("en", "de")]
+    files = [test_data / "multi30k" / f"{prefix}train{ending}.{side}" for side in ("en", "de")]
     if not all(file.exists() for file in files):
         pytest.skip(f"no Multi30k at {files[0].parent}")
     lines = [file.read_text().removesuffix("\n").split("\n") for file in files]
@@ -257,7 +254,8 @@ def test_padding_on_multi30k(prefix):
     )
     tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     store = FakeStore(*([len(ids) + 1 for ids in tokenizer.encode(side)] for side in lines))
-    for batch_tokens in (2048, 4096, 8192):
+    for batch_tokens in (1024, 2048, 4096, 8192):
         made = batches(store, batch_tokens)
         assert made.padding_share <= 0.12, batch_tokens
+        assert len(made.shapes) <= 16, batch_tokens
         assert_each_pair_once(made, store, epoch=0)

@@ -139,7 +139,7 @@ def test_ties_are_listed_and_pass(run_directory: RunDirectory) -> None:
         list(saved_model._differences(translator, Exchanged(), ["a"]))
 
 
-@pytest.mark.parametrize("forbidden", ["jit", "xla_op", "python"])
+@pytest.mark.parametrize("forbidden", ["jit", "xla_op", "python", "assertion"])
 def test_what_a_server_cannot_run_is_found(tmp_path: Path, forbidden: str) -> None:
     @tf.function(jit_compile=forbidden == "jit")
     def inner(x: tf.Tensor) -> tf.Tensor:
@@ -147,13 +147,20 @@ def test_what_a_server_cannot_run_is_found(tmp_path: Path, forbidden: str) -> No
             return keras.ops.slice_update(x, [0], x[:1])
         if forbidden == "python":
             return tf.ensure_shape(tf.numpy_function(lambda x: x, [x], tf.float32), [3])
+        if forbidden == "assertion":
+            tf.debugging.assert_positive(x)
         return x + 1
 
     module = tf.Module()
     module.call = tf.function(inner, input_signature=[tf.TensorSpec([3])])
     tf.saved_model.save(module, str(tmp_path), signatures=module.call)
-    message = {"jit": "compiled by XLA", "xla_op": "is XlaDynamicUp", "python": "PyFunc"}[forbidden]
-    with pytest.raises(RuntimeError, match=message):
+    messages = {
+        "jit": "compiled by XLA",
+        "xla_op": "is XlaDynamicUp",
+        "python": "PyFunc",
+        "assertion": "is an assertion, which fails a whole batch",
+    }
+    with pytest.raises(RuntimeError, match=messages[forbidden]):
         saved_model.check_ops(tmp_path)
 
 

@@ -162,7 +162,7 @@ CASES = {
     ),
     "a value of another type": Case(
         "train", _TRAIN + "new --max_steps=many",
-        "error: TrainingConfig.max_steps is 'many'; expected a whole number",
+        "error: training.max_steps is 'many'; expected a whole number",
     ),
     "batches below a sentence": Case(
         "train", _TRAIN + "new --preset=tiny --batch_tokens=2",

@@ -13,6 +13,7 @@ import pytest
 
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
+from tests.recipe_test import write_corpus, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +22,10 @@ def run_dir(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactor
 
 
 def run_binary(
-    directory: Path, name: str, *arguments: object, text: bytes = b""
+    directory: Path, name: str, *arguments: object, text: bytes = b"", root: Path = ROOT
 ) -> tuple[int, str, str]:
     process = subprocess.run(
-        [sys.executable, str(ROOT / "bin" / f"{name}.py"), *map(str, arguments)],
+        [sys.executable, str(root / "bin" / f"{name}.py"), *map(str, arguments)],
         input=text, capture_output=True, cwd=directory, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
@@ -100,6 +101,64 @@ def test_average_then_export_then_translate(run_dir: Path, tmp_path: Path) -> No
     rows = [line.split(" ||| ") for line in (tmp_path / "out.de").read_text().splitlines()]
     assert [int(index) for index, _, _ in rows] == [i // 2 for i in range(12)]
     assert float(rows[0][2]) >= float(rows[1][2])
+
+
+def test_select_without_averaging(run_dir: Path, tmp_path: Path) -> None:
+    code, out, err = run_binary(
+        tmp_path, "average_checkpoints", f"--run_dir={run_dir}", "--select=step-00000200"
+    )
+    assert (code, out) == (0, f"{run_dir} now uses step-00000200\n"), err
+    run = RunDirectory(run_dir)
+    assert run.selected == "step-00000200"
+    expected = run.read_weights(run.checkpoints()[1])
+    selected = run.selected_weights()
+    assert selected.keys() == expected.keys()
+    assert all((selected[path] == expected[path]).all() for path in expected)
+
+
+def test_phrasebook_writes_a_corpus_and_prints_its_baselines(tmp_path: Path) -> None:
+    code, out, err = run_binary(tmp_path, "phrasebook", "--output_dir=corpus", "--seed=3")
+    assert (code, err) == (0, "")
+    *shown, last = out.splitlines()
+    counts = json.loads(last)
+    assert [line.split()[0] for line in shown] == list(counts)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "corpus").iterdir()}
+    assert files.keys() == {
+        f"{s}.{side}" for s in ("train", "valid", "test") for side in ("en", "de")
+    }
+    for name, content in files.items():
+        assert content.count(b"\n") == counts[name.partition(".")[0]] > 0
+    assert counts["train"] + counts["valid"] + counts["test"] == counts["phrases"]
+    english, german = (files[f"test.{side}"].splitlines() for side in ("en", "de"))
+    copied = sum(e == g for e, g in zip(english, german, strict=True)) / len(english)
+    assert counts["copy_exact_match"] == copied
+    assert 0 <= counts["nearest_phrase_exact_match"] < 0.2
+
+    again = run_binary(tmp_path, "phrasebook", "--output_dir=corpus", "--seed=3")
+    assert again == (0, out, "")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "corpus").iterdir()} == files
+
+
+def test_recipe_ends_with_its_results(tmp_path: Path) -> None:
+    # The binary reads the recipes beside it: here it stands beside a short one.
+    (tmp_path / "project" / "bin").mkdir(parents=True)
+    for name in ("recipe.py", "command_line.py"):
+        shutil.copy(ROOT / "bin" / name, tmp_path / "project" / "bin" / name)
+    write_recipe(tmp_path / "project" / "recipes")
+    write_corpus(tmp_path / "corpus")
+    code, out, err = run_binary(
+        tmp_path, "recipe", "--recipe=animals", "--corpus_dir=corpus", "--work_dir=work",
+        root=tmp_path / "project",
+    )  # fmt: skip
+    assert code == 0, err
+    results = json.loads(out.splitlines()[-1])
+    assert results == json.loads((tmp_path / "work" / "results.json").read_text())
+    assert (results["recipe"], results["finished"], results["steps"]) == ("animals", True, 6)
+    assert results["command"].endswith(
+        "bin/recipe.py --recipe=animals --corpus_dir=corpus --work_dir=work"
+    )
+    assert results["machine"]["processor"] and results["machine"]["cores"] > 0
+    assert (tmp_path / "work" / results["export"] / "saved_model.pb").is_file()
 
 
 def test_a_missing_run_is_one_sentence(tmp_path: Path) -> None:

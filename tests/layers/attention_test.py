@@ -181,8 +181,21 @@ def test_cross_attention_takes_a_memory_of_another_width() -> None:
 
 @pytest.mark.parametrize("layer_class", [SelfAttention, CrossAttention])
 @pytest.mark.parametrize(
-    "arguments", [{"num_heads": 0, "key_dim": 3}, {"num_heads": 2, "key_dim": 0}]
+    "arguments",
+    [
+        {"num_heads": 0, "key_dim": 3},
+        {"num_heads": 2, "key_dim": 0},
+        {"num_heads": 2, "key_dim": 3, "value_dim": 0},
+    ],
 )
 def test_sizes_below_one_are_refused(layer_class: Any, arguments: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="is 0; expected at least 1"):
+    [wrong] = [name for name, size in arguments.items() if size == 0]
+    with pytest.raises(ValueError, match=f"{wrong} is 0; expected at least 1"):
         layer_class(**arguments)
+
+
+@pytest.mark.parametrize("window", [0, -2])
+def test_a_window_below_one_is_refused(window: int) -> None:
+    with pytest.raises(ValueError, match=f"window is {window}; expected at least 1"):
+        SelfAttention(2, 3, window=window)
+    SelfAttention(2, 3, window=1)

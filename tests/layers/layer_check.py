@@ -96,9 +96,10 @@ def check_layer(
     for policy in ("float32", "mixed_bfloat16", "mixed_float16"):
         mixed = layer_class(**arguments, dtype=policy)
         expected = output_dtype or mixed.compute_dtype
-        tensors = keras.tree.flatten(mixed(**inputs, **options))
+        tensors = mixed(**inputs, **options)
         copy_weights(layer, mixed)
-        assert keras.backend.standardize_dtype(tensors[0].dtype) == expected, policy
+        assert dtypes(tensors)[0] == expected, policy
+        assert dtypes(mixed(**symbols(inputs), **options)) == dtypes(tensors), policy
         assert all(w.dtype == "float32" for w in mixed.trainable_weights), policy
         assert_same(to_numpy(mixed(**inputs, **options)), outputs, tolerance=0.1)
 
@@ -132,27 +133,33 @@ def check_shapes(
         shapes = {next(iter(parameters)): first}
     wanted = {name: shapes[name] for name in parameters if name in shapes}
     assert tuple(layer.compute_output_shape(**wanted)) == shape
-    spec = layer.compute_output_spec(
-        **{name: keras.KerasTensor(a.shape, dtype=str(a.dtype)) for name, a in inputs.items()},
-        **options,
-    )
+    spec = layer.compute_output_spec(**symbols(inputs), **options)
     assert keras.tree.map_structure(lambda s: tuple(s.shape), spec) == keras.tree.map_structure(
         np.shape, outputs
     )
+
+
+def symbols(inputs: dict[str, Array]) -> dict[str, keras.KerasTensor]:
+    return {name: keras.KerasTensor(a.shape, dtype=str(a.dtype)) for name, a in inputs.items()}
+
+
+def dtypes(tensors: Any) -> list[str]:
+    return [keras.backend.standardize_dtype(t.dtype) for t in keras.tree.flatten(tensors)]
 
 
 def check_symbolic(
     layer: keras.Layer, inputs: dict[str, Array], options: dict[str, Any], outputs: Any
 ) -> None:
     """The layer in a functional model with unknown lengths gives what it gives eagerly."""
-    symbols = {}
+    unknown = {}
     for name, array in inputs.items():
         width = array.shape[-1:] if array.dtype.kind == "f" else (None,)
         shape = (*[None] * (array.ndim - 1), *width)
-        symbols[name] = keras.Input(batch_shape=shape, dtype=str(array.dtype), name=name)
-    result = layer(**symbols, **options)
+        unknown[name] = keras.Input(batch_shape=shape, dtype=str(array.dtype), name=name)
+    result = layer(**unknown, **options)
+    assert dtypes(result) == dtypes(layer(**inputs, **options))
     for tensor, array in zip(keras.tree.flatten(result), keras.tree.flatten(outputs), strict=True):
         assert len(tensor.shape) == array.ndim
         assert all(s in (None, n) for s, n in zip(tensor.shape, array.shape, strict=True))
-    model = keras.Model(symbols, result)
+    model = keras.Model(unknown, result)
     assert_same(to_numpy(model(inputs)), outputs)

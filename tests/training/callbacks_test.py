@@ -86,7 +86,7 @@ def test_every_interval_ends_with_validation_and_a_checkpoint(trainer: Trainer) 
 
 @pytest.mark.parametrize("max_steps, steps", [(5, [3, 5]), (6, [3, 6]), (1, [1])])
 def test_training_ends_at_the_last_step(trainer: Trainer, max_steps: int, steps: list[int]) -> None:
-    stop = StopTraining(max_steps)
+    stop = StopTraining(0, max_steps)
     recorded = fit(trainer, stop)
     assert recorded.steps == steps and "val_loss" in recorded.saved[-1][1]
     assert not (stop.interrupted or stop.out_of_time)
@@ -101,7 +101,7 @@ def test_training_ends_when_its_time_is_up(
     def wait() -> None:
         now[0] += 60.0
 
-    stop = StopTraining(100, max_minutes=1.0)
+    stop = StopTraining(0, 100, max_minutes=1.0)
     recorded = fit(trainer, At(4, wait), stop)
     assert recorded.steps == [3, 4] and "val_loss" in recorded.saved[-1][1]
     assert stop.out_of_time and not stop.interrupted
@@ -111,7 +111,7 @@ def test_training_ends_when_its_time_is_up(
 def test_a_signal_ends_training_with_validation_and_a_checkpoint(
     trainer: Trainer, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop = StopTraining(100)
+    stop = StopTraining(0, 100)
     recorded = fit(trainer, At(4, kill(number)), stop)
     assert recorded.steps == [3, 4] and "val_loss" in recorded.saved[-1][1]
     assert stop.interrupted
@@ -119,7 +119,7 @@ def test_a_signal_ends_training_with_validation_and_a_checkpoint(
 
 
 def test_a_second_signal_stops_at_once(trainer: Trainer) -> None:
-    stop = StopTraining(100)
+    stop = StopTraining(0, 100)
 
     def twice() -> None:
         kill(signal.SIGINT)()
@@ -177,3 +177,35 @@ def test_progress_reports_means_over_tokens(
         for value in event.summary.value
     }
     assert {(2, "loss"), (4, "tokens_per_second"), (6, "perplexity"), (3, "val_accuracy")} <= logged
+
+
+def test_validation_and_checkpoints_do_not_lower_tokens_per_second(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("keras_transformer.training.callbacks.time.monotonic", lambda: now[0])
+    tokens: list[float] = []
+
+    class Clock(keras.callbacks.Callback):
+        """A second for a step, minutes for all else."""
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            tokens.append(float(logs["tokens"]))
+            now[0] += 1.0
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            now[0] += 600.0
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            now[0] += 60.0
+
+    lines: list[dict[str, Any]] = []
+    progress = Progress(0, 100, 2, lambda line: lines.append(dict(line)), tmp_path)
+    fit(trainer, Clock(), StopTraining(0, 8), progress, intervals=3)
+    speeds = {
+        line["step"]: line["tokens_per_second"] for line in lines if "tokens_per_second" in line
+    }
+    # Intervals end with steps 3, 6 and 8; the last one early.
+    expected = {2: tokens[0:2], 3: tokens[2:3], 4: tokens[3:4], 6: tokens[4:6], 8: tokens[6:8]}
+    assert speeds == pytest.approx({step: sum(t) / len(t) for step, t in expected.items()})
+    assert (progress.tokens, progress.seconds) == (sum(tokens), 8.0)

@@ -1,0 +1,62 @@
+"""bin/quickstart from phrases to a SavedModel, with next to no training."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def quickstart(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(ROOT / "bin" / "quickstart"), *arguments],
+        cwd=directory, capture_output=True, text=True, check=False, timeout=600,
+        env={**os.environ, "QUICKSTART_STEPS": "4"},
+    )  # fmt: skip
+
+
+def test_all_steps_and_a_loud_end_of_a_model_that_is_bad(tmp_path: Path) -> None:
+    if not (ROOT / ".venv" / "installed").is_file():
+        pytest.skip("no .venv, which bin/quickstart would install; bin/test makes it")
+    result = quickstart(tmp_path, "new/quick start")
+    assert result.returncode == 1, result.stderr
+    sentence = result.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"error: \d?\d\.\d% of the phrases are exact; expected at least 90 %", sentence
+    ), result.stderr
+    assert "Traceback" not in result.stderr
+
+    place = tmp_path / "new" / "quick start"  # of where it was called, not of the project
+    assert (place / "data" / "train" / "source_ids.npy").is_file()
+    assert [path.name for path in (place / "run" / "checkpoints").iterdir()] == ["step-00000004"]
+    assert (place / "export" / "1" / "saved_model.pb").is_file()
+    assert list(tmp_path.iterdir()) == [tmp_path / "new"]
+
+    assert [line[3:9] for line in result.stdout.splitlines() if line.startswith("== ")] == [
+        f"{i} of 6" for i in range(1, 7)
+    ]
+    found = re.search(
+        r"\nHeld-out phrases translated exactly: +(\d+\.\d)% of 1,000\n"
+        r"  by copying the source: +(\d+\.\d)%\n"
+        r"  by the nearest training phrase: +(\d+\.\d)%\n",
+        result.stdout,
+    )
+    assert found, result.stdout
+    assert all(float(share) < 20 for share in found.groups()), "nothing would be left to learn"
+
+
+def test_help_and_mistakes_do_nothing(tmp_path: Path) -> None:
+    shown = quickstart(tmp_path, "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "bin/quickstart [DIR]" in shown.stdout and "#" not in shown.stdout
+    wrong = quickstart(tmp_path, "--steps")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == (
+        "error: --steps is no flag of bin/quickstart; expected a directory, or none\n"
+    )
+    assert list(tmp_path.iterdir()) == []
