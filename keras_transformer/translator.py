@@ -8,10 +8,27 @@ import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.beam import SearchResult, beam_search
+from keras_transformer.layers.attention import KeyValue
 from keras_transformer.model import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
+
+
+# A cache grows by so many positions at a time: each step reads, reorders and writes all of it,
+# and most translations end long before the longest that is allowed.
+_CACHE_BLOCK = 16
+
+
+def _with_room(cache: list[KeyValue], position: tf.Tensor) -> list[KeyValue]:
+    """Returns the cache, longer by a block where `position` lies behind its end."""
+
+    def longer() -> list[KeyValue]:
+        padding = [[0, 0], [0, 0], [0, _CACHE_BLOCK], [0, 0]]
+        return tf.nest.map_structure(lambda part: tf.pad(part, padding), cache)
+
+    length = tf.shape(cache[0]["key"])[2]
+    return tf.cond(position < length, lambda: cache, longer)
 
 
 class Translator(tf.Module):
@@ -69,16 +86,22 @@ class Translator(tf.Module):
             ids: tf.Tensor, position: tf.Tensor, cache: Any
         ) -> tuple[tf.Tensor, Any, tf.Tensor]:
             decoded = self.transformer.decode(
-                tf.expand_dims(ids, 1), memory, cache, position, training=False
+                tf.expand_dims(ids, 1),
+                memory,
+                _with_room(cache, position),
+                position,
+                training=False,
             )
             # --> [batch * beam, vocab]
             return tf.squeeze(decoded.logits, 1), decoded.cache, decoded.attention[-1]["cross"]
 
         rows = tf.shape(text)[0] * self.config.beam_size
-        capacity = tf.maximum(tf.reduce_max(max_lengths), 0)  # of an empty batch: 0
         return beam_search(
             step,
-            self.transformer.init_cache(rows, capacity),
+            # Through a placeholder, or the first length would be taken for the only one.
+            self.transformer.init_cache(
+                rows, tf.compat.v1.placeholder_with_default(_CACHE_BLOCK, [])
+            ),
             max_lengths,
             self.config,
             start_id=self.tokenizer.start_id,
