@@ -144,7 +144,7 @@ def test_a_finished_run_is_left_as_it_is(copy: Path, data: Path) -> None:
 
 def test_time_ends_a_run_that_can_be_continued(copy: Path, data: Path) -> None:
     settings = {**SETTINGS, "training.max_steps": 100}
-    trained = experiment.train(data, copy, None, settings, max_minutes=0)
+    trained = experiment.train(data, copy, None, settings, max_minutes=1e-9)
     assert (trained.step, trained.finished, trained.interrupted) == (7, False, False)
     assert "stopped (the same command continues) at step 7" in trained.summary(copy)
     assert RunDirectory(copy).checkpoints()[-1].step == 7

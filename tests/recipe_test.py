@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -136,6 +137,11 @@ def test_stopped_by_time_continued_and_then_left_alone(
         InputError, match="results.json is of animals, not of the recipe plants; exp"
     ):
         run_recipe(other, corpus, work)
+    edited = dataclasses.replace(recipe, average_last=1)
+    with pytest.raises(InputError, match="is of another version of the recipe animals; expected"):
+        run_recipe(edited, corpus, work)
+    reworded = dataclasses.replace(recipe, description="the same in other words")
+    assert run_recipe(reworded, corpus, work) == finished
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(folder: Path)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert f"continuing at step {stopped.step}, up to step {MAX_STEPS}" in err
-    assert out.startswith(f"finished at step {MAX_STEPS} in ") and out.count("\n") == 1
+    assert out.startswith(f"finished at step {MAX_STEPS}, ") and out.count("\n") == 1
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [stopped.step, MAX_STEPS]
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
     steps = [line["step"] for line in lines if "loss" in line]
