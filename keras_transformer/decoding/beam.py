@@ -85,8 +85,9 @@ def beam_search(
             the start id at 0, → `(logits, cache, cross_attention)`, where logits
             `[batch * beam, vocab]`, of any float type, are of the next tokens.
         cache: nested structure of tensors `[batch * beam, ...]`, rows of one
-            sentence adjacent. Each step returns the same shapes; rows follow
-            their hypotheses. What a beam's hypotheses share need not be here.
+            sentence adjacent. Each step returns the same shapes, but for dimensions
+            that are unknown and may grow; rows follow their hypotheses. What a
+            beam's hypotheses share need not be here.
         max_lengths: int32 `[batch]`, the most tokens of each sentence's output,
             the end token included. With 0 (or less) the one hypothesis is the
             empty, unfinished one, which has the score 0: a row that fills a
