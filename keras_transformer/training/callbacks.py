@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 import threading
@@ -53,7 +54,8 @@ class StopTraining(keras.callbacks.Callback):
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        print("\nstopping after this step, with a checkpoint ...", file=sys.stderr)
+        # Not by print: the signal may have come in the middle of one.
+        os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._step += 1
