@@ -109,13 +109,13 @@ def test_training_ends_when_its_time_is_up(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_with_validation_and_a_checkpoint(
-    trainer: Trainer, number: int, capsys: pytest.CaptureFixture[str]
+    trainer: Trainer, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stop = StopTraining(0, 100)
     recorded = fit(trainer, At(4, kill(number)), stop)
     assert recorded.steps == [3, 4] and "val_loss" in recorded.saved[-1][1]
     assert stop.interrupted
-    assert "stopping after this step" in capsys.readouterr().err
+    assert "stopping after this step" in capfd.readouterr().err
 
 
 def test_a_second_signal_stops_at_once(trainer: Trainer) -> None:
