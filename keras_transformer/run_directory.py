@@ -16,11 +16,12 @@ the zip format's checksums tell a damaged one. There is no pickle and no code.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -86,18 +87,20 @@ class RunDirectory:
         if cls.is_run(path):
             run = cls(path)
             run._check_continues(config, tokenizer, data_fingerprint)
-            for leftover in (path / "checkpoints").glob("unfinished-*"):
-                shutil.rmtree(leftover)
-            _write_text(path / "config.json", config.to_json())
+            with _writing(path):
+                for leftover in (path / "checkpoints").glob("unfinished-*"):
+                    shutil.rmtree(leftover)
+                _write_text(path / "config.json", config.to_json())
             return cls(path)
         if path.exists() and not (
             path.is_dir() and {entry.name for entry in path.iterdir()} <= _UNFINISHED
         ):
             raise InputError(f"{path} exists and is no run directory; expected a new or empty one")
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        tokenizer.save(path / "tokenizer")
-        _write_text(path / "data.json", json.dumps({"fingerprint": data_fingerprint}) + "\n")
-        _write_text(path / "config.json", config.to_json())  # last: it makes the run whole
+        with _writing(path):
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            tokenizer.save(path / "tokenizer")
+            _write_text(path / "data.json", json.dumps({"fingerprint": data_fingerprint}) + "\n")
+            _write_text(path / "config.json", config.to_json())  # last: it makes the run whole
         return cls(path)
 
     def _check_continues(self, config: Config, tokenizer: Tokenizer, fingerprint: str) -> None:
@@ -183,8 +186,9 @@ class RunDirectory:
 
     def save_average(self, name: str, weights: Arrays) -> None:
         """Writes averaged weights and selects them."""
-        (self.path / "averages").mkdir(exist_ok=True)
-        _write_arrays(self.path / "averages" / f"{name}.npz", weights)
+        with _writing(self.path / "averages"):
+            (self.path / "averages").mkdir(exist_ok=True)
+            _write_arrays(self.path / "averages" / f"{name}.npz", weights)
         self.select(name)
 
     def select(self, name: str) -> None:
@@ -195,7 +199,8 @@ class RunDirectory:
                 them, or the name of an average.
         """
         self._weights_file(name)
-        _write_text(self.path / "selected.json", json.dumps({"weights": name}) + "\n")
+        with _writing(self.path / "selected.json"):
+            _write_text(self.path / "selected.json", json.dumps({"weights": name}) + "\n")
 
     @property
     def selected(self) -> str:
@@ -234,7 +239,8 @@ class RunDirectory:
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with _writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
 
     def trim_metrics(self, step: int) -> None:
@@ -249,11 +255,24 @@ class RunDirectory:
                     kept.append(line)
             except (ValueError, KeyError, TypeError):
                 continue
-        _write_text(file, "".join(kept))
+        with _writing(file):
+            _write_text(file, "".join(kept))
 
     @property
     def tensorboard_directory(self) -> Path:
         return self.path / "tensorboard"
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turns a full disk or a missing permission into an error that names the place."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); expected room and permission; "
+            "the same command continues from the last checkpoint"
+        ) from error
 
 
 def _write_text(path: Path, text: str) -> None:

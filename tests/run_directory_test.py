@@ -415,3 +415,14 @@ def test_nothing_is_pickled(run: RunDirectory) -> None:
     with pytest.raises(ValueError, match="pickle"):
         run.save_checkpoint(1, {"weight": np.array([object()])}, {}, {})
     assert steps(run) == []
+
+
+def test_a_full_disk_names_the_place(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    save(run, 1)
+    monkeypatch.setattr("keras_transformer.run_directory.os.fsync", no_room)
+    with pytest.raises(InputError, match=r"selected\.json cannot be written \(No space left"):
+        run.select("last")
+    assert run.selected == "last"

@@ -65,7 +65,11 @@ def _save(translator: Translator, path: Path) -> None:
     # The variables alone, not the layers: nothing of Keras is left in what is saved.
     module.weights = [v.value for v in translator.transformer.weights_by_path().values()]
     signatures = {"serving_default": module.translate, "lengths": module.lengths}
-    tf.saved_model.save(module, str(path), signatures=signatures)
+    try:
+        tf.saved_model.save(module, str(path), signatures=signatures)
+    except (OSError, tf.errors.OpError) as error:  # TensorFlow writes through ops of its own
+        reason = str(error).strip().splitlines()[-1]
+        raise InputError(f"{path.parent} cannot be written ({reason}); expected room") from error
 
 
 def check_ops(path: Path) -> None:
