@@ -128,17 +128,7 @@ def run_recipe(
     """
     work_dir = Path(work_dir)
     results_path = work_dir / "results.json"
-    results = _existing_results(results_path)
-    if results and results.get("recipe") != recipe.name:
-        raise InputError(
-            f"{results_path} is of {results.get('recipe', 'something else')}, not of the recipe "
-            f"{recipe.name}; expected another directory"
-        )
-    if results and results.get("recipe_sha256") != recipe.fingerprint:
-        raise InputError(
-            f"{results_path} is of another version of the recipe {recipe.name}; expected another "
-            "directory"
-        )
+    results = _existing_results(results_path, recipe)
     if results.get("finished"):
         log.info("%s is finished: %s", work_dir, results_path)
         return dict(results)
@@ -171,38 +161,63 @@ def run_recipe(
     )
     log.info("exported %s", exported.path)
     test = _score(exported.path, files["test"], recipe)
-    results = {
-        "recipe": recipe.name,
-        "recipe_sha256": recipe.fingerprint,
-        "command": shlex.join(sys.argv),
-        "finished": trained.finished,
-        "test": dataclasses.asdict(test.scores),
-        "test_seconds": round(test.seconds, 1),
-        "validation": validation,
-        "weights": run.selected,
-        "steps": trained.step,
-        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
-        "tokens_per_second": round(trained.tokens_per_second),
-        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
-        "parameters": run.config.model.num_parameters(),
-        "export": str(exported.path.relative_to(work_dir)),
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
-        },
-        "machine": {"processor": _processor(), "cores": os.cpu_count()},
-    }
+    results = _describe(recipe, trained, run, validation, exported.path, test)
     temporary = results_path.with_suffix(".tmp")
     temporary.write_text(json.dumps(results, indent=2) + "\n")
     temporary.replace(results_path)
     return results
 
 
-def _existing_results(path: Path) -> dict[str, Any]:
+def _existing_results(path: Path, recipe: Recipe) -> dict[str, Any]:
+    """Returns what an earlier call of the same recipe has left, or nothing."""
+    if not path.exists():
+        return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        results = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
+    if results.get("recipe") != recipe.name:
+        raise InputError(
+            f"{path} is of {results.get('recipe', 'something else')}, not of the recipe "
+            f"{recipe.name}; expected another directory"
+        )
+    if results.get("recipe_sha256") != recipe.fingerprint:
+        raise InputError(
+            f"{path} is of another version of the recipe {recipe.name}; expected another directory"
+        )
+    return results
+
+
+def _describe(
+    recipe: Recipe,
+    trained: experiment.Trained,
+    run: RunDirectory,
+    validation: Mapping[str, float],
+    exported: Path,
+    test: inference.Evaluation,
+) -> dict[str, Any]:
+    """Returns what results.json holds."""
+    return {
+        "recipe": recipe.name,
+        "recipe_sha256": recipe.fingerprint,
+        "command": shlex.join(sys.argv),
+        "finished": trained.finished,
+        "test": dataclasses.asdict(test.scores),
+        "test_seconds": round(test.seconds, 1),
+        "validation": dict(validation),
+        "weights": run.selected,
+        "steps": trained.step,
+        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
+        "tokens_per_second": round(trained.tokens_per_second),
+        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+        "parameters": run.config.model.num_parameters(),
+        "export": f"{exported.parent.name}/{exported.name}",
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
+        },
+        "machine": {"processor": _processor(), "cores": os.cpu_count()},
+    }
 
 
 def _processor() -> str:
