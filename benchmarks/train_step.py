@@ -24,8 +24,9 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from keras_transformer.config import Config, preset
+from keras_transformer.config import Config
 from keras_transformer.model import Transformer
+from keras_transformer.presets import preset
 from keras_transformer.training.trainer import Trainer
 
 FLAGS = flags.FLAGS

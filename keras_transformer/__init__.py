@@ -19,7 +19,7 @@ _HOMES = {
     "TrainingConfig": "config",
     "Transformer": "model",
     "Translator": "translator",
-    "preset": "config",
+    "preset": "presets",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

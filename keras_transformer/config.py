@@ -1,9 +1,7 @@
 """Every number that describes a model, its training and its decoding.
 
 Three frozen dataclasses, `ModelConfig`, `TrainingConfig` and `DecodingConfig`,
-joined in `Config`, and the named presets: the paper's base and big, every row
-of its Table 3, and two small ones. `python -m keras_transformer.config` prints
-the presets as a table. Nothing here knows TensorFlow.
+joined in `Config`; `presets.py` names some. Nothing here knows TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,9 +24,12 @@ Activation = Literal["relu", "gelu", "silu"]
 Schedule = Literal["paper", "inverse_sqrt", "linear", "cosine", "constant"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Switch = Literal["auto", "true", "false"]
+Optimizer = Literal["adam", "adamw"]
+BestMetric = Literal["loss", "bleu"]
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raises an `InputError` with `message` unless `condition`."""
     if not condition:
         raise InputError(message)
 
@@ -51,12 +52,15 @@ def _coerce(place: str, hint: Any, value: Any) -> Any:
         (hint,) = [arm for arm in typing.get_args(hint) if arm is not type(None)]
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
-        _require(value in choices, f"{place} is {value!r}; expected one of {', '.join(choices)}")
+        require(value in choices, f"{place} is {value!r}; expected one of {', '.join(choices)}")
         return value
     if hint is bool:
         if value in (True, False, "true", "false"):
             return value in (True, "true")
         raise InputError(f"{place} is {value!r}; expected true or false")
+    if hint is str:
+        require(isinstance(value, str), f"{place} is {value!r}; expected text")
+        return value
     try:
         if hint is int:
             number = int(value) if isinstance(value, str) else value
@@ -117,11 +121,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         _check_fields(self)
         if self.key_dim is None or self.value_dim is None:
-            _require(
+            require(
                 self.num_heads > 0,
                 f"model.num_heads is {self.num_heads}; expected more than 0",
             )
-            _require(
+            require(
                 self.d_model % self.num_heads == 0,
                 f"model.d_model is {self.d_model}, not a multiple of model.num_heads "
                 f"({self.num_heads}); set model.key_dim and model.value_dim",
@@ -134,28 +138,28 @@ class ModelConfig:
             "d_ff num_heads key_dim value_dim max_positions layer_norm_epsilon"
         ).split():
             value = getattr(self, name)
-            _require(value > 0, f"model.{name} is {value}; expected more than 0")
+            require(value > 0, f"model.{name} is {value}; expected more than 0")
         if self.attention_window is not None:
-            _require(
+            require(
                 self.attention_window > 0,
                 f"model.attention_window is {self.attention_window}; expected more than 0, or none",
             )
         for name in ("embedding_dropout", "attention_dropout", "relu_dropout", "residual_dropout"):
             rate = getattr(self, name)
-            _require(0 <= rate < 1, f"model.{name} is {rate}; expected 0 <= rate < 1")
+            require(0 <= rate < 1, f"model.{name} is {rate}; expected 0 <= rate < 1")
         vocabulary = min(self.source_vocab_size, self.target_vocab_size)
         special = [self.pad_id, self.unknown_id, self.start_id, self.end_id]
-        _require(
+        require(
             all(0 <= i < vocabulary for i in special) and len(set(special)) == 4,
             f"model.pad_id, unknown_id, start_id, end_id are {special}; "
             f"expected four different ids below {vocabulary}",
         )
-        _require(
+        require(
             self.tie_embeddings != "all" or self.source_vocab_size == self.target_vocab_size,
             "model.tie_embeddings is all, but the vocabularies have "
             f"{self.source_vocab_size} and {self.target_vocab_size} pieces; expected one size",
         )
-        _require(
+        require(
             self.positions == "learned" or self.d_model % 2 == 0,
             f"model.d_model is {self.d_model}; sinusoidal positions need an even number",
         )
@@ -184,46 +188,91 @@ class ModelConfig:
 class TrainingConfig:
     """How the model is trained (paper, section 5); the defaults are the paper's base.
 
-    `batch_tokens` counts the target positions of a global batch, padding
-    included. `learning_rate` is a factor of the paper's schedule (equation 3)
-    and the peak of every other one. `clip_norm` 0 does not clip.
+    The update of a step is a function of the global batch:
+
+    * `batch_tokens` counts its target positions, padding included.
+      `accumulate_steps` computes it in so many parts, one after the other, for
+      a device that cannot hold more; the result is the same.
+    * `learning_rate` is a factor of the paper's schedule (equation 3) and the
+      peak of every other one. `clip_norm` 0 does not clip. `weight_decay` is
+      AdamW's, of every weight but biases and layer norms.
+    * `freeze` names weights that stay as they are, by patterns of their paths
+      with commas between them, as in "embedding/*,encoder/*".
+    * `ema_decay` is that of the exponential moving average of the weights, which
+      is then what is validated and exported; 0 keeps none.
+
+    Around the steps:
+
+    * Every `checkpoint_steps` the model is validated and a checkpoint written;
+      the last `keep_checkpoints` stay, and the best `keep_best` by `best_metric`.
+    * Every `bleu_steps` the first `bleu_sentences` of the validation set (0: all)
+      are translated for their BLEU; 0 never does.
+    * Training ends early after `early_stopping` validations in a row without a
+      better `best_metric` (0: never), and fails after `max_skipped_steps` steps
+      in a row whose gradients were not finite.
+    * `deterministic` takes only operations that give the same bits every time.
     """
 
     max_steps: int = 100_000
     batch_tokens: int = 25_000
+    accumulate_steps: int = 1
     label_smoothing: float = 0.1
+    optimizer: Optimizer = "adam"
     schedule: Schedule = "paper"
     learning_rate: float = 1.0
     warmup_steps: int = 4_000
     beta_1: float = 0.9
     beta_2: float = 0.98
     epsilon: float = 1e-9
+    weight_decay: float = 0.0
     clip_norm: float = 0.0
+    freeze: str = ""
+    ema_decay: float = 0.0
     mixed_precision: Precision = "auto"
     jit_compile: Switch = "auto"
+    deterministic: bool = False
     seed: int = 1
     checkpoint_steps: int = 1_000
     keep_checkpoints: int = 5
+    keep_best: int = 1
+    best_metric: BestMetric = "loss"
+    early_stopping: int = 0
+    bleu_steps: int = 0
+    bleu_sentences: int = 0
+    max_skipped_steps: int = 20
     log_steps: int = 50
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        for name in "max_steps batch_tokens checkpoint_steps keep_checkpoints log_steps".split():
+        for name in (
+            "max_steps batch_tokens accumulate_steps learning_rate epsilon checkpoint_steps "
+            "keep_checkpoints max_skipped_steps log_steps"
+        ).split():
             value = getattr(self, name)
-            _require(value > 0, f"training.{name} is {value}; expected more than 0")
-        for name in ("learning_rate", "epsilon"):
+            require(value > 0, f"training.{name} is {value}; expected more than 0")
+        for name in ("label_smoothing", "beta_1", "beta_2", "ema_decay"):
             value = getattr(self, name)
-            _require(value > 0, f"training.{name} is {value}; expected more than 0")
-        for name in ("label_smoothing", "beta_1", "beta_2"):
+            require(0 <= value < 1, f"training.{name} is {value}; expected 0 <= value < 1")
+        for name in (
+            "clip_norm warmup_steps weight_decay seed keep_best early_stopping bleu_steps "
+            "bleu_sentences"
+        ).split():
             value = getattr(self, name)
-            _require(0 <= value < 1, f"training.{name} is {value}; expected 0 <= value < 1")
-        for name in ("clip_norm", "warmup_steps", "seed"):
-            value = getattr(self, name)
-            _require(value >= 0, f"training.{name} is {value}; expected 0 or more")
-        _require(self.seed < 2**31, f"training.seed is {self.seed}; expected less than {2**31}")
-        _require(
+            require(value >= 0, f"training.{name} is {value}; expected 0 or more")
+        require(self.seed < 2**31, f"training.seed is {self.seed}; expected less than {2**31}")
+        require(
             self.schedule not in ("paper", "inverse_sqrt") or self.warmup_steps > 0,
             f"training.warmup_steps is 0; the schedule {self.schedule} needs at least 1",
+        )
+        require(
+            self.optimizer == "adamw" or self.weight_decay == 0,
+            f"training.weight_decay is {self.weight_decay}, but training.optimizer is adam; "
+            "expected adamw, or a decay of 0",
+        )
+        require(
+            self.best_metric == "loss" or self.bleu_steps > 0,
+            "training.best_metric is bleu, but training.bleu_steps is 0; "
+            "expected the number of steps between two BLEU scores",
         )
 
 
@@ -247,12 +296,12 @@ class DecodingConfig:
         _check_fields(self)
         for name in ("beam_size", "n_best", "max_extra_tokens", "max_source_tokens"):
             value = getattr(self, name)
-            _require(value > 0, f"decoding.{name} is {value}; expected at least 1")
-        _require(
+            require(value > 0, f"decoding.{name} is {value}; expected at least 1")
+        require(
             self.length_penalty >= 0,
             f"decoding.length_penalty is {self.length_penalty}; expected 0 or more",
         )
-        _require(
+        require(
             self.n_best <= self.beam_size,
             f"decoding.n_best is {self.n_best}; expected at most decoding.beam_size "
             f"({self.beam_size})",
@@ -284,12 +333,12 @@ class Config:
         changes: dict[str, dict[str, Any]] = {"model": {}, "training": {}, "decoding": {}}
         for key, value in settings.items():
             section, _, name = key.partition(".")
-            _require(
+            require(
                 section in changes and bool(name),
                 f"{key!r} is no setting; expected model.NAME, training.NAME or decoding.NAME",
             )
             names = [field.name for field in dataclasses.fields(getattr(self, section))]
-            _require(
+            require(
                 name in names,
                 f"{key!r} is no setting; the fields of {section} are {', '.join(names)}",
             )
@@ -323,122 +372,3 @@ class Config:
             return cls().updated(settings)
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-
-
-def _table3() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Rows of the paper's Table 3: name → (base preset, what differs from it)."""
-    rows: dict[str, dict[str, Any]] = {}
-    for heads in (1, 4, 16, 32):
-        rows[f"A_h{heads}"] = {"model.num_heads": heads}
-    for key_dim in (16, 32):
-        rows[f"B_dk{key_dim}"] = {"model.key_dim": key_dim}
-    for layers in (2, 4, 8):
-        rows[f"C_n{layers}"] = {
-            "model.num_encoder_layers": layers,
-            "model.num_decoder_layers": layers,
-        }
-    for d_model, dim in ((256, 32), (1024, 128)):
-        rows[f"C_d{d_model}"] = {
-            "model.d_model": d_model,
-            "model.key_dim": dim,
-            "model.value_dim": dim,
-        }
-    for d_ff in (1024, 4096):
-        rows[f"C_ff{d_ff}"] = {"model.d_ff": d_ff}
-    for rate in (0.0, 0.2):
-        rows[f"D_dropout{rate}"] = {
-            "model.embedding_dropout": rate,
-            "model.residual_dropout": rate,
-        }
-    for smoothing in (0.0, 0.2):
-        rows[f"D_smoothing{smoothing}"] = {"training.label_smoothing": smoothing}
-    rows["E_learned"] = {"model.positions": "learned"}
-    return {name: ("base", changes) for name, changes in rows.items()}
-
-
-_PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
-    "tiny": (
-        "base",
-        {
-            "model.num_encoder_layers": 4,
-            "model.num_decoder_layers": 4,
-            "model.d_model": 128,
-            "model.d_ff": 256,
-            "model.num_heads": 4,
-            "training.batch_tokens": 4096,
-            "training.warmup_steps": 2000,
-        },
-    ),
-    "small": (
-        "base",
-        {
-            "model.num_encoder_layers": 3,
-            "model.num_decoder_layers": 3,
-            "model.d_model": 256,
-            "model.d_ff": 1024,
-            "model.num_heads": 4,
-            "training.batch_tokens": 4096,
-            "training.warmup_steps": 4000,
-        },
-    ),
-    "base": (None, {}),
-    "big": (
-        "base",
-        {
-            "model.d_model": 1024,
-            "model.d_ff": 4096,
-            "model.num_heads": 16,
-            "model.embedding_dropout": 0.3,
-            "model.residual_dropout": 0.3,
-            "training.max_steps": 300_000,
-            "training.keep_checkpoints": 20,
-        },
-    ),
-    **_table3(),
-}
-
-# Millions of parameters as the paper's Table 3 prints them; rows it leaves blank equal base.
-PAPER_MILLIONS: dict[str, int] = {
-    "base": 65,
-    "B_dk16": 58,
-    "B_dk32": 60,
-    "C_n2": 36,
-    "C_n4": 50,
-    "C_n8": 80,
-    "C_d256": 28,
-    "C_d1024": 168,
-    "C_ff1024": 53,
-    "C_ff4096": 90,
-    "big": 213,
-}
-
-PRESET_NAMES: tuple[str, ...] = tuple(_PRESETS)
-
-
-def preset(name: str) -> Config:
-    """Returns the configuration of that name; `PRESET_NAMES` lists them.
-
-    Raises:
-        InputError: for a name that is no preset.
-    """
-    _require(name in _PRESETS, f"{name!r} is no preset; expected one of {', '.join(PRESET_NAMES)}")
-    parent, changes = _PRESETS[name]
-    return (preset(parent) if parent else Config()).updated(changes)
-
-
-def _print_table() -> None:
-    columns = "name N d_model d_ff h d_k d_v P_drop eps_ls positions params_M paper_M".split()
-    print("".join(f"{column:>11}" if i else f"{column:<16}" for i, column in enumerate(columns)))
-    for name in PRESET_NAMES:
-        config = preset(name)
-        m = config.model
-        row = (
-            m.num_encoder_layers, m.d_model, m.d_ff, m.num_heads, m.key_dim, m.value_dim,
-            m.residual_dropout, config.training.label_smoothing, m.positions,
-            f"{m.num_parameters() / 1e6:.1f}", PAPER_MILLIONS.get(name, "-"),
-        )  # fmt: skip
-        print(f"{name:<16}" + "".join(f"{value!s:>11}" for value in row))
-
-
-if __name__ == "__main__":
-    _print_table()

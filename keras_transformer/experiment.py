@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer.config import Config, preset
+from keras_transformer.config import Config
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
+from keras_transformer.presets import preset
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import Checkpoints, Progress, StopTraining

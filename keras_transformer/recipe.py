@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer import evaluation, experiment, inference
-from keras_transformer.config import preset
 from keras_transformer.data.corpus import ParallelFiles, read_text
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
+from keras_transformer.presets import preset
 from keras_transformer.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)

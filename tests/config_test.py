@@ -1,119 +1,15 @@
-"""Presets against the paper's Table 3, settings, validation, JSON."""
+"""Settings, validation, JSON."""
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.config import (
-    PRESET_NAMES,
-    Config,
-    DecodingConfig,
-    ModelConfig,
-    TrainingConfig,
-    preset,
-)
+from keras_transformer.config import Config, DecodingConfig, ModelConfig, TrainingConfig
 from keras_transformer.errors import InputError
-
-# Table 3 of the paper, in millions; rows that print no count are those of base.
-TABLE_3 = {
-    "B_dk16": 58,
-    "B_dk32": 60,
-    "C_n2": 36,
-    "C_n4": 50,
-    "C_n8": 80,
-    "C_d256": 28,
-    "C_d1024": 168,
-    "C_ff1024": 53,
-    "C_ff4096": 90,
-    "big": 213,
-}
-LIKE_BASE = ["A_h1", "A_h4", "A_h16", "A_h32", "D_dropout0.0", "D_dropout0.2"]
-LIKE_BASE += ["D_smoothing0.0", "D_smoothing0.2"]
-OTHERS = ["tiny", "small", "base", "E_learned"]
-
-
-def _millions(name: str) -> float:
-    return preset(name).model.num_parameters() / 1e6
-
-
-class TestPresets:
-    def test_every_row_of_the_paper_is_there(self):
-        assert sorted(PRESET_NAMES) == sorted([*TABLE_3, *LIKE_BASE, *OTHERS])
-
-    def test_base_has_65_million_parameters(self):
-        assert _millions("base") == pytest.approx(65, rel=0.04)
-
-    @pytest.mark.parametrize("name", TABLE_3)
-    def test_difference_from_base_is_the_papers(self, name):
-        margin = 4 if preset(name).model.d_model == 1024 else 1.5
-        expected = TABLE_3[name] - 65
-        assert _millions(name) - _millions("base") == pytest.approx(expected, abs=margin)
-
-    @pytest.mark.parametrize("name", LIKE_BASE)
-    def test_rows_that_print_no_count_have_bases(self, name):
-        assert preset(name).model.num_parameters() == preset("base").model.num_parameters()
-
-    def test_learned_positions_add_one_table_for_each_side(self):
-        added = preset("E_learned").model.num_parameters() - preset("base").model.num_parameters()
-        assert added == 2 * 1024 * 512
-
-    def test_base_and_big_are_section_5_and_6(self):
-        base, big = preset("base"), preset("big")
-        m, t = base.model, base.training
-        assert (m.num_encoder_layers, m.num_decoder_layers, m.d_model, m.d_ff) == (6, 6, 512, 2048)
-        assert (m.num_heads, m.key_dim, m.value_dim, m.residual_dropout) == (8, 64, 64, 0.1)
-        assert (t.beta_1, t.beta_2, t.epsilon, t.warmup_steps) == (0.9, 0.98, 1e-9, 4000)
-        assert (t.label_smoothing, t.max_steps) == (0.1, 100_000)
-        assert (base.decoding.beam_size, base.decoding.length_penalty) == (4, 0.6)
-        assert base.decoding.max_extra_tokens == 50
-        m = big.model
-        assert (m.num_encoder_layers, m.num_decoder_layers, m.d_model, m.d_ff) == (6, 6, 1024, 4096)
-        assert (m.num_heads, m.key_dim, m.residual_dropout) == (16, 64, 0.3)
-        assert big.training.max_steps == 300_000
-
-    def test_rows_a_keep_the_computation_constant(self):
-        for heads in (1, 4, 16, 32):
-            model = preset(f"A_h{heads}").model
-            assert model.num_heads == heads
-            assert model.key_dim == model.value_dim == 512 // heads
-
-    def test_rows_b_to_e_change_what_they_name(self):
-        assert (preset("B_dk16").model.key_dim, preset("B_dk16").model.value_dim) == (16, 64)
-        assert (preset("C_d256").model.key_dim, preset("C_d256").model.value_dim) == (32, 32)
-        assert (preset("C_d1024").model.key_dim, preset("C_d1024").model.value_dim) == (128, 128)
-        assert preset("C_n8").model.num_decoder_layers == 8
-        assert preset("D_dropout0.2").model.residual_dropout == 0.2
-        assert preset("D_dropout0.0").model.embedding_dropout == 0.0
-        assert preset("D_smoothing0.2").training.label_smoothing == 0.2
-        assert preset("E_learned").model.positions == "learned"
-
-    def test_tiny_and_small(self):
-        tiny, small = preset("tiny").model, preset("small").model
-        assert (tiny.num_encoder_layers, tiny.num_decoder_layers) == (4, 4)
-        assert (tiny.d_model, tiny.d_ff, tiny.num_heads, tiny.key_dim) == (128, 256, 4, 32)
-        assert (small.num_encoder_layers, small.num_decoder_layers) == (3, 3)
-        assert (small.d_model, small.d_ff, small.num_heads, small.key_dim) == (256, 1024, 4, 64)
-
-    def test_unknown_preset_names_the_choices(self):
-        with pytest.raises(InputError, match="'huge' is no preset; expected one of tiny, small"):
-            preset("huge")
-
-    def test_printed_table_and_no_tensorflow(self):
-        command = [sys.executable, "-X", "importtime", "-m", "keras_transformer.config"]
-        process = subprocess.run(command, capture_output=True, text=True, check=True)
-        imported = {line.split()[-1] for line in process.stderr.splitlines()}
-        assert "dataclasses" in imported and not {"tensorflow", "keras"} & imported
-        header, *rows = process.stdout.splitlines()
-        assert header.split()[0] == "name"
-        assert tuple(row.split()[0] for row in rows) == PRESET_NAMES
-        column = header.split().index("params_M")
-        printed = {row.split()[0]: float(row.split()[column]) for row in rows}
-        assert printed == {name: round(_millions(name), 1) for name in PRESET_NAMES}
+from keras_transformer.presets import PRESET_NAMES, preset
 
 
 class TestNumParameters:

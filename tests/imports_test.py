@@ -16,6 +16,7 @@ BINARIES = "bin"
 # only rooms that stand above it. Rooms that stand beside each other share none.
 ROOMS: dict[str, set[str]] = {"errors": set(), "config": set()}
 for _room, _not_its_business in (
+    ("presets", set()),
     ("layers", set()),
     ("model", set()),
     ("text", {"layers", "model"}),

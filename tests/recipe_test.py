@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import experiment, inference
-from keras_transformer.config import preset
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
+from keras_transformer.presets import preset
 from keras_transformer.recipe import Recipe, run_recipe
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.training.platform import Platform, choose_platform
