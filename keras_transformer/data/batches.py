@@ -6,6 +6,7 @@ Nothing is iterated to get to a step: the epoch's order is drawn from
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -169,8 +170,13 @@ class Batches:
         """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
         return self._place(step)[0].copy()
 
-    def batch(self, step: int) -> Batch:
-        """Returns the batch of a step, counted over all epochs from 0.
+    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+        """Returns the batch of a step, counted over all epochs from 0, or one part of its rows.
+
+        Args:
+            step: the step.
+            part: which of the `parts`, in each of which as many rows are.
+            parts: filler rows make up for rows that cannot be divided by it.
 
         Returns:
             `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`.
@@ -179,6 +185,9 @@ class Batches:
             is pad_id altogether.
         """
         pairs, (_, source_length, target_length) = self._place(step)
+        rows = -(-len(pairs) // parts)
+        filler = np.full(rows * parts - len(pairs), -1, np.int64)
+        pairs = np.concatenate([pairs, filler])[part * rows : (part + 1) * rows]
         store = self._store
         source, _ = self._pad(store.source_ids, store.source_offsets, pairs, source_length)
         labels, real = self._pad(store.target_ids, store.target_offsets, pairs, target_length)
@@ -199,21 +208,45 @@ class Batches:
         padded[real] = ids[(begin[:, None] + position)[real]]
         return padded, real
 
-    def dataset(self, first_step: int = 0, num_steps: int | None = None) -> tf.data.Dataset:
+    def dataset(
+        self,
+        first_step: int = 0,
+        num_steps: int | None = None,
+        parts: int = 1,
+        own: Sequence[int] = (0,),
+    ) -> tf.data.Dataset:
         """Returns the batches of `num_steps` steps from `first_step` on, endless if None.
 
+        With `parts` more than 1 there is an element for each part in `own` of each step.
         Elements are those of `batch`, with the spec
         `({"source_ids": int32[None, None], "target_ids": int32[None, None]}, int32[None, None])`.
         """
-        stop = np.iinfo(np.int64).max if num_steps is None else first_step + num_steps
 
-        def arrays(step: np.int64) -> tuple[TokenArray, TokenArray, TokenArray]:
-            inputs, labels = self.batch(int(step))
+        def arrays(index: np.int64) -> tuple[TokenArray, TokenArray, TokenArray]:
+            step, place = divmod(int(index), len(own))
+            inputs, labels = self.batch(first_step + step, own[place], parts)
             return inputs["source_ids"], inputs["target_ids"], labels
 
-        def tensors(step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            parts = tf.numpy_function(arrays, [step], [tf.int32] * 3, stateful=False)
-            source, target, labels = (tf.ensure_shape(part, [None, None]) for part in parts)
+        def tensors(index: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+            arrays_ = tf.numpy_function(arrays, [index], [tf.int32] * 3, stateful=False)
+            source, target, labels = (tf.ensure_shape(ids, [None, None]) for ids in arrays_)
             return {"source_ids": source, "target_ids": target}, labels
 
-        return tf.data.Dataset.range(first_step, stop).map(tensors).prefetch(tf.data.AUTOTUNE)
+        if num_steps is None:  # a dataset that is known to have no end needs no look ahead
+            indices = tf.data.Dataset.counter()
+        else:
+            indices = tf.data.Dataset.range(num_steps * len(own))
+        return indices.map(tensors).prefetch(2 * len(own))
+
+    def distributed(
+        self, strategy: tf.distribute.Strategy, first_step: int = 0, num_steps: int | None = None
+    ) -> tf.distribute.DistributedDataset:
+        """Returns `dataset` with each replica's rows for it; a worker computes only its own."""
+
+        def own_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            parts = context.num_replicas_in_sync
+            count = parts // context.num_input_pipelines
+            first = context.input_pipeline_id * count
+            return self.dataset(first_step, num_steps, parts, range(first, first + count))
+
+        return strategy.distribute_datasets_from_function(own_rows)

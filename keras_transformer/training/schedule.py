@@ -8,8 +8,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.config import TrainingConfig
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
@@ -65,20 +63,3 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
             "max_steps": self.max_steps,
             "d_model": self.d_model,
         }
-
-
-def make_optimizer(config: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:
-    """Returns Adam with the configured betas, epsilon and schedule (paper, section 5.3).
-
-    Clipping is the training step's: the optimizer would clip before replicas are summed.
-    """
-    rate = LearningRate(
-        config.schedule, config.learning_rate, config.warmup_steps, config.max_steps, d_model
-    )
-    return keras.optimizers.Adam(
-        rate,
-        config.beta_1,
-        config.beta_2,
-        config.epsilon,
-        name="adam",  # part of its variables' paths; by default it counts a process's optimizers
-    )

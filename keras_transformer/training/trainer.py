@@ -1,20 +1,25 @@
-"""The training step: one exact update from a global batch, whatever the number of replicas.
+"""The training step: one exact update from a global batch, however it is spread.
 
 Stock Keras divides by each replica's own token count, wraps XLA around the whole
 strategy, and gives every replica the same dropout mask. Here the replicas first
 agree on the number of target tokens, then each computes the gradients of its
-share of the sum (inside XLA if asked), and the optimizer sees their total.
+share of the sum (inside XLA if asked, in several parts if asked), and the
+optimizer sees their total, if it is finite.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.model import Transformer
 from keras_transformer.training.loss import (
@@ -24,7 +29,7 @@ from keras_transformer.training.loss import (
     loss_and_gradients,
     real_tokens,
 )
-from keras_transformer.training.schedule import make_optimizer
+from keras_transformer.training.optimizer import make_optimizer
 
 _MAX_LOSS_SCALE = 2.0**15
 _STEPS_TO_DOUBLE_SCALE = 2000
@@ -39,44 +44,81 @@ class Trainer(keras.Model):
         jit_compile: compile forward and backward pass with XLA, per replica.
 
     `fit` takes a dataset of `({"source_ids", "target_ids"}, labels)` with the
-    rows of the *global* batch, a multiple of the number of replicas. It logs
-    `loss` (label-smoothed, nats a token), `log_perplexity` (of the true labels,
-    likewise), `tokens`, `learning_rate` and `gradient_norm`; validation logs `val_loss`,
-    `val_perplexity` and `val_accuracy`.
+    rows of the *global* batch, a multiple of the number of replicas, or a
+    distributed dataset with each replica's rows. It logs `loss` (label-smoothed,
+    nats a token), `log_perplexity` (of the true labels, likewise), `tokens`,
+    `learning_rate`, `gradient_norm`, `skipped` (steps in a row, this one
+    included, that changed no weight since gradients were not finite) and with
+    float16 `loss_scale`; validation logs `val_loss`, `val_perplexity` and
+    `val_accuracy`, of the moving average of the weights where there is one.
+
+    Attributes:
+        stop_flag: a variable that is 1 where this process wants training to end,
+            or None. Its sum over replicas is logged as `stop`, so that all
+            workers know of it after the same step.
+
+    Raises:
+        InputError: where `config.freeze` names no weight, or all of them.
     """
 
     def __init__(self, transformer: Transformer, config: TrainingConfig, jit_compile: bool = False):
         super().__init__(name="trainer")
         self.transformer = transformer
         self.config = config
+        self.stop_flag: tf.Variable | None = None
         transformer.build()
         self.built = True
+        self._trained = _trained_weights(transformer, config.freeze)
         self.compile(
             optimizer=make_optimizer(config, transformer.config.d_model), jit_compile=False
         )
-        self.optimizer.build(transformer.trainable_variables)
+        self.optimizer.build(list(self._trained.values()))
         self._untied = transformer.config.tie_embeddings == "none"
+        self._counters = {"step": self._counter("step"), "skipped": self._counter("skipped")}
         self._needs_loss_scale = transformer.compute_dtype == "float16"
         if self._needs_loss_scale:
-            self.loss_scale = self.add_weight(
+            self.loss_scale = self._counters["loss_scale"] = self.add_weight(
                 name="loss_scale", initializer=keras.initializers.Constant(_MAX_LOSS_SCALE),
                 trainable=False, dtype="float32", autocast=False,
             )  # fmt: skip
-            self.finite_steps = self.add_weight(
-                name="finite_steps", initializer="zeros", trainable=False, dtype="int32"
-            )
+            self.finite_steps = self._counters["finite_steps"] = self._counter("finite_steps")
+        self._averages: dict[str, keras.Variable] = {}
+        if config.ema_decay:
+            for path, weight in transformer.weights_by_path().items():
+                name = "average_of_" + path.replace("/", "_")
+                self._averages[path] = self.add_weight(
+                    shape=weight.shape, dtype=weight.dtype, trainable=False, name=name,
+                    initializer="zeros", autocast=False,
+                )  # fmt: skip
+                self._averages[path].assign(weight.value)
+        self._jit_compile = jit_compile
         self._differentiate = tf.function(self._loss_and_gradients, jit_compile=jit_compile)
         self._evaluation_function: Any = None
+        self._shapes_seen: set[tuple[int, ...]] = set()
+
+    def _counter(self, name: str) -> keras.Variable:
+        return self.add_weight(
+            shape=(), name=name, initializer="zeros", trainable=False, dtype="int32"
+        )
 
     @property
     def step(self) -> int:
-        """Number of updates so far."""
-        return int(tf.convert_to_tensor(self.optimizer.iterations.value))
+        """Number of batches so far; of those, `optimizer.iterations` have moved the weights."""
+        return int(tf.convert_to_tensor(self._counters["step"].value))
+
+    @property
+    def num_compiles(self) -> int:
+        """How many batch shapes XLA has compiled so far in this process, 0 without XLA."""
+        return len(self._shapes_seen) if self._jit_compile else 0
 
     def state_by_path(self) -> dict[str, keras.Variable]:
-        """All that the next step depends on besides the weights: the optimizer, the loss scale."""
-        scale = [self.loss_scale, self.finite_steps] if self._needs_loss_scale else []
-        return {variable.path: variable for variable in [*self.optimizer.variables, *scale]}
+        """All that the next step depends on besides the weights and their averages."""
+        counters = self._counters.values()
+        return {variable.path: variable for variable in [*self.optimizer.variables, *counters]}
+
+    def ema_by_path(self) -> dict[str, keras.Variable]:
+        """The moving average of every weight, by the weight's path; empty without one."""
+        return dict(self._averages)
 
     def _output_kernel(self) -> tf.Tensor:
         """Float32 `[V, d_model]`; a bias is one more column."""
@@ -100,7 +142,6 @@ class Trainer(keras.Model):
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """This replica's sums, and `scale` times the gradients of its loss, in float32."""
-        variables = self.transformer.trainable_variables
         with tf.GradientTape() as tape, dropout_seed(seed):
             features, flat_labels = self._flat_features(inputs, labels, training=True)
         sums, by_output = loss_and_gradients(
@@ -113,23 +154,59 @@ class Trainer(keras.Model):
         )
         gradients = tape.gradient(
             features,
-            [variable.value for variable in variables],
+            [variable.value for variable in self._trained.values()],
             output_gradients=by_output.features,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         # Embeddings' gradients come as IndexedSlices; dense ones can be summed over replicas
         # and with the share of the output map.
         total = {
-            variable.path: tf.cast(tf.convert_to_tensor(gradient), tf.float32)
-            for variable, gradient in zip(variables, gradients, strict=True)
+            path: tf.cast(tf.convert_to_tensor(gradient), tf.float32)
+            for path, gradient in zip(self._trained, gradients, strict=True)
         }
-        kernel, bias = self.transformer.output_weights()
+        kernel, bias = self._output_paths
         width = self.transformer.config.d_model
-        by_kernel = by_output.kernel[:, :width]
-        total[kernel.path] += tf.transpose(by_kernel) if self._untied else by_kernel
-        if bias is not None:
-            total[bias.path] += by_output.kernel[:, width]
+        if kernel in total:
+            by_kernel = by_output.kernel[:, :width]
+            total[kernel] += tf.transpose(by_kernel) if self._untied else by_kernel
+        if bias in total:
+            total[bias] += by_output.kernel[:, width]
         return sums, list(total.values())
+
+    @property
+    def _output_paths(self) -> tuple[str, str | None]:
+        """The paths of `transformer.output_weights()`."""
+        paths = {id(v): path for path, v in self.transformer.weights_by_path().items()}
+        kernel, bias = self.transformer.output_weights()
+        return paths[id(kernel)], None if bias is None else paths[id(bias)]
+
+    def _accumulate(
+        self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
+    ) -> tuple[LossSums, list[tf.Tensor]]:
+        """`_loss_and_gradients` in `accumulate_steps` parts of the rows, one after the other."""
+        count = self.config.accumulate_steps
+        if count == 1:
+            return self._differentiate(inputs, labels, seed, scale)
+
+        def split(ids: tf.Tensor) -> tf.Tensor:
+            rows, length = tf.unstack(tf.shape(ids))
+            pad_id = self.transformer.config.pad_id
+            ids = tf.pad(ids, [[0, -rows % count], [0, 0]], constant_values=pad_id)
+            return tf.reshape(ids, [count, -1, length])
+
+        parts = tf.nest.map_structure(split, (inputs, labels))
+
+        def add_part(i: tf.Tensor, total: Any) -> Any:
+            part = tf.nest.map_structure(lambda ids: ids[i], parts)
+            more = self._differentiate(*part, seed + [0, tf.cast(i, tf.int64)], scale)
+            return i + 1, tf.nest.map_structure(tf.add, total, more)
+
+        zeros = [tf.zeros(weight.shape, tf.float32) for weight in self._trained.values()]
+        start = (LossSums(*[tf.constant(0.0)] * len(LossSums._fields)), zeros)
+        _, total = tf.while_loop(
+            lambda i, _: i < count, add_part, (tf.constant(0), start), parallel_iterations=1
+        )
+        return total
 
     def _replica_step(
         self, data: Any, first_seed: tf.Tensor, loss_scale: tf.Tensor
@@ -138,72 +215,97 @@ class Trainer(keras.Model):
         inputs, labels = data
         context = tf.distribute.get_replica_context()
         total = tf.distribute.ReduceOp.SUM
-        tokens = context.all_reduce(
-            total, tf.reduce_sum(real_tokens(labels, self.transformer.config.pad_id))
-        )
+        tokens = tf.reduce_sum(real_tokens(labels, self.transformer.config.pad_id))
+        stop = tf.constant(0.0) if self.stop_flag is None else tf.cast(self.stop_flag, tf.float32)
+        tokens, stop = tf.unstack(context.all_reduce(total, tf.stack([tokens, stop])))
         # A step without a token has gradients of 0, not NaN.
         scale = loss_scale / tf.maximum(tokens, 1.0)
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        sums, gradients = self._differentiate(inputs, labels, first_seed + [0, replica], scale)
+        seed = first_seed + [0, replica * self.config.accumulate_steps]
+        sums, gradients = self._accumulate(inputs, labels, seed, scale)
         sums = LossSums(*context.all_reduce(total, list(sums)))
         gradients = context.all_reduce(total, gradients)
-        gradients = [gradient / loss_scale for gradient in gradients]
-        norm = tf.linalg.global_norm(gradients)
-        if self.config.clip_norm > 0:
-            factor = self.config.clip_norm / tf.maximum(norm, self.config.clip_norm)
-            gradients = [gradient * factor for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients) / loss_scale
         logs = {
             "loss": sums.loss / tf.maximum(tokens, 1.0),
             "log_perplexity": -sums.log_likelihood / tf.maximum(tokens, 1.0),
             "tokens": tokens,
             "gradient_norm": norm,
         }
+        if self.stop_flag is not None:
+            logs["stop"] = stop
         return logs, gradients
 
     def _global_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One update: called outside the replicas, once for all of them."""
         strategy = self.distribute_strategy
-        replicas = strategy.num_replicas_in_sync
-        step = tf.cast(self.optimizer.iterations.value, tf.int64)
-        # Dropout is a function of (seed, step, replica) and, in the layer, of its path.
-        first_seed = tf.stack([tf.constant(self.config.seed << 32, tf.int64), step * replicas])
+        parts = strategy.num_replicas_in_sync * self.config.accumulate_steps
+        step, skipped = self._counters["step"].value, self._counters["skipped"].value
+        # Dropout is a function of (seed, step, replica and part) and, in the layer, of its path.
+        first_seed = tf.stack(
+            [tf.constant(self.config.seed << 32, tf.int64), tf.cast(step, tf.int64) * parts]
+        )
         # Read now: the log is of this step, and the scale is changed below.
         scale = tf.convert_to_tensor(self.loss_scale) if self._needs_loss_scale else 1.0
         learning_rate = tf.convert_to_tensor(self.optimizer.learning_rate)
         logs, gradients = strategy.run(self._replica_step, args=(data, first_seed, scale))
         # Every replica has the same logs already.
         logs = {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
-        logs["learning_rate"] = learning_rate
+        norm = logs["gradient_norm"]
+        finite = tf.math.is_finite(norm)
 
         def update() -> tf.Tensor:
-            self._update(gradients, learning_rate)
+            self._update(gradients, norm, scale, learning_rate)
             return tf.constant(True)
 
+        tf.cond(finite, update, lambda: tf.constant(False))
+        logs["skipped"] = tf.where(finite, 0, skipped + 1)
+        skipped.assign(logs["skipped"])
+        step.assign_add(1)
+        logs["learning_rate"] = learning_rate
         if self._needs_loss_scale:
-            finite = tf.math.is_finite(logs["gradient_norm"])
-            tf.cond(finite, update, lambda: tf.constant(False))
             self._adapt_loss_scale(finite)
             logs["loss_scale"] = scale
-        else:
-            update()
         return logs
 
-    def _update(self, gradients: list[Any], learning_rate: tf.Tensor) -> None:
+    def _update(
+        self, gradients: list[Any], norm: tf.Tensor, scale: Any, learning_rate: tf.Tensor
+    ) -> None:
         """Moves the weights by gradients that every replica has in full.
 
         `optimizer.apply` would sum them over the replicas once more; this is
         what it does after that.
         """
         strategy, optimizer = self.distribute_strategy, self.optimizer
+        clip_norm = self.config.clip_norm
+        factor = clip_norm / tf.maximum(norm, clip_norm) if clip_norm > 0 else 1.0
+        rescaled = clip_norm > 0 or self._needs_loss_scale
 
         def update_one(variable: Any, gradient: tf.Tensor) -> None:
+            if rescaled:
+                gradient = gradient * (factor / scale)
             optimizer.update_step(gradient, variable, learning_rate)
 
-        variables = self.transformer.trainable_variables
         with strategy.scope():
-            for variable, gradient in zip(variables, gradients, strict=True):
+            for variable, gradient in zip(self._trained.values(), gradients, strict=True):
                 strategy.extended.update(variable.value, update_one, args=(gradient,), group=False)
             optimizer.iterations.assign_add(1)
+            self._update_averages()
+
+    def _update_averages(self) -> None:
+        """Moves each average towards its weight; in the first steps faster, to forget the start."""
+        if not self._averages:
+            return
+        updates = tf.cast(self.optimizer.iterations.value, tf.float32)
+        rate = 1.0 - tf.minimum(self.config.ema_decay, (1.0 + updates) / (10.0 + updates))
+
+        def update_one(average: Any, weight: tf.Tensor) -> None:
+            average.assign_sub((average - weight) * rate)
+
+        for path, weight in self.transformer.weights_by_path().items():
+            self.distribute_strategy.extended.update(
+                self._averages[path].value, update_one, args=(weight.value,), group=False
+            )
 
     def _adapt_loss_scale(self, finite: tf.Tensor) -> None:
         """Halves the scale after an overflow, doubles it after many steps without one."""
@@ -218,25 +320,38 @@ class Trainer(keras.Model):
         if getattr(self, "train_function", None) is None or force:
 
             @tf.function(reduce_retracing=True)
+            def one_step(iterator: Any) -> tuple[dict[str, tf.Tensor], Any]:
+                inputs, labels = next(iterator)
+                local = self.distribute_strategy.experimental_local_results
+                shapes = [tf.shape(local(ids)[0]) for ids in (inputs["source_ids"], labels)]
+                return self._global_step((inputs, labels)), shapes
+
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
-                return self._global_step(next(iterator))
+                logs, shapes = one_step(iterator)
+                if self._jit_compile:  # shapes are on the host: reading them waits for no GPU
+                    self._shapes_seen.add(tuple(int(n) for shape in shapes for n in shape))
+                return logs
 
             self.train_function = train_function
         return self.train_function
 
-    def evaluate(self, x: tf.data.Dataset, **kwargs: Any) -> dict[str, float]:
+    def evaluate(self, x: Any, **kwargs: Any) -> dict[str, float]:
         """Validation `loss`, `perplexity` and `accuracy` (share of tokens) over a whole dataset.
 
         `fit(validation_data=dataset)` calls it; sums are over all of its tokens,
-        so that neither batches nor replicas weigh more than their tokens.
+        so that neither batches nor replicas weigh more than their tokens. Where
+        the weights have a moving average, that is what is evaluated.
         """
         if self._evaluation_function is None:
             self._evaluation_function = tf.function(self._global_evaluation, reduce_retracing=True)
         strategy = self.distribute_strategy
         sums = [0.0] * len(EvaluationSums._fields)
-        for data in strategy.experimental_distribute_dataset(x):
-            batch_sums = self._evaluation_function(data)
-            sums = [total + float(part) for total, part in zip(sums, batch_sums, strict=True)]
+        if isinstance(x, tf.data.Dataset):
+            x = strategy.experimental_distribute_dataset(x)
+        with self._averages_in_place():
+            for data in x:
+                batch_sums = self._evaluation_function(data)
+                sums = [total + float(part) for total, part in zip(sums, batch_sums, strict=True)]
         total = EvaluationSums(*sums)
         tokens = max(total.tokens, 1.0)
         return {
@@ -244,6 +359,23 @@ class Trainer(keras.Model):
             "perplexity": math.exp(min(-total.log_likelihood / tokens, 700.0)),
             "accuracy": total.correct / tokens,
         }
+
+    @contextlib.contextmanager
+    def _averages_in_place(self) -> Iterator[None]:
+        """Exchanges weights and averages, and back again."""
+
+        def exchange() -> None:
+            weights = self.transformer.weights_by_path()
+            for path, average in self._averages.items():
+                weight = tf.identity(weights[path].value)
+                weights[path].assign(average.value)
+                average.assign(weight)
+
+        exchange()
+        try:
+            yield
+        finally:
+            exchange()
 
     def _global_evaluation(self, data: Any) -> EvaluationSums:
         strategy = self.distribute_strategy
@@ -265,3 +397,22 @@ class Trainer(keras.Model):
         # Everything is built in __init__; Keras would average a batch over the replicas, turning
         # ids into floats, and open the dataset once more.
         del iterator, data_batch
+
+
+def _trained_weights(transformer: Transformer, freeze: str) -> dict[str, keras.Variable]:
+    """Every weight that `freeze`, patterns with commas between them, leaves to be trained."""
+    weights = transformer.weights_by_path()
+    patterns = [pattern.strip() for pattern in freeze.split(",") if pattern.strip()]
+    trained = dict(weights)
+    for pattern in patterns:
+        frozen = fnmatch.filter(weights, pattern)
+        if not frozen:
+            raise InputError(
+                f"training.freeze names {pattern!r}, which matches no weight; expected patterns of "
+                f"paths like {next(iter(weights))}"
+            )
+        for path in frozen:
+            trained.pop(path, None)
+    if not trained:
+        raise InputError(f"training.freeze {freeze!r} freezes every weight; expected to train some")
+    return trained

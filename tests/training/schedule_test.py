@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.config import Config, TrainingConfig
-from keras_transformer.training.schedule import LearningRate, make_optimizer
+from keras_transformer.training.optimizer import make_optimizer
+from keras_transformer.training.schedule import LearningRate
 
 WARMUP, STEPS = 40, 200
 ALL = ["paper", "inverse_sqrt", "linear", "cosine", "constant"]
