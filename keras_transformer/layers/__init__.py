@@ -10,6 +10,7 @@ from keras_transformer.layers.dropout import Dropout, dropout_seed
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 
@@ -21,6 +22,7 @@ __all__ = [
     "Encoder",
     "EncoderLayer",
     "FeedForward",
+    "LayerNorm",
     "LearnedPositions",
     "PaddingMask",
     "SelfAttention",

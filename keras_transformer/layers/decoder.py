@@ -175,7 +175,7 @@ class Decoder(ResidualStack):
             all_weights.append(more[-1])
             new_cache.append(more[0])
         if self.norm is not None:
-            x = self.norm(x)
+            x = self.norm(x, training=training)
         outputs = [x]
         if cache is not None:
             outputs.append(new_cache)

@@ -121,7 +121,7 @@ class Encoder(ResidualStack):
             )
             all_weights.append(weights)
         if self.norm is not None:
-            x = self.norm(x)
+            x = self.norm(x, training=training)
         return (x, all_weights) if return_attention_scores else x
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ import keras
 from keras_transformer.layers.attention import CrossAttention, SelfAttention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.layer_norm import LayerNorm
 
 
 class ResidualLayer(keras.layers.Layer):
@@ -96,10 +97,8 @@ class ResidualLayer(keras.layers.Layer):
             dtype=self.dtype_policy,
         )
 
-    def _make_norm(self, name: str) -> keras.layers.LayerNormalization:
-        return keras.layers.LayerNormalization(
-            epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy
-        )
+    def _make_norm(self, name: str) -> LayerNorm:
+        return LayerNorm(self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
 
     def _make_dropout(self, name: str) -> Dropout:
         return Dropout(self.residual_dropout, name=name, dtype=self.dtype_policy)
@@ -113,8 +112,9 @@ class ResidualLayer(keras.layers.Layer):
         training: bool | None,
     ) -> Any:
         if self.norm_position == "pre":
-            return inputs + dropout(sublayer(norm(inputs)), training=training)
-        return norm(inputs + dropout(sublayer(inputs), training=training))
+            normal = norm(inputs, training=training)
+            return inputs + dropout(sublayer(normal), training=training)
+        return norm(inputs + dropout(sublayer(inputs), training=training), training=training)
 
     def get_config(self) -> dict[str, Any]:
         names = (

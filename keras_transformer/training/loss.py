@@ -1,16 +1,17 @@
 """The label-smoothed cross entropy and its gradients, without full logits (paper, section 5.4).
 
 With V classes and smoothing ε the target distribution is 1 - ε on the label
-plus ε / V on every class. Since logits are linear in the features, all that is
-needed of them is the softmax and the label's logit; what the smoothing adds to
-the loss and to its gradients comes from the kernel's rows and their sum. So one
-fused cross entropy over a slice of rows at a time is all that ever has V columns.
+plus ε / V on every class, so the gradient by the logits is
+softmax - (1 - ε) onehot - ε / V. The last term is the same for all classes: what
+it adds to the loss and to the gradients comes from the kernel's sum over classes.
+So the softmax of a slice of rows at a time is all that ever has V columns.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 # Rows whose logits exist at once: 512 rows of 8,000 float32 logits are 16 MB, which stay in
@@ -47,21 +48,12 @@ def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
     return tf.cast(tf.not_equal(labels, pad_id), tf.float32)
 
 
-class _Slices:
-    """Features and labels in slices of `SLICE_ROWS` rows, the last one filled with padding."""
-
-    def __init__(self, features: tf.Tensor, labels: tf.Tensor, pad_id: int):
-        self.rows, width = tf.shape(labels)[0], features.shape[-1]
-        self.count = -(-self.rows // SLICE_ROWS)
-        missing = self.count * SLICE_ROWS - self.rows
-        padded = tf.pad(features, [[0, missing], [0, 0]])
-        self.features = tf.reshape(padded, [self.count, SLICE_ROWS, width])
-        padded = tf.pad(labels, [[0, missing]], constant_values=pad_id)
-        self.labels = tf.reshape(padded, [self.count, SLICE_ROWS])
-
-    def join(self, sliced: tf.Tensor) -> tf.Tensor:
-        """`[count, SLICE_ROWS, d]` to `[N, d]`."""
-        return tf.reshape(sliced, [-1, sliced.shape[-1]])[: self.rows]
+def _sliced(rows: tf.Tensor, fill: Any = 0) -> tf.Tensor:
+    """`[N, ...]` to `[count, SLICE_ROWS, ...]`, the last slice filled with `fill`."""
+    missing = -tf.shape(rows)[0] % SLICE_ROWS
+    paddings = [[0, missing], *[[0, 0]] * (len(rows.shape) - 1)]
+    padded = tf.pad(rows, paddings, constant_values=fill)
+    return tf.reshape(padded, [-1, SLICE_ROWS, *rows.shape[1:]])
 
 
 def loss_and_gradients(
@@ -85,55 +77,68 @@ def loss_and_gradients(
         scale: factor of the gradients (1 / tokens of the global batch).
     """
     low_kernel = tf.cast(kernel, features.dtype)
-    slices = _Slices(features, labels, pad_id)
-
-    def one_slice(i: Any, loss: Any, likelihood: Any, by_feature: Any, by_kernel: Any) -> Any:
-        x, y = slices.features[i], slices.labels[i]
-        real = real_tokens(y, pad_id)
-        logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
-        # `difference` is softmax - onehot: the gradient by the logits, but for the smoothing.
-        cross_entropy, difference = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-            features=logits, labels=y
-        )
-        difference = tf.cast(difference, features.dtype)
-        scaled = tf.cast(tf.cast(x, tf.float32) * (real * scale)[:, None], features.dtype)
-        by_kernel_here = tf.matmul(difference, scaled, transpose_a=True)
-        by_feature_here = tf.matmul(difference, low_kernel)
-        smoothed = cross_entropy + label_smoothing * _label_minus_mean_logit(x, y, kernel)
-        return (
-            i + 1,
-            loss + tf.reduce_sum(smoothed * real),
-            likelihood - tf.reduce_sum(cross_entropy * real),
-            tf.tensor_scatter_nd_update(by_feature, [[i]], [by_feature_here]),
-            by_kernel + tf.cast(by_kernel_here, tf.float32),
-        )
-
-    zero = tf.constant(0.0)
-    state = (0, zero, zero, tf.zeros_like(slices.features), tf.zeros_like(kernel))
-    _, loss, likelihood, by_feature, by_kernel = tf.while_loop(
-        lambda i, *_: i < slices.count, one_slice, state, parallel_iterations=1
-    )
-    # The smoothing: ε onehot - ε / V, times the kernel and times the features.
     real = real_tokens(labels, pad_id)
     row_scale = (real * scale)[:, None]
-    classes = tf.shape(kernel)[0]
-    per_class = label_smoothing / tf.cast(classes, tf.float32)
-    by_feature = tf.cast(slices.join(by_feature), tf.float32)
-    by_feature += label_smoothing * tf.gather(kernel, labels)
-    by_feature -= per_class * tf.reduce_sum(kernel, axis=0)
     scaled = tf.cast(features, tf.float32) * row_scale
-    by_kernel += label_smoothing * tf.math.unsorted_segment_sum(scaled, labels, classes)
+    x_slices, y_slices = _sliced(features), _sliced(labels, pad_id)
+    scaled_slices = _sliced(tf.cast(scaled, features.dtype))
+    count = tf.shape(y_slices)[0]
+
+    def one_slice(i: Any, label_logits: Any, likelihoods: Any, by_features: Any, by_kernel: Any):
+        x = x_slices[i]
+        places = tf.stack([tf.range(SLICE_ROWS), y_slices[i]], axis=1)
+        logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
+        softmax = tf.nn.softmax(logits)
+        likelihood = _label_log(softmax, places)
+        with tf.control_dependencies([likelihood]):  # then it is changed in place
+            by_logit = tf.tensor_scatter_nd_sub(
+                softmax, places, tf.fill([SLICE_ROWS], 1.0 - label_smoothing)
+            )
+        by_logit = tf.cast(by_logit, features.dtype)
+        more = tf.matmul(by_logit, scaled_slices[i], transpose_a=True)
+        return (
+            i + 1,
+            label_logits.write(i, tf.gather_nd(logits, places)),
+            likelihoods.write(i, likelihood),
+            by_features.write(i, tf.matmul(by_logit, low_kernel)),
+            by_kernel + tf.cast(more, tf.float32),
+        )
+
+    def rows_of(dtype: Any, *shape: int) -> tf.TensorArray:
+        return tf.TensorArray(dtype, count, element_shape=[SLICE_ROWS, *shape])
+
+    floats, width = tf.float32, features.shape[-1]
+    start = (rows_of(floats), rows_of(floats), rows_of(features.dtype, width))
+    _, *sliced, by_kernel = tf.while_loop(
+        lambda i, *_: i < count,
+        one_slice,
+        (0, *start, tf.zeros_like(kernel)),
+        parallel_iterations=1,
+    )
+    label_logits, likelihoods, by_features = (_joined(rows, tf.shape(labels)[0]) for rows in sliced)
+    # What the smoothing adds: ε (the label's logit - the mean logit), and its gradients.
+    kernel_mean = tf.reduce_mean(kernel, axis=0)
+    mean_logits = tf.linalg.matvec(tf.cast(features, tf.float32), kernel_mean)
+    losses = label_smoothing * (label_logits - mean_logits) - likelihoods
+    by_feature = tf.cast(by_features, tf.float32) - label_smoothing * kernel_mean
+    per_class = label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
     by_kernel -= per_class * tf.reduce_sum(scaled, axis=0)
     return (
-        LossSums(loss, likelihood, tf.reduce_sum(real)),
+        LossSums(
+            tf.reduce_sum(losses * real), tf.reduce_sum(likelihoods * real), tf.reduce_sum(real)
+        ),
         LossGradients(tf.cast(by_feature * row_scale, features.dtype), by_kernel),
     )
 
 
-def _label_minus_mean_logit(x: tf.Tensor, y: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Each row's label logit minus its mean logit, times ε the loss that smoothing adds."""
-    direction = tf.gather(kernel, y) - tf.reduce_mean(kernel, axis=0)
-    return tf.reduce_sum(tf.cast(x, tf.float32) * direction, axis=-1)
+def _joined(slices: tf.TensorArray, count: tf.Tensor) -> tf.Tensor:
+    """Slices of `SLICE_ROWS` rows to `count` rows in one tensor."""
+    return slices.concat()[:count]
+
+
+def _label_log(softmax: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """The logarithm of the softmax at `places`, -87 (the smallest float32's) where that is 0."""
+    return tf.math.log(tf.maximum(tf.gather_nd(softmax, places), np.finfo(np.float32).tiny))
 
 
 def evaluation_sums(
@@ -149,16 +154,21 @@ def evaluation_sums(
     Args: as for `loss_and_gradients`.
     """
     low_kernel = tf.cast(kernel, features.dtype)
-    slices = _Slices(features, labels, pad_id)
+    x_slices, y_slices = _sliced(features), _sliced(labels, pad_id)
 
     def one_slice(i: Any, *sums: Any) -> Any:
-        x, y = slices.features[i], slices.labels[i]
+        y = y_slices[i]
         real = real_tokens(y, pad_id)
-        logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
-        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-        smoothed = cross_entropy + label_smoothing * _label_minus_mean_logit(x, y, kernel)
-        correct = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), y), tf.float32)
-        parts = (smoothed, -cross_entropy, tf.ones_like(real), correct)
+        logits = tf.cast(tf.matmul(x_slices[i], low_kernel, transpose_b=True), tf.float32)
+        places = tf.stack([tf.range(SLICE_ROWS), y], axis=1)
+        likelihood = _label_log(tf.nn.softmax(logits), places)
+        above_mean = tf.gather_nd(logits, places) - tf.reduce_mean(logits, axis=-1)
+        parts = (
+            label_smoothing * above_mean - likelihood,
+            likelihood,
+            tf.ones_like(real),
+            tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), y), tf.float32),
+        )
         added = [
             total + tf.reduce_sum(part * real) for total, part in zip(sums, parts, strict=True)
         ]
@@ -166,6 +176,6 @@ def evaluation_sums(
 
     state = (0, *[tf.constant(0.0)] * len(EvaluationSums._fields))
     _, *sums = tf.while_loop(
-        lambda i, *_: i < slices.count, one_slice, state, parallel_iterations=1
+        lambda i, *_: i < tf.shape(y_slices)[0], one_slice, state, parallel_iterations=1
     )
     return EvaluationSums(*sums)

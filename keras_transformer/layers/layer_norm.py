@@ -1,0 +1,84 @@
+"""Layer normalization (Ba et al., 2016), whose gradient is written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LayerNorm(keras.layers.Layer):
+    """γ (x - mean) / √(variance + ε) + β over the last axis, computed in float32.
+
+    While training the gradient is the closed formula: autodiff of the same lines
+    passes over the input some three times as often, and this is memory's work.
+
+    Args:
+        epsilon: ε.
+
+    Call arguments:
+        inputs: `[..., d]`.
+        training: whether gradients will be asked for in bulk; the result is the same.
+
+    Returns:
+        `[..., d]` in the compute dtype.
+    """
+
+    def __init__(self, epsilon: float = 1e-6, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape: Any) -> None:
+        shape = (input_shape[-1],)
+        self.gamma = self.add_weight(shape=shape, initializer="ones", name="gamma", autocast=False)
+        self.beta = self.add_weight(shape=shape, initializer="zeros", name="beta", autocast=False)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        # Tensors: a function with a gradient of its own may not be handed variables.
+        gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
+        if training and keras.backend.backend() == "tensorflow":
+            return _with_gradient(self.epsilon)(inputs, gamma, beta)
+        return _normalize(inputs, gamma, beta, self.epsilon)[0]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def _normalize(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any, Any]:
+    """The output, and what its gradient needs: (x - mean) / deviation and 1 / deviation."""
+    x = ops.cast(inputs, "float32")
+    centered = x - ops.mean(x, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
+    inverse = ops.rsqrt(variance + epsilon)
+    normal = centered * inverse
+    return ops.cast(normal * gamma + beta, inputs.dtype), normal, inverse
+
+
+def _with_gradient(epsilon: float) -> Any:
+    @ops.custom_gradient
+    def layer_norm(inputs: Any, gamma: Any, beta: Any) -> Any:
+        output, normal, inverse = _normalize(inputs, gamma, beta, epsilon)
+
+        def gradient(upstream: Any) -> tuple[Any, Any, Any]:
+            upstream = ops.cast(upstream, "float32")
+            rows = tuple(range(len(inputs.shape) - 1))
+            by_gamma = upstream * normal
+            by_normal = upstream * gamma
+            mean = ops.mean(by_normal, axis=-1, keepdims=True)
+            # What lies along the normalized vector changes its length, which is fixed.
+            along = ops.mean(by_gamma * gamma, axis=-1, keepdims=True)
+            by_input = (by_normal - mean - normal * along) * inverse
+            return (
+                ops.cast(by_input, inputs.dtype),
+                ops.sum(by_gamma, axis=rows),
+                ops.sum(upstream, axis=rows),
+            )
+
+        return output, gradient
+
+    return layer_norm
