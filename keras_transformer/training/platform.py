@@ -54,18 +54,36 @@ def use_logical_cpus(count: int) -> None:
 _STEPS_TO_PAY_FOR_XLA = 64
 
 
-def choose_platform(config: TrainingConfig, num_shapes: int) -> Platform:
+def choose_platform(
+    config: TrainingConfig,
+    num_shapes: int,
+    device: str = "auto",
+    strategy: tf.distribute.Strategy | None = None,
+) -> Platform:
     """Picks devices, precision and XLA for `auto` settings, and takes the others as they are.
+
+    In deterministic mode it also makes TensorFlow take deterministic operations,
+    from here on and for the whole process.
 
     Args:
         config: what the user asked for.
         num_shapes: number of batch shapes, each of which XLA compiles for itself.
+        device: "cpu", "gpu", or "auto" for GPUs where there are any.
+        strategy: one that joins several workers, each with all of its devices.
+
+    Raises:
+        InputError: where there is no device of the kind asked for.
     """
-    gpus = tf.config.list_logical_devices("GPU")
-    devices = gpus or tf.config.list_logical_devices("CPU")
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    devices, gpus = _devices(device)
     kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
-    reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
-    strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
+    if strategy is None:
+        strategy = tf.distribute.MirroredStrategy([each.name for each in devices])
+        reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
+    else:
+        replicas = strategy.num_replicas_in_sync
+        reasons = [f"devices: {replicas} replicas, one a device of each worker; here {kind}"]
 
     precision, why = str(config.mixed_precision), "as configured"
     if precision == "auto":
@@ -73,9 +91,23 @@ def choose_platform(config: TrainingConfig, num_shapes: int) -> Platform:
     reasons.append(f"precision: {precision} ({why})")
     jit_compile, why = config.jit_compile == "true", "as configured"
     if config.jit_compile == "auto":
-        jit_compile, why = _xla_pays(bool(gpus), precision, config.max_steps, num_shapes)
+        jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes)
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
+    if config.deterministic:
+        reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))
+
+
+def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
+    """The devices of a kind, and whether they are GPUs."""
+    if kind not in ("auto", "cpu", "gpu"):
+        raise InputError(f"the device is {kind!r}; expected auto, cpu or gpu")
+    gpus = [] if kind == "cpu" else tf.config.list_logical_devices("GPU")
+    if kind == "gpu" and not gpus:
+        raise InputError(
+            "TensorFlow sees 0 GPUs on this machine; expected at least 1, or the device cpu"
+        )
+    return gpus or tf.config.list_logical_devices("CPU"), bool(gpus)
 
 
 def _xla_pays(gpu: bool, precision: str, max_steps: int, num_shapes: int) -> tuple[bool, str]:

@@ -21,6 +21,12 @@ def test_expectation_is_kept_and_the_share_dropped() -> None:
     assert abs(outputs.mean() - 1.0) < 6 * (0.3 / 0.7 / ONES.size) ** 0.5
 
 
+def test_neighbours_that_share_a_random_number_are_independent() -> None:
+    dropped = to_numpy(Dropout(0.3, seed=2)(np.ones((201, 101), np.float32), training=True)) == 0
+    first, second = dropped.reshape(-1)[:-1].reshape(-1, 2).T
+    assert abs((first & second).mean() - 0.3 * 0.3) < 6 * (0.09 * 0.91 / len(first)) ** 0.5
+
+
 @pytest.mark.parametrize("rate, training", [(0.0, True), (0.5, False), (0.5, None)])
 def test_nothing_is_dropped_at_rate_0_or_outside_training(
     rate: float, training: bool | None

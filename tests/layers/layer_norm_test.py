@@ -1,0 +1,61 @@
+"""Layer norm against its formula, and its written-out gradient against autodiff and differences."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.layers import LayerNorm
+from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+
+X = np.random.default_rng(5).normal(1.0, 2.0, size=(2, 5, 6)).astype(np.float32)
+
+
+def test_output_is_the_formula() -> None:
+    layer = LayerNorm(epsilon=1e-3)
+    layer.build(X.shape)
+    weights = randomize(layer)
+    [gamma], [beta] = ([v for k, v in weights.items() if k.endswith(n)] for n in ("gamma", "beta"))
+    x = X.astype(np.float64)
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-3)
+    expected = gamma * (x - x.mean(-1, keepdims=True)) / deviation + beta
+    for training in (False, True):
+        assert_same(to_numpy(layer(X, training=training)), expected)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="it has no other gradient")
+@pytest.mark.parametrize("shape", [(2, 5, 6), (7, 6)])
+def test_written_gradient_is_that_of_autodiff(shape: tuple[int, ...]) -> None:
+    import tensorflow as tf
+
+    layer = LayerNorm()
+    layer.build(shape)
+    randomize(layer)
+    rng = np.random.default_rng(6)
+    x, upstream = (tf.constant(rng.normal(size=shape), tf.float32) for _ in range(2))
+    gradients = {}
+    for training in (False, True):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x, training=training)
+        sources = [x, layer.gamma.value, layer.beta.value]
+        gradients[training] = [np.asarray(g) for g in tape.gradient(output, sources, upstream)]
+    assert [g.shape for g in gradients[True]] == [shape, (6,), (6,)]
+    assert_same(gradients[True], gradients[False])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_it_is_computed_in_float32(dtype: str) -> None:
+    layer = LayerNorm(dtype=f"mixed_{dtype}")
+    # Squares of these are beyond float16, and their differences below bfloat16's steps.
+    x = keras.ops.cast(1000.0 + 4.0 * np.arange(6, dtype=np.float32)[None], dtype)
+    exact = to_numpy(x).astype(np.float64)
+    expected = (exact - exact.mean()) / np.sqrt(exact.var() + 1e-6)
+    output = layer(x, training=True)
+    assert keras.backend.standardize_dtype(output.dtype) == dtype
+    assert_same(to_numpy(output), expected.astype(np.float32), 1e-2)
+
+
+def test_layer_norm_is_a_keras_layer() -> None:
+    check_layer(LayerNorm, {"epsilon": 1e-5}, {"inputs": X}, X.shape)
