@@ -1,17 +1,17 @@
 """The format of a run on disk, which is written and read nowhere else.
 
     config.json       the three configurations
-    data.json         fingerprint of the corpus that the run is trained on
+    data.json         fingerprint of the corpus that the run is trained on; what it began from
     tokenizer/        SentencePiece models
-    checkpoints/      step-00001000/{weights.npz, state.npz, metrics.json}, newest last
-    averages/         NAME.npz, weights averaged over checkpoints
+    checkpoints/      step-00001000/{weights, state, ema}.npz and checkpoint.json, newest last
+    averages/         NAME/weights.npz and checkpoint.json, averaged over checkpoints
     selected.json     which weights evaluate, translate and export read
     metrics.jsonl     one JSON object a line
     tensorboard/      event files
 
-Arrays are addressed by the path of their variable. Checkpoints and averages are
-written under another name and renamed, so they are there whole or not at all;
-the zip format's checksums tell a damaged one. There is no pickle and no code.
+`checkpoints.py` has the format of one checkpoint, which is there whole or not at
+all. An `unfinished-…` or `removed-…` in checkpoints/ is what a kill left, and
+goes when the run is continued; a `damaged-…` was set aside, and stays.
 """
 
 from __future__ import annotations
@@ -19,23 +19,42 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
+import math
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from keras_transformer.checkpoints import (
+    Arrays,
+    Damaged,
+    read_arrays,
+    read_checkpoint,
+    read_facts,
+    reading,
+    remove_checkpoint,
+    remove_leftovers,
+    set_aside,
+    sync,
+    write_checkpoint,
+    write_text,
+    writing,
+)
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.text.tokenizer import Tokenizer
 
-Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+log = logging.getLogger(__name__)
 
-# What may differ when a run is continued: none of it changes the steps already taken.
-_FREE_TO_CHANGE = ("max_steps", "log_steps", "checkpoint_steps", "keep_checkpoints", "jit_compile")
+# What may differ when a run is continued: how long and how often, and how a step is computed.
+# None of it changes the steps already taken, nor what a coming one is but for rounding and,
+# with accumulate_steps as with another number of devices, for which units dropout drops: a run
+# has to be able to move to a machine with less memory.
+_FREE_TO_CHANGE = frozenset(
+    "max_steps checkpoint_steps keep_checkpoints keep_best best_metric early_stopping bleu_steps "
+    "bleu_sentences max_skipped_steps log_steps accumulate_steps jit_compile deterministic".split()
+)
 
 # What a creation that was killed may leave: config.json comes last.
 _UNFINISHED = {"checkpoints", "tokenizer", "data.json", "data.json.tmp", "config.json.tmp"}
@@ -48,8 +67,24 @@ class Checkpoint(NamedTuple):
     path: Path
 
 
+class Restored(NamedTuple):
+    """What a checkpoint holds."""
+
+    checkpoint: Checkpoint
+    weights: Arrays
+    state: Arrays  # of the training: optimizer, counters, loss scale
+    ema: Arrays | None
+    metrics: dict[str, float]
+
+
 class RunDirectory:
     """A run on disk.
+
+    Attributes:
+        path: its directory.
+        config: the three configurations.
+        data_fingerprint: that of the corpus it is trained on.
+        init_from: where its first weights came from, or None.
 
     Args:
         path: an existing run directory.
@@ -63,44 +98,64 @@ class RunDirectory:
         if not self.is_run(path):
             what = "no run directory (it has no config.json)" if self.path.exists() else "not there"
             raise InputError(f"{path} is {what}; expected what bin/train.py --run_dir writes")
-        self.config = Config.from_json(
-            (self.path / "config.json").read_text(), str(self.path / "config.json")
-        )
-        self.data_fingerprint: str = _read_json(self.path / "data.json", "fingerprint")
+        config, data = self.path / "config.json", self.path / "data.json"
+        with reading(config, "JSON"):
+            self.config = Config.from_json(config.read_text(encoding="utf-8"), str(config))
+        with reading(data, "JSON"):
+            content = dict(json.loads(data.read_text(encoding="utf-8")))
+            self.data_fingerprint = str(content["fingerprint"])
+            self.init_from: str | None = content.get("init_from")
 
     @staticmethod
     def is_run(path: str | Path) -> bool:
         """Whether `path` holds a run, told by its content."""
-        return (Path(path) / "config.json").is_file() and (Path(path) / "data.json").is_file()
+        return all(os.path.isfile(Path(path) / name) for name in ("config.json", "data.json"))
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Config, tokenizer: Tokenizer, data_fingerprint: str
+        cls,
+        path: str | Path,
+        config: Config,
+        tokenizer: Tokenizer,
+        data_fingerprint: str,
+        init_from: str | None = None,
     ) -> RunDirectory:
         """Makes a run directory, or opens the one that is there to continue it.
 
+        Args:
+            path: a new or empty directory, or that of the same run.
+            config: the configuration; some of it may have changed since the run began.
+            tokenizer: the tokenizer.
+            data_fingerprint: that of the corpus.
+            init_from: where the first weights come from; a run that is continued
+                keeps what it began with.
+
         Raises:
-            InputError: where `path` holds something else, or a run of another
-                configuration, vocabulary or corpus.
+            InputError: where `path` holds something else, a run of another
+                configuration, vocabulary or corpus, or cannot be written.
         """
         path = Path(path)
         if cls.is_run(path):
             run = cls(path)
             run._check_continues(config, tokenizer, data_fingerprint)
-            with _writing(path):
-                for leftover in (path / "checkpoints").glob("unfinished-*"):
-                    shutil.rmtree(leftover)
-                _write_text(path / "config.json", config.to_json())
+            with writing(path):
+                remove_leftovers(path / "checkpoints")
+                write_text(path / "config.json", config.to_json())
             return cls(path)
-        if path.exists() and not (
-            path.is_dir() and {entry.name for entry in path.iterdir()} <= _UNFINISHED
-        ):
-            raise InputError(f"{path} exists and is no run directory; expected a new or empty one")
-        with _writing(path):
+        with writing(path):
+            if path.exists() and not (
+                path.is_dir() and {entry.name for entry in path.iterdir()} <= _UNFINISHED
+            ):
+                raise InputError(
+                    f"{path} exists and is no run directory; expected a new or empty one"
+                )
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             tokenizer.save(path / "tokenizer")
-            _write_text(path / "data.json", json.dumps({"fingerprint": data_fingerprint}) + "\n")
-            _write_text(path / "config.json", config.to_json())  # last: it makes the run whole
+            for written in (*(path / "tokenizer").iterdir(), path / "tokenizer"):
+                sync(written)
+            data = {"fingerprint": data_fingerprint, "init_from": init_from}
+            write_text(path / "data.json", json.dumps(data) + "\n")
+            write_text(path / "config.json", config.to_json())  # last: it makes the run whole
         return cls(path)
 
     def _check_continues(self, config: Config, tokenizer: Tokenizer, fingerprint: str) -> None:
@@ -114,16 +169,11 @@ class RunDirectory:
                 f"{self.path} was trained on another corpus than the data directory's; "
                 "expected the data directory that the run began with"
             )
-        for section in ("model", "training"):
-            old, new = getattr(self.config, section), getattr(config, section)
-            for field in dataclasses.fields(old):
-                before, after = getattr(old, field.name), getattr(new, field.name)
-                shapes_schedule = field.name == "max_steps" and old.schedule in ("linear", "cosine")
-                if before != after and (field.name not in _FREE_TO_CHANGE or shapes_schedule):
-                    raise InputError(
-                        f"{self.path} holds a run with {section}.{field.name} {before}, not "
-                        f"{after}; expected the configuration it began with, or another --run_dir"
-                    )
+        if difference := _difference(self.config, config):
+            raise InputError(
+                f"{self.path} holds a run with {difference}; expected the configuration it began "
+                "with, or another --run_dir"
+            )
 
     def tokenizer(self) -> Tokenizer:
         """Returns the run's tokenizer."""
@@ -132,115 +182,217 @@ class RunDirectory:
     # Checkpoints.
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Returns the whole checkpoints, oldest first."""
+        """Returns the checkpoints, oldest first; each was whole when it got its name."""
         found = (self.path / "checkpoints").glob("step-" + "[0-9]" * 8)
         return sorted(Checkpoint(int(path.name.removeprefix("step-")), path) for path in found)
 
-    def save_checkpoint(
-        self, step: int, weights: Arrays, state: Arrays, metrics: Mapping[str, float]
-    ) -> None:
-        """Writes a checkpoint, and removes the oldest ones beyond `training.keep_checkpoints`."""
-        final = self.path / "checkpoints" / f"step-{step:08d}"
-        unfinished = self.path / "checkpoints" / f"unfinished-{step:08d}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        try:
-            unfinished.mkdir(parents=True)
-            _write_arrays(unfinished / "weights.npz", weights)
-            _write_arrays(unfinished / "state.npz", state)
-            _write_text(unfinished / "metrics.json", json.dumps(dict(metrics)) + "\n")
-            shutil.rmtree(final, ignore_errors=True)
-            os.replace(unfinished, final)
-            _sync(final.parent)
-        except OSError as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise InputError(
-                f"{final} could not be written ({error.strerror}); earlier checkpoints are whole"
-            ) from error
-        for old in self.checkpoints()[: -self.config.training.keep_checkpoints]:
-            if old.path.name != self.selected:
-                # Renamed first: a kill must not leave half of what is listed as whole.
-                doomed = old.path.with_name(f"unfinished-{old.step:08d}")
-                old.path.rename(doomed)
-                shutil.rmtree(doomed)
+    def best_checkpoints(self) -> list[Checkpoint]:
+        """Returns the checkpoints with the metric `training.best_metric`, best first.
 
-    def read_checkpoint(self, checkpoint: Checkpoint) -> tuple[Arrays, Arrays]:
-        """Returns a checkpoint's weights and training state.
+        That is the lowest `val_loss` or the highest `val_bleu`; of equals, the
+        older is the better.
+        """
+        by_loss = self.config.training.best_metric == "loss"
+        costs = {}
+        for checkpoint in self.checkpoints():
+            with contextlib.suppress(Damaged):
+                metrics = self.read_metrics(checkpoint)
+                value = metrics.get("val_loss" if by_loss else "val_bleu", math.nan)
+                if math.isfinite(value):
+                    costs[checkpoint] = value if by_loss else -value
+        return sorted(costs, key=lambda checkpoint: costs[checkpoint])
+
+    def save_checkpoint(
+        self,
+        step: int,
+        weights: Arrays,
+        state: Arrays,
+        metrics: Mapping[str, float],
+        ema: Arrays | None = None,
+    ) -> None:
+        """Writes a checkpoint, and removes those that are not to be kept.
+
+        What stays are the last `training.keep_checkpoints`, the best
+        `training.keep_best`, and what is selected.
+
+        Args:
+            step: batches taken so far.
+            weights: the model's weights.
+            state: all else that the next step depends on.
+            metrics: what is known of the weights.
+            ema: the weights' moving average.
+
+        Raises:
+            InputError: where it cannot be written; what was there is untouched.
+        """
+        path = self.path / "checkpoints" / f"step-{step:08d}"
+        facts = {
+            "step": step,
+            "seed": self.config.training.seed,
+            "data_fingerprint": self.data_fingerprint,
+            "config": dataclasses.asdict(self.config),
+            "metrics": dict(metrics),
+        }
+        arrays = {"weights": weights, "state": state}
+        if ema is not None:
+            arrays["ema"] = ema
+        try:
+            write_checkpoint(path, facts, arrays)
+        except OSError as error:
+            raise InputError(
+                f"{path} could not be written ({error.strerror}); earlier checkpoints are whole"
+            ) from error
+        with writing(path.parent):
+            self._remove_old_checkpoints()
+
+    def _remove_old_checkpoints(self) -> None:
+        training, selected = self.config.training, self.selected
+        checkpoints = self.checkpoints()
+        best = self.best_checkpoints()[: max(training.keep_best, selected == "best")]
+        kept = {*checkpoints[-training.keep_checkpoints :], *best}
+        for checkpoint in checkpoints:
+            if checkpoint not in kept and checkpoint.path.name != selected:
+                remove_checkpoint(checkpoint.path)
+
+    def restore(self) -> Restored | None:
+        """Returns the newest whole checkpoint, or None before the first one.
+
+        Newer ones that are damaged get another name, and a warning says why.
+
+        Raises:
+            InputError: where checkpoints are there and none is whole, or where the
+                newest whole one is of another run.
+        """
+        damaged: dict[Path, Damaged] = {}
+        for checkpoint in reversed(self.checkpoints()):
+            try:
+                facts, arrays = read_checkpoint(checkpoint.path)
+            except Damaged as error:
+                damaged[checkpoint.path] = error
+                continue
+            self._check_is_ours(checkpoint, facts)
+            for path, reason in damaged.items():
+                with writing(path):
+                    aside = set_aside(path)
+                log.warning(
+                    "%s; it is now %s, and step %d the last", reason, aside.name, checkpoint.step
+                )
+            return Restored(
+                checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]
+            )
+        if damaged:  # they keep their names: a run must not silently begin again
+            raise InputError(
+                f"{self.path / 'checkpoints'} has {len(damaged)} checkpoints, none of them whole: "
+                f"{next(iter(damaged.values()))}"
+            )
+        return None
+
+    def _check_is_ours(self, checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
+        if facts["step"] != checkpoint.step:
+            difference: str | None = f"step {facts['step']}"
+        elif facts["data_fingerprint"] != self.data_fingerprint:
+            difference = "another corpus"
+        else:
+            its_config = Config.from_json(json.dumps(facts["config"]), str(checkpoint.path))
+            difference = _difference(its_config, self.config)
+        if difference:
+            raise InputError(
+                f"{checkpoint.path} is of {difference}; expected a checkpoint of this run"
+            )
+
+    def read_weights(self, checkpoint: Checkpoint) -> Arrays:
+        """Returns a checkpoint's weights.
 
         Raises:
             InputError: where it is damaged.
         """
-        return (
-            _read_arrays(checkpoint.path / "weights.npz"),
-            _read_arrays(checkpoint.path / "state.npz"),
-        )
+        return read_arrays(checkpoint.path, "weights")
 
     def read_metrics(self, checkpoint: Checkpoint) -> dict[str, float]:
-        """Returns the metrics that a checkpoint was written with."""
-        return dict(_read_json(checkpoint.path / "metrics.json"))
-
-    def read_weights(self, checkpoint: Checkpoint) -> Arrays:
-        """Returns a checkpoint's weights."""
-        return _read_arrays(checkpoint.path / "weights.npz")
+        """Returns the metrics that a checkpoint was written with; raises as `read_weights`."""
+        return dict(read_facts(checkpoint.path)["metrics"])
 
     # Which weights are used.
 
     def save_average(self, name: str, weights: Arrays) -> None:
         """Writes averaged weights and selects them."""
-        with _writing(self.path / "averages"):
-            (self.path / "averages").mkdir(exist_ok=True)
-            _write_arrays(self.path / "averages" / f"{name}.npz", weights)
+        path = self.path / "averages" / name
+        with writing(path):
+            write_checkpoint(path, {"name": name}, {"weights": weights})
         self.select(name)
 
     def select(self, name: str) -> None:
         """Selects the weights that are evaluated, exported and translated with.
 
         Args:
-            name: "last" for the newest checkpoint, "step-00001000" for one of
-                them, or the name of an average.
+            name: "last" for the newest checkpoint, "ema" for its moving average,
+                "best" for what validated best (the moving average, where there is
+                one), "step-00001000" for a certain checkpoint, or the name of an
+                average. The first three mean what is there when they are read.
+
+        Raises:
+            InputError: where there is nothing of that name.
         """
-        self._weights_file(name)
-        with _writing(self.path / "selected.json"):
-            _write_text(self.path / "selected.json", json.dumps({"weights": name}) + "\n")
+        self._find(name)
+        with writing(self.path / "selected.json"):
+            write_text(self.path / "selected.json", json.dumps({"weights": name}) + "\n")
 
     @property
     def selected(self) -> str:
-        """Name of the selected weights; "last" unless something was selected."""
+        """Name of the selected weights; "ema" where the run keeps one, or "last", by default."""
         file = self.path / "selected.json"
-        return str(_read_json(file, "weights")) if file.exists() else "last"
+        if not file.exists():
+            return "ema" if self.config.training.ema_decay > 0 else "last"
+        with reading(file, "JSON"):
+            return str(json.loads(file.read_text(encoding="utf-8"))["weights"])
 
     def selected_weights(self) -> Arrays:
-        """Returns the selected weights.
+        """Returns the selected weights; raises as `named_weights`."""
+        return self.named_weights(self.selected)
+
+    def named_weights(self, name: str) -> Arrays:
+        """Returns the weights of a name that can be selected.
 
         Raises:
-            InputError: where there is no checkpoint yet, or a damaged one.
+            InputError: where there is nothing of that name, or it is damaged.
         """
-        return _read_arrays(self._weights_file(self.selected))
+        return read_arrays(*self._find(name))
 
-    def _weights_file(self, name: str) -> Path:
+    def _find(self, name: str) -> tuple[Path, str]:
+        """The directory and the set of arrays that the weights called `name` lie in."""
+        checkpoints = self.checkpoints()
+        if name in ("last", "best", "ema") and not checkpoints:
+            raise InputError(
+                f"{self.path} has no checkpoint yet; expected a run trained for at least "
+                f"training.checkpoint_steps ({self.config.training.checkpoint_steps}) steps"
+            )
         if name == "last":
-            checkpoints = self.checkpoints()
-            if not checkpoints:
-                raise InputError(
-                    f"{self.path} has no checkpoint yet; expected a run trained for at least "
-                    f"training.checkpoint_steps ({self.config.training.checkpoint_steps}) steps"
-                )
-            return checkpoints[-1].path / "weights.npz"
-        for file in (
-            self.path / "checkpoints" / name / "weights.npz",
-            self.path / "averages" / f"{name}.npz",
-        ):
-            if file.is_file():
-                return file
-        raise InputError(
-            f"{self.path} has no weights named {name!r}; expected last or a saved name"
-        )
+            return checkpoints[-1].path, "weights"
+        if name == "ema" and self._has_ema(checkpoints[-1]):
+            return checkpoints[-1].path, "ema"
+        if name == "best" and (best := self.best_checkpoints()):
+            return best[0].path, "ema" if self._has_ema(best[0]) else "weights"
+        averages = (self.path / "averages").glob("*")
+        for path in (*(checkpoint.path for checkpoint in checkpoints), *averages):
+            if path.name == name:
+                return path, "weights"
+        metric = self.config.training.best_metric
+        expected = {
+            "best": f"a checkpoint validated by {metric} (training.best_metric)",
+            "ema": "a run with training.ema_decay above 0",
+        }.get(name, "last, best, ema, or the name of a checkpoint or an average")
+        raise InputError(f"{self.path} has no weights named {name!r}; expected {expected}")
+
+    @staticmethod
+    def _has_ema(checkpoint: Checkpoint) -> bool:
+        return "ema.npz" in read_facts(checkpoint.path)["files"]
 
     # Metrics.
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""
         path = self.path / "metrics.jsonl"
-        with _writing(path), open(path, "a", encoding="utf-8") as file:
+        with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
 
     def trim_metrics(self, step: int) -> None:
@@ -249,76 +401,27 @@ class RunDirectory:
         if not file.exists():
             return
         kept = []
-        for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
             try:
                 if line.endswith("\n") and json.loads(line)["step"] <= step:
                     kept.append(line)
             except (ValueError, KeyError, TypeError):
                 continue
-        with _writing(file):
-            _write_text(file, "".join(kept))
+        with writing(file):
+            write_text(file, "".join(kept))
 
     @property
     def tensorboard_directory(self) -> Path:
         return self.path / "tensorboard"
 
 
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a missing permission into an error that names the place."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); expected room and permission; "
-            "the same command continues from the last checkpoint"
-        ) from error
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _read_json(path: Path, field: str | None = None) -> Any:
-    """Returns an object, or one field of it."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return dict(content) if field is None else content[field]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is damaged ({error!r}); expected the JSON that was written there"
-        ) from None
-
-
-def _write_arrays(path: Path, arrays: Arrays) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        # Through **: a name may hold "/", which makes folders inside the zip.
-        np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_arrays(path: Path) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except Exception as error:  # a damaged zip file raises a dozen kinds
-        raise InputError(
-            f"{path} cannot be read as weights ({error}); expected a whole checkpoint: "
-            "remove its folder to continue from the one before"
-        ) from None
+def _difference(old: Config, new: Config) -> str | None:
+    """Names the first field that must not differ between two parts of one run, but does."""
+    fixed_length = old.training.schedule in ("linear", "cosine")  # they fall towards the last step
+    for section in ("model", "training"):
+        before, after = getattr(old, section), getattr(new, section)
+        for name in (field.name for field in dataclasses.fields(before)):
+            free = name in _FREE_TO_CHANGE and not (name == "max_steps" and fixed_length)
+            if getattr(before, name) != getattr(after, name) and not free:
+                return f"{section}.{name} {getattr(before, name)}, not {getattr(after, name)}"
+    return None
