@@ -53,7 +53,30 @@ _PATHS: dict[str, str] = {
 _FIELDS: dict[str, tuple[str, str]] = {
     "max_steps": ("training.max_steps", "training steps in all"),
     "batch_tokens": ("training.batch_tokens", "target tokens of a batch, padding included"),
+    "accumulate_steps": ("training.accumulate_steps", "parts a batch is computed in, for memory"),
+    "optimizer": ("training.optimizer", "adam|adamw"),
+    "weight_decay": ("training.weight_decay", "that of adamw"),
+    "schedule": (
+        "training.schedule",
+        "learning rate by step: paper|inverse_sqrt|linear|cosine|constant",
+    ),
+    "learning_rate": ("training.learning_rate", "factor of the schedule paper, peak of others"),
+    "warmup_steps": ("training.warmup_steps", "steps in which the learning rate rises"),
+    "clip_norm": ("training.clip_norm", "largest global norm of the gradients; 0 does not clip"),
+    "freeze": ("training.freeze", "weights not to train, as in 'embedding/*,encoder/*'"),
+    "ema_decay": ("training.ema_decay", "moving average of the weights, as in 0.999; 0: none"),
+    "checkpoint_steps": ("training.checkpoint_steps", "steps from validation to validation"),
+    "keep_checkpoints": ("training.keep_checkpoints", "so many of the last checkpoints stay"),
+    "keep_best": ("training.keep_best", "so many of the best checkpoints stay besides"),
+    "best_metric": ("training.best_metric", "loss|bleu: what best means, of validation"),
+    "early_stopping": (
+        "training.early_stopping",
+        "end after so many validations without a better one; 0: never",
+    ),
+    "bleu_steps": ("training.bleu_steps", "steps from BLEU to BLEU of validation; 0: never"),
+    "bleu_sentences": ("training.bleu_sentences", "validation sentences for BLEU; 0: all"),
     "seed": ("training.seed", "seed of weights, batches and dropout"),
+    "deterministic": ("training.deterministic", "the same bits every time, slower on a GPU"),
     "mixed_precision": (
         "training.mixed_precision",
         "auto|float32|bfloat16|float16; auto takes what is fastest here",
@@ -63,6 +86,7 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "length_penalty": ("decoding.length_penalty", "exponent alpha of the length penalty"),
     "n_best": ("decoding.n_best", "translations of each sentence, best first"),
 }
+_SWITCHES = ("deterministic",)
 
 
 def define_path_flags(*names: str, required: bool = False) -> None:
@@ -74,12 +98,14 @@ def define_path_flags(*names: str, required: bool = False) -> None:
 def define_config_flags(*names: str) -> None:
     """Defines --set and the named shortcuts for fields of the configuration.
 
-    The names are "preset" and the keys of `_FIELDS`. The values stay strings:
-    `Config.updated` parses them, and says what it expected.
+    The names are "preset" and the keys of `_FIELDS`. The values stay strings, but
+    for those of switches: `Config.updated` parses them, and says what it expected.
     """
     for name in names:
         if name == "preset":
             flags.DEFINE_string("preset", None, "named configuration: tiny, small, base, big, ...")
+        elif name in _SWITCHES:
+            flags.DEFINE_boolean(name, None, _FIELDS[name][1])
         else:
             flags.DEFINE_string(name, None, _FIELDS[name][1])
     flags.DEFINE_multi_string(
@@ -123,6 +149,8 @@ def config_settings() -> dict[str, str]:
         value = FLAGS[name].value if name in FLAGS else None
         if value is None:
             continue
+        if name in _SWITCHES:
+            value = str(value).lower()
         if field in settings:
             raise InputError(
                 f"{field} is given twice, by --{name}={value} and by "

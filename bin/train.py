@@ -6,7 +6,7 @@ Example:
         --max_steps=2000 --set=training.label_smoothing=0.2
 
 The same command again continues where the run stopped. Ctrl-C stops after the
-current step and leaves a checkpoint. All visible GPUs are used, or the CPU.
+current step and leaves a checkpoint.
 """
 
 import command_line
@@ -17,8 +17,32 @@ FLAGS = flags.FLAGS
 
 command_line.define_path_flags("data_dir", "run_dir", required=True)
 command_line.define_config_flags(
-    "preset", "max_steps", "batch_tokens", "seed", "mixed_precision", "jit_compile"
+    "preset",
+    "max_steps",
+    "batch_tokens",
+    "accumulate_steps",
+    "optimizer",
+    "weight_decay",
+    "schedule",
+    "learning_rate",
+    "warmup_steps",
+    "clip_norm",
+    "freeze",
+    "ema_decay",
+    "checkpoint_steps",
+    "keep_checkpoints",
+    "keep_best",
+    "best_metric",
+    "early_stopping",
+    "bleu_steps",
+    "bleu_sentences",
+    "seed",
+    "deterministic",
+    "mixed_precision",
+    "jit_compile",
 )
+flags.DEFINE_string("init_from", None, "begin with the weights of RUN, or RUN:NAME (last, best...)")
+flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], "auto takes all GPUs, or the CPU")
 flags.DEFINE_integer("logical_cpus", None, "split the CPU into so many replicas")
 flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be continued")
 
@@ -32,6 +56,8 @@ def main(argv: list[str]) -> int:
         FLAGS.run_dir,
         FLAGS.preset,
         command_line.config_settings(),
+        init_from=FLAGS.init_from,
+        device=FLAGS.device,
         logical_cpus=FLAGS.logical_cpus,
         max_minutes=FLAGS.max_minutes,
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-import resource
-import time
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer.config import Config
+from keras_transformer import evaluation, inference, training_run
+from keras_transformer.config import Config, TrainingConfig
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -20,9 +20,11 @@ from keras_transformer.model import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.training.callbacks import Checkpoints, Progress, StopTraining
+from keras_transformer.training.callbacks import StopTraining
 from keras_transformer.training.platform import Platform, choose_platform, use_logical_cpus
 from keras_transformer.training.trainer import Trainer
+from keras_transformer.training.validation import EarlyStopping
+from keras_transformer.translator import Translator
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +32,16 @@ log = logging.getLogger(__name__)
 class Trained(NamedTuple):
     """How a call of `train` ended.
 
-    `metrics` are of the last checkpoint: the logs of its interval, `val_…`, and
-    what the whole run has cost: `training_seconds` (validation and compiling
-    included), `step_seconds` and real target `tokens` of the steps alone, and
-    `peak_memory_mb`.
+    `metrics` are of the last checkpoint: the logs of its interval, `val_…`, the
+    best validation so far, and what the whole run has cost: `training_seconds`
+    (validation and compiling included), `step_seconds` and real target `tokens`
+    of the steps alone, and `peak_memory_mb`.
     """
 
     step: int
     finished: bool  # False where it was interrupted or out of time
     interrupted: bool
+    stopped_early: str  # why training ended before its last step, or ""
     selected: str  # the weights that are evaluated and exported
     metrics: dict[str, float]
 
@@ -50,6 +53,8 @@ class Trained(NamedTuple):
         """Returns the result in a few words, for a person."""
         how = "finished" if self.finished else "stopped (the same command continues)"
         parts = [f"{how} at step {self.step}"]
+        if self.stopped_early:
+            parts = [f"stopped early at step {self.step}: {self.stopped_early}"]
         if self.metrics:
             parts += [
                 f"{self.metrics['training_seconds'] / 60:.1f} min of training",
@@ -66,6 +71,8 @@ def train(
     preset_name: str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
+    init_from: str | None = None,
+    device: str = "auto",
     logical_cpus: int | None = None,
     max_minutes: float | None = None,
 ) -> Trained:
@@ -76,47 +83,71 @@ def train(
         run_dir: a new directory, or that of the same run, which is continued.
         preset_name: the configuration to begin with; by default the run's own, or "base".
         settings: what differs from it, as in `{"training.max_steps": 1000}`.
+        init_from: another run, with whose selected weights a new run begins, or
+            `RUN:NAME` for others of its weights.
+        device: "cpu", "gpu", or "auto" for GPUs where there are any.
         logical_cpus: split the CPU into so many replicas.
         max_minutes: stop after so much time in this call, to be continued.
 
     Raises:
-        InputError: for data, settings or a run directory that do not fit together.
+        InputError: for data, settings or a run directory that do not fit together,
+            and where too many gradients were not finite.
     """
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
     if logical_cpus is not None:
         use_logical_cpus(logical_cpus)
-    data_dir = Path(data_dir)
-    tokenizer = Tokenizer.load(data_dir)
-    store, valid_store = TokenStore(data_dir / "train"), TokenStore(data_dir / "valid")
-    config = _configure(run_dir, preset_name, dict(settings or {}), tokenizer)
-    batches, valid_batches = (
-        Batches(
-            each,
-            # Validation sentences may be longer than any that was trained on.
-            max(config.training.batch_tokens, int(each.target_lengths.max(initial=0)))
-            if each is valid_store
-            else config.training.batch_tokens,
-            config.training.seed,
-            tokenizer.pad_id,
-            tokenizer.start_id,
-            shuffle=each is store,
-        )
-        for each in (store, valid_store)
+    data = _Data.open(data_dir)
+    config = _configure(run_dir, preset_name, dict(settings or {}), data.tokenizer)
+    batches, valid_batches = data.batches(config.training)
+    platform = choose_platform(config.training, len(batches.shapes), device)
+    trainer = _make_trainer(config, platform)
+    if init_from := _where_to_begin(run_dir, init_from):
+        training_run.begin_from(init_from, trainer, data.tokenizer)
+    # Not before: a mistake found until here leaves no run directory behind.
+    run = RunDirectory.create(
+        run_dir, config, data.tokenizer, data.train.fingerprint, init_from=init_from
     )
-    platform = choose_platform(config.training, len(batches.shapes))
-    _check_replicas(platform)
-    run = RunDirectory.create(run_dir, config, tokenizer, store.fingerprint)
-
-    keras.utils.set_random_seed(config.training.seed)
-    with platform.strategy.scope():
-        transformer = Transformer(config.model, dtype=platform.policy())
-        trainer = Trainer(transformer, config.training, platform.jit_compile)
-    metrics = _restore(run, trainer)
+    _copy_report(data.directory, run)
+    metrics = training_run.restore(run, trainer)
     run.trim_metrics(trainer.step)
-    first_step = trainer.step
-    _introduce(platform, config, batches, first_step)
-    return _fit(trainer, run, batches, valid_batches, metrics, max_minutes)
+    stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
+    early_stopping = EarlyStopping(config.training, metrics)
+    _introduce(platform, trainer, config, batches, early_stopping)
+    if trainer.step < config.training.max_steps and not early_stopping.stopped:
+        bleu = _ValidationBleu(trainer, run, data.valid) if config.training.bleu_steps else None
+        metrics = training_run.fit(
+            trainer, run, batches, valid_batches, metrics, stop, early_stopping, bleu
+        )
+    return _finish(trainer, run, metrics, stop, early_stopping)
+
+
+class _Data(NamedTuple):
+    """Prepared data, and the batches of it."""
+
+    directory: Path
+    tokenizer: Tokenizer
+    train: TokenStore
+    valid: TokenStore
+
+    @classmethod
+    def open(cls, directory: str | Path) -> _Data:
+        directory = Path(directory)
+        tokenizer = Tokenizer.load(directory)
+        train, valid = TokenStore(directory / "train"), TokenStore(directory / "valid")
+        return cls(directory, tokenizer, train, valid)
+
+    def batches(self, config: TrainingConfig) -> tuple[Batches, Batches]:
+        """Returns those to train and those to validate on."""
+        # Validation sentences may be longer than any that was trained on.
+        longest = int(self.valid.target_lengths.max(initial=0))
+        ids = (self.tokenizer.pad_id, self.tokenizer.start_id)
+        return (
+            Batches(self.train, config.batch_tokens, config.seed, *ids),
+            Batches(
+                self.valid, max(config.batch_tokens, longest), config.seed, *ids, shuffle=False
+            ),
+        )
 
 
 def _configure(
@@ -143,104 +174,120 @@ def _configure(
     )
 
 
-def _check_replicas(platform: Platform) -> None:
-    replicas = platform.strategy.num_replicas_in_sync
-    if 8 % replicas:
+def _make_trainer(config: Config, platform: Platform) -> Trainer:
+    keras.utils.set_random_seed(config.training.seed)
+    with platform.strategy.scope():
+        transformer = Transformer(config.model, dtype=platform.policy())
+        return Trainer(transformer, config.training, platform.jit_compile)
+
+
+def _where_to_begin(run_dir: str | Path, init_from: str | None) -> str | None:
+    """Returns what a run that has no checkpoint yet begins from, if anything."""
+    if not RunDirectory.is_run(run_dir):
+        return init_from
+    run = RunDirectory(run_dir)
+    if init_from is not None and init_from != run.init_from:
         raise InputError(
-            f"{replicas} replicas cannot share batches whose rows are multiples of 8; "
-            "expected 1, 2, 4 or 8 devices"
+            f"{run_dir} began from {run.init_from or 'random weights'}, not from {init_from}; "
+            "expected another --run_dir for another beginning"
         )
+    return None if run.checkpoints() else run.init_from
 
 
-def _restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
-    """Puts the newest checkpoint into the trainer, and returns its metrics."""
-    checkpoints = run.checkpoints()
-    if not checkpoints:
-        return {}
-    weights, state = run.read_checkpoint(checkpoints[-1])
-    trainer.transformer.assign_weights(weights)
-    own = trainer.state_by_path()
-    if own.keys() != state.keys():
+def _copy_report(data_dir: Path, run: RunDirectory) -> None:
+    """Keeps what `prepare` said of the data beside what is trained on it."""
+    try:
+        shutil.copyfile(data_dir / "report.json", run.path / "data_report.json")
+    except OSError as error:
         raise InputError(
-            f"{checkpoints[-1].path} was written in another precision or by another optimizer; "
-            "expected the machine and the flags that the run began with"
-        )
-    for path, variable in own.items():
-        variable.assign(state[path])
-    return run.read_metrics(checkpoints[-1])
+            f"{data_dir / 'report.json'} cannot be copied to {run.path} ({error.strerror})"
+        ) from error
 
 
-def _introduce(platform: Platform, config: Config, batches: Batches, first_step: int) -> None:
+def _introduce(
+    platform: Platform,
+    trainer: Trainer,
+    config: Config,
+    batches: Batches,
+    early_stopping: EarlyStopping,
+) -> None:
+    """Says where, how and what is trained, before the first step."""
+    training = config.training
     for reason in platform.reasons:
         log.info(reason)
-    log.info("parameters: %s", f"{config.model.num_parameters():,}")
+    total = config.model.num_parameters()
+    trained = sum(math.prod(weight.shape) for weight in trainer.trained_by_path().values())
+    frozen = f", {trained:,} of them trained (training.freeze)" if trained < total else ""
+    log.info("parameters: %s%s", f"{total:,}", frozen)
+    parts = training.accumulate_steps
     log.info(
-        "batches: about %s target tokens, %d shapes, %.1f %% padding, %d steps a pass",
-        f"{config.training.batch_tokens:,}",
+        "batches: about %s target tokens%s, %d shapes, %.1f %% padding, %d steps a pass",
+        f"{training.batch_tokens:,}",
+        f", in {parts} parts one after the other" if parts > 1 else "",
         len(batches.shapes),
         100 * batches.padding_share,
         batches.steps_per_epoch,
     )
-    steps = config.training.max_steps
-    passes = steps / batches.steps_per_epoch
-    begin = f"continuing at step {first_step}" if first_step else "starting"
-    log.info("%s, up to step %d (%.1f passes over the corpus)", begin, steps, passes)
-
-
-def _fit(
-    trainer: Trainer,
-    run: RunDirectory,
-    batches: Batches,
-    valid_batches: Batches,
-    metrics: dict[str, float],
-    max_minutes: float | None,
-) -> Trained:
-    config = run.config.training
-    first_step = trainer.step
-    started = time.monotonic()
-    progress = Progress(
-        first_step, config.max_steps, config.log_steps, run.append_metrics,
-        run.tensorboard_directory,
-    )  # fmt: skip
-    stop = StopTraining(first_step, config.max_steps, max_minutes)
-    before = dict(metrics)
-
-    def save(step: int, logs: Mapping[str, float]) -> None:
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        costs = {  # of the whole run, however often it was continued
-            "training_seconds": time.monotonic() - started + before.get("training_seconds", 0.0),
-            "step_seconds": progress.seconds + before.get("step_seconds", 0.0),
-            "tokens": progress.tokens + before.get("tokens", 0.0),
-            "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
-        }
-        metrics.update({**logs, **costs})
-        weights = trainer.transformer.weights_by_path()
-        run.save_checkpoint(
-            step,
-            {path: keras.ops.convert_to_numpy(v) for path, v in weights.items()},
-            {path: keras.ops.convert_to_numpy(v) for path, v in trainer.state_by_path().items()},
-            metrics,
+    passes = training.max_steps / batches.steps_per_epoch
+    begin = f"continuing at step {trainer.step}" if trainer.step else "starting"
+    if early_stopping.stopped:
+        log.info(
+            "stopped early at step %d, and not continued: %s; expected a training.early_stopping "
+            "of more, or 0, to continue", trainer.step, early_stopping.reason(),
+        )  # fmt: skip
+    else:
+        log.info(
+            "%s, up to step %d (%.1f passes over the corpus)", begin, training.max_steps, passes
         )
 
-    if first_step < config.max_steps:
-        intervals = math.ceil((config.max_steps - first_step) / config.checkpoint_steps)
-        try:
-            trainer.fit(
-                batches.dataset(first_step),
-                epochs=intervals,
-                steps_per_epoch=config.checkpoint_steps,
-                validation_data=valid_batches.dataset(0, valid_batches.steps_per_epoch),
-                callbacks=[stop, progress, Checkpoints(save)],
-                shuffle=False,
-                verbose=0,
-            )
-        finally:
-            stop.restore_signals()
-    step = trainer.step
+
+class _ValidationBleu:
+    """BLEU of validation sentences by the weights that would be exported now.
+
+    One translator in float32, outside of the training strategy, as after an
+    export; the trainer's weights are put into it before each score.
+    """
+
+    def __init__(self, trainer: Trainer, run: RunDirectory, store: TokenStore):
+        self._trainer = trainer
+        self._transformer = Transformer(run.config.model, dtype="float32")
+        self._transformer.build()
+        decoding = run.config.decoding
+        translator = Translator(self._transformer, run.tokenizer(), decoding)
+        self._model = inference.Model(
+            str(run.path), decoding.n_best, translator.translate, translator.lengths, translator
+        )
+        count = run.config.training.bleu_sentences or len(store)
+        self._sources, self._references = store.source_text()[:count], store.target_text()[:count]
+        signature = evaluation.evaluate(self._references[:1], self._references[:1]).signature
+        log.info(
+            "validation BLEU: %d sentences, beam %d, %s",
+            len(self._sources), decoding.beam_size, signature,
+        )  # fmt: skip
+
+    def __call__(self) -> float:
+        weights = self._trainer.ema_by_path() or self._trainer.transformer.weights_by_path()
+        self._transformer.assign_weights(training_run.arrays(weights))
+        return inference.evaluate(self._model, self._sources, self._references).scores.bleu
+
+
+def _finish(
+    trainer: Trainer,
+    run: RunDirectory,
+    metrics: dict[str, float],
+    stop: StopTraining,
+    early_stopping: EarlyStopping,
+) -> Trained:
+    """Writes the report of the run, and returns how it ended."""
+    from keras_transformer.report import write_report  # late: drawing takes a second to load
+
+    write_report(run)
+    stopped_early = early_stopping.reason() if early_stopping.stopped else ""
     return Trained(
-        step=step,
-        finished=step >= config.max_steps,
+        step=trainer.step,
+        finished=trainer.step >= run.config.training.max_steps or bool(stopped_early),
         interrupted=stop.interrupted,
+        stopped_early=stopped_early,
         selected=run.selected,
         metrics=metrics,
     )

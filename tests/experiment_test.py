@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import experiment
+from keras_transformer import experiment, inference
+from keras_transformer.checkpoints import Arrays
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.run_directory import Restored, RunDirectory
 from keras_transformer.training.platform import Platform, choose_platform
+from keras_transformer.training.trainer import Trainer
 
 SETTINGS: dict[str, Any] = {
     "model.num_encoder_layers": 1,
@@ -28,6 +31,7 @@ SETTINGS: dict[str, Any] = {
     "model.num_heads": 2,
     "training.batch_tokens": 128,
     "training.warmup_steps": 4,
+    "training.ema_decay": 0.9,
     "training.checkpoint_steps": 3,
     "training.log_steps": 2,
     "training.mixed_precision": "float32",
@@ -66,8 +70,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_replica() -> Iterator[None]:
     """Takes one of the test process's two logical CPUs, which halves the time to trace."""
 
-    def choose(config: Any, num_shapes: int) -> Platform:
-        return choose_platform(config, num_shapes)._replace(
+    def choose(config: Any, num_shapes: int, device: str) -> Platform:
+        return choose_platform(config, num_shapes, device)._replace(
             strategy=tf.distribute.MirroredStrategy(["CPU:0"])
         )
 
@@ -97,21 +101,37 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def last(run: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    directory = RunDirectory(run)
-    return directory.read_checkpoint(directory.checkpoints()[-1])
+def last(run: Path) -> Restored:
+    restored = RunDirectory(run).restore()
+    assert restored is not None
+    return restored
+
+
+def steps(run: Path) -> list[int]:
+    return [checkpoint.step for checkpoint in RunDirectory(run).checkpoints()]
+
+
+def validate_as(patch: pytest.MonkeyPatch, losses: list[float]) -> None:
+    """Lets validations find these losses, one after the other."""
+    left = iter(losses)
+
+    def evaluate(*_: Any, **__: Any) -> dict[str, float]:
+        return {"loss": next(left), "perplexity": 2.0, "accuracy": 0.5}
+
+    patch.setattr(Trainer, "evaluate", evaluate)
 
 
 def test_a_run_holds_all_that_it_takes_to_go_on(finished: Path, data: Path) -> None:
     run = RunDirectory(finished)
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [3, 6]
+    assert steps(finished) == [3, 6]
     assert run.config.model.source_vocab_size == run.tokenizer().source_vocab_size
     lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == [2, 3, 4, 6]
     assert [line["step"] for line in lines if "val_loss" in line] == [3, 6]
     assert list((finished / "tensorboard").glob("events.*"))
-    weights, state = last(finished)
-    assert int(state["adam/iteration"]) == 6
+    assert (finished / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (finished / "data_report.json").read_bytes() == (data / "report.json").read_bytes()
+    weights = last(finished).weights
     assert sum(array.size for array in weights.values()) == run.config.model.num_parameters()
 
 
@@ -122,13 +142,13 @@ def test_a_resumed_run_has_the_bits_of_one_never_stopped(
     assert train(data, run, training__max_steps=3).step == 3
     resumed = train(data, run)
     assert (resumed.step, resumed.finished) == (6, True)
-    for found, expected in zip(last(run), last(finished), strict=True):
-        assert found.keys() == expected.keys()
+    for kind in ("weights", "state", "ema"):
+        found, expected = getattr(last(run), kind), getattr(last(finished), kind)
+        assert found.keys() == expected.keys() and found
         for path, array in expected.items():
             np.testing.assert_array_equal(found[path], array, err_msg=path)
-    weights = RunDirectory(run)
-    first = weights.read_weights(weights.checkpoints()[0])
-    assert any((first[path] != array).any() for path, array in last(run)[0].items())
+    first = RunDirectory(run).read_weights(RunDirectory(run).checkpoints()[0])
+    assert any((first[path] != array).any() for path, array in last(run).weights.items())
 
 
 def test_a_finished_run_is_left_as_it_is(copy: Path, data: Path) -> None:
@@ -142,18 +162,165 @@ def test_a_finished_run_is_left_as_it_is(copy: Path, data: Path) -> None:
     assert {path: path.read_bytes() for path in copy.rglob("*.npz")} == before
 
 
-def test_time_ends_a_run_that_can_be_continued(copy: Path, data: Path) -> None:
-    settings = {**SETTINGS, "training.max_steps": 100}
+def test_time_ends_a_run_that_is_continued_to_where_its_interval_ends(
+    copy: Path, data: Path
+) -> None:
+    settings = {**SETTINGS, "training.max_steps": 11}
     trained = experiment.train(data, copy, None, settings, max_minutes=1e-9)
     assert (trained.step, trained.finished, trained.interrupted) == (7, False, False)
     assert "stopped (the same command continues) at step 7" in trained.summary(copy)
-    assert RunDirectory(copy).checkpoints()[-1].step == 7
+    assert steps(copy) == [3, 6, 7]
+    assert train(data, copy, training__max_steps=11).finished
+    assert steps(copy) == [3, 6, 7, 9, 11]
 
 
 def test_the_runs_own_configuration_is_the_default(copy: Path, data: Path) -> None:
     trained = experiment.train(data, copy, settings={"training.max_steps": 7})
     assert trained.step == 7
     assert RunDirectory(copy).config.model.d_model == 16
+
+
+def test_what_it_says_first(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    train(
+        data, tmp_path / "run", training__max_steps=1, training__accumulate_steps=2,
+        training__freeze="encoder/*", training__early_stopping=1,
+    )  # fmt: skip
+    said = caplog.text
+    config = RunDirectory(tmp_path / "run").config
+    total = config.model.num_parameters()
+    encoder = sum(w.size for p, w in last(tmp_path / "run").weights.items() if p[:7] == "encoder")
+    assert 0 < encoder < total
+    assert f"parameters: {total:,}, {total - encoder:,} of them trained (training.freeze)" in said
+    assert "batches: about 128 target tokens, in 2 parts one after the other, " in said
+    assert "precision: float32 (as configured)" in said and "XLA: off (as configured)" in said
+    assert "starting, up to step 1 (0." in said and " passes over the corpus)" in said
+
+
+class TestBleu:
+    def test_is_that_of_the_exported_weights(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        caplog.set_level("INFO")
+        translated: list[list[list[inference.Translation]]] = []
+        evaluate, translate_lines = inference.evaluate, inference.translate_lines
+
+        def remember(*arguments: Any) -> Any:
+            translated.append(translate_lines(*arguments))
+            return translated[-1]
+
+        def score(*arguments: Any) -> inference.Evaluation:
+            evaluation = evaluate(*arguments)  # of this model no other BLEU than 0
+            scores = dataclasses.replace(evaluation.scores, bleu=12.5)
+            return evaluation._replace(scores=scores)
+
+        monkeypatch.setattr(inference, "translate_lines", remember)
+        monkeypatch.setattr(inference, "evaluate", score)
+        run = tmp_path / "run"
+        trained = train(
+            data, run, training__bleu_steps=4, training__bleu_sentences=3,
+            decoding__beam_size=2, decoding__max_extra_tokens=5,
+        )  # fmt: skip
+        [scored] = translated  # after step 6, the first end of an interval after 4
+        sources = TokenStore(data / "valid").source_text()[:3]
+        assert RunDirectory(run).selected == "ema"
+        assert translate_lines(inference.load_model(run), sources) == scored
+        RunDirectory(run).select("last")
+        assert translate_lines(inference.load_model(run), sources) != scored
+
+        assert trained.metrics["val_bleu"] == 12.5
+        first, second = (RunDirectory(run).read_metrics(c) for c in RunDirectory(run).checkpoints())
+        assert "val_bleu" not in first and second["val_bleu"] == 12.5
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if "val_bleu" in line] == [6]
+        assert caplog.text.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in caplog.text
+
+
+class TestEarlyStopping:
+    def test_ends_a_run_that_counts_as_finished(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        caplog.set_level("INFO")
+        run = tmp_path / "run"
+        settings: dict[str, Any] = {
+            "training__max_steps": 5, "training__checkpoint_steps": 1,
+            "training__early_stopping": 2, "training__keep_checkpoints": 2,
+        }  # fmt: skip
+        validate_as(monkeypatch, [3.0, 2.0, 2.5, 2.2])
+        trained = train(data, run, **settings)
+        assert (trained.step, trained.finished, trained.interrupted) == (4, True, False)
+        assert trained.summary(run).startswith(
+            "stopped early at step 4: no better val_loss in the last 2 validations; "
+            "best 2 at step 2, "
+        )
+        assert steps(run) == [2, 3, 4]  # the best stays
+
+        again = train(data, run, **settings)  # or the losses would not be enough
+        assert (again.step, again.finished) == (4, True)
+        assert again.stopped_early == trained.stopped_early
+        assert "stopped early at step 4, and not continued: no better val_loss" in caplog.text
+
+        validate_as(monkeypatch, [1.9])
+        more = train(data, run, **{**settings, "training__early_stopping": 3})
+        assert (more.step, more.finished, more.stopped_early) == (5, True, "")
+        assert more.metrics["best_step"] == 5
+
+
+class TestInitFrom:
+    def begin(self, data: Path, run: Path, init_from: Path | str, **changes: Any) -> Path:
+        settings = {**SETTINGS, "training.max_steps": 1, "training.learning_rate": 1e-9, **changes}
+        experiment.train(data, run, None, settings, init_from=str(init_from))
+        return run
+
+    def assert_close(self, run: Path, weights: Arrays) -> None:
+        restored = last(run)
+        assert restored.ema is not None
+        for path, array in weights.items():
+            np.testing.assert_allclose(restored.weights[path], array, atol=1e-7, err_msg=path)
+            np.testing.assert_allclose(restored.ema[path], array, atol=1e-7, err_msg=path)
+
+    def test_begins_with_the_selected_weights(
+        self, data: Path, tmp_path: Path, finished: Path
+    ) -> None:
+        run = self.begin(data, tmp_path / "run", finished)
+        assert RunDirectory(finished).selected == "ema"
+        self.assert_close(run, RunDirectory(finished).selected_weights())
+        assert RunDirectory(run).init_from == str(finished)
+        # Once it has a checkpoint it goes on from that, whatever has become of its beginning.
+        continued = train(data, run, training__max_steps=2, training__learning_rate=1e-9)
+        assert continued.step == 2
+        with pytest.raises(InputError, match=r"run began from .*, not from elsewhere; expected"):
+            self.begin(data, run, "elsewhere")
+
+    def test_or_with_others(self, data: Path, tmp_path: Path, finished: Path) -> None:
+        run = self.begin(data, tmp_path / "run", f"{finished}:step-00000003")
+        first = RunDirectory(finished).checkpoints()[0]
+        self.assert_close(run, RunDirectory(finished).read_weights(first))
+
+    def test_a_run_killed_before_its_first_checkpoint_begins_there_again(
+        self, data: Path, tmp_path: Path, finished: Path
+    ) -> None:
+        run = self.begin(data, tmp_path / "run", finished)
+        shutil.rmtree(RunDirectory(run).checkpoints()[0].path)
+        experiment.train(data, run)
+        self.assert_close(run, RunDirectory(finished).selected_weights())
+
+    def test_mistakes_leave_nothing_behind(
+        self, data: Path, tmp_path: Path, finished: Path
+    ) -> None:
+        other = prepared(tmp_path / "corpus", plural="zz")
+        for directory, init_from, changes, message in (
+            (data, tmp_path / "none", {}, "none is not there; expected what bin/train.py"),
+            (data, tmp_path / "none:last", {}, "none is not there; expected what bin/train.py"),
+            (data, f"{finished}:mean", {}, "no weights named 'mean'; expected last"),
+            (data, finished, {"model.d_ff": 64}, "cannot begin from .* of another model: "),
+            (other, finished, {}, "has another vocabulary .* --vocab_from=.*/run/tokenizer"),
+        ):  # fmt: skip
+            with pytest.raises(InputError, match=message):
+                self.begin(directory, tmp_path / "run", init_from, **changes)
+            assert not (tmp_path / "run").exists()
 
 
 class TestRefusals:
@@ -180,16 +347,32 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"training.seed 1, not 2; expected the configuration"):
             train(data, copy, training__seed=2)
 
-    def test_a_damaged_checkpoint(self, copy: Path, data: Path) -> None:
+    def test_gradients_that_are_not_finite(self, copy: Path, data: Path) -> None:
+        restored = last(copy)
+        broken = {path: np.full_like(array, np.nan) for path, array in restored.weights.items()}
+        RunDirectory(copy).save_checkpoint(6, broken, restored.state, restored.metrics, broken)
+        with pytest.raises(
+            InputError,
+            match=r"gradients of 4 steps in a row, from step 7 to 10, were not finite; the last "
+            r"good checkpoint is .*/checkpoints/step-00000006; expected a lower training.learning",
+        ):
+            train(data, copy, training__max_steps=20, training__max_skipped_steps=4)
+        assert steps(copy) == [3, 6, 9]  # 9, after 3 in a row, has no finite loss
+
+    def test_a_damaged_checkpoint_is_left_out(
+        self, copy: Path, data: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         file = RunDirectory(copy).checkpoints()[-1].path / "weights.npz"
         file.write_bytes(file.read_bytes()[:-100])
-        with pytest.raises(InputError, match=r"step-00000006/weights.npz cannot be read"):
-            train(data, copy)
+        caplog.set_level("INFO")
+        assert train(data, copy).finished
+        assert "continuing at step 3, up to step 6" in caplog.text
+        assert "step-00000006/weights.npz cannot be read" in caplog.text
 
     def test_state_of_another_precision(self, copy: Path, data: Path) -> None:
-        file = RunDirectory(copy).checkpoints()[-1].path / "state.npz"
-        with np.load(file) as state:
-            np.savez(file, **state, loss_scale=np.float32(8))
+        restored = last(copy)
+        state = {**restored.state, "loss_scale": np.float32(8)}
+        RunDirectory(copy).save_checkpoint(7, restored.weights, state, {}, restored.ema)
         with pytest.raises(InputError, match="written in another precision"):
             train(data, copy)
 
@@ -210,18 +393,6 @@ class TestRefusals:
             train(tmp_path / "nowhere", tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
-    @pytest.mark.parametrize("replicas", [3, 6, 16])
-    def test_devices_that_cannot_share_a_batch(
-        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
-    ) -> None:
-        strategy: Any = SimpleNamespace(num_replicas_in_sync=replicas)
-        monkeypatch.setattr(
-            experiment, "choose_platform", lambda *_: Platform(strategy, "float32", False, ())
-        )
-        with pytest.raises(InputError, match=f"{replicas} replicas cannot share .* 1, 2, 4 or 8"):
-            train(data, tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-
 
 def test_separate_vocabularies_tie_the_targets_embeddings(tmp_path: Path) -> None:
     data = prepared(tmp_path / "corpus", separate_vocabularies=True)
@@ -229,6 +400,6 @@ def test_separate_vocabularies_tie_the_targets_embeddings(tmp_path: Path) -> Non
     assert trained.finished and np.isfinite(trained.metrics["val_loss"])
     config = RunDirectory(tmp_path / "run").config.model
     assert config.tie_embeddings == "target"
-    weights, _ = last(tmp_path / "run")
+    weights = last(tmp_path / "run").weights
     assert weights["source_embedding/embeddings"].shape == (config.source_vocab_size, 16)
     assert weights["target_embedding/embeddings"].shape == (config.target_vocab_size, 16)

@@ -84,7 +84,9 @@ def loss_and_gradients(
     scaled_slices = _sliced(tf.cast(scaled, features.dtype))
     count = tf.shape(y_slices)[0]
 
-    def one_slice(i: Any, label_logits: Any, likelihoods: Any, by_features: Any, by_kernel: Any):
+    def one_slice(
+        i: Any, label_logits: Any, likelihoods: Any, by_features: Any, by_kernel: Any
+    ) -> Any:
         x = x_slices[i]
         places = tf.stack([tf.range(SLICE_ROWS), y_slices[i]], axis=1)
         logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)

@@ -111,6 +111,10 @@ class Trainer(keras.Model):
         """How many batch shapes XLA has compiled so far in this process, 0 without XLA."""
         return len(self._shapes_seen) if self._jit_compile else 0
 
+    def trained_by_path(self) -> dict[str, keras.Variable]:
+        """The weights that steps move, by path: all but the frozen ones."""
+        return dict(self._trained)
+
     def state_by_path(self) -> dict[str, keras.Variable]:
         """All that the next step depends on besides the weights and their averages."""
         counters = self._counters.values()

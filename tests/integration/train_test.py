@@ -36,7 +36,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(ROOT / "bin" / "train.py"), *arguments],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
 
 
@@ -45,24 +45,30 @@ COMMAND = (
     "--batch_tokens=128", "--seed=3", "--mixed_precision=float32", "--jit_compile=false",
     "--logical_cpus=2", "--set=model.num_encoder_layers=1", "--set=model.num_decoder_layers=1",
     "--set=model.d_model=16", "--set=model.d_ff=32", "--set=training.log_steps=1",
-    "--set=training.warmup_steps=20", "--set=training.learning_rate=2",
+    "--warmup_steps=20", "--learning_rate=2", "--ema_decay=0.5", "--nodeterministic",
+    "--keep_checkpoints=9",
 )  # fmt: skip
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(folder: Path) -> None:
+def interrupt(folder: Path, number: int, after_step: int) -> str:
+    """Sends a signal when a step has been told of, and returns what was said before."""
     process = start(folder, *COMMAND)
     assert process.stderr is not None
     said = []
     for line in process.stderr:
         said.append(line)
-        if line.startswith("step 4 of"):
-            process.send_signal(signal.SIGINT)
+        if line.startswith(f"step {after_step} of"):
+            process.send_signal(number)
             break
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, "".join(said) + err
     assert "stopping after this step, with a checkpoint" in err and "Traceback" not in err
     assert out.startswith("stopped (the same command continues) at step ")
-    introduction = "".join(said)
+    return "".join(said)
+
+
+def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Path) -> None:
+    introduction = interrupt(folder, signal.SIGINT, 4)
     assert "devices: 2 CPU devices, one replica each" in introduction
     assert "precision: float32 (as configured)" in introduction
     assert f"starting, up to step {MAX_STEPS}" in introduction
@@ -70,34 +76,45 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_continues(folder: Path)
     [stopped] = run.checkpoints()
     assert 4 <= stopped.step < MAX_STEPS
     first_loss = run.read_metrics(stopped)["val_loss"]
+    interrupt(folder, signal.SIGTERM, stopped.step + 2)
+    assert run.checkpoints()[0] == stopped
+    stopped = run.checkpoints()[1]
+    assert stopped.step < MAX_STEPS
 
     process = start(folder, *COMMAND)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert f"continuing at step {stopped.step}, up to step {MAX_STEPS}" in err
     assert out.startswith(f"finished at step {MAX_STEPS}, ") and out.count("\n") == 1
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [stopped.step, MAX_STEPS]
+    steps = [checkpoint.step for checkpoint in run.checkpoints()]
+    assert steps[1:] == [stopped.step, MAX_STEPS]
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
-    steps = [line["step"] for line in lines if "loss" in line]
-    assert steps == list(range(1, MAX_STEPS + 1))
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, MAX_STEPS + 1))
     validation = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}
-    assert validation.keys() == {stopped.step, MAX_STEPS}
+    assert list(validation) == steps
     assert validation[MAX_STEPS] < first_loss - 0.5
-    assert len(list((folder / "run" / "tensorboard").glob("events.out.tfevents.*"))) == 2
+    assert len(list((folder / "run" / "tensorboard").glob("events.out.tfevents.*"))) == 3
+    assert run.config.training.deterministic is False and run.selected == "ema"
 
 
 @pytest.mark.parametrize(
-    "data_dir, run_dir, preset, message",
+    "flags, message",
     [
-        ("nowhere", "new", "tiny", "nowhere"),
-        ("data", "data", "tiny", "data exists and is no run directory; expected a new"),
+        ({"data_dir": "nowhere"}, "nowhere"),
+        ({"run_dir": "data"}, "data exists and is no run directory; expected a new"),
+        ({"init_from": "nowhere"}, "nowhere is not there; expected what bin/train.py"),
+        ({"device": "gpu"}, "GPU"),
+        ({"best_metric": "bleu"}, "best_metric is bleu, but training.bleu_steps is 0"),
+        ({"freeze": "encoders/*"}, "training.freeze names 'encoders/*', which matches no weight"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    folder: Path, data_dir: str, run_dir: str, preset: str, message: str
-) -> None:
-    process = start(folder, f"--data_dir={data_dir}", f"--run_dir={run_dir}", f"--preset={preset}")
-    out, err = process.communicate(timeout=120)
+def test_a_mistake_is_one_sentence(folder: Path, flags: dict[str, str], message: str) -> None:
+    given = {"data_dir": "data", "run_dir": "new", "preset": "tiny", **flags}
+    process = start(folder, *(f"--{name}={value}" for name, value in given.items()))
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert (process.returncode, out) == (1, "")
     assert "Traceback" not in err
     # TensorFlow may say before it that there is no GPU.

@@ -1,0 +1,67 @@
+"""A real `fit` of a tiny model in intervals, as callbacks see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_transformer.training.callbacks import CallbackList, Checkpoints
+from keras_transformer.training.trainer import Trainer
+from tests.training.tiny_model import batches, dataset
+
+
+class Recorded:
+    """What `save` of `Checkpoints` was called with."""
+
+    def __init__(self) -> None:
+        self.saved: list[tuple[int, dict[str, float]]] = []
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.saved.append((step, dict(metrics)))
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for step, _ in self.saved]
+
+
+class At(keras.callbacks.Callback):
+    """Does something at the end of a step."""
+
+    def __init__(self, step: int, action: Callable[[], None]):
+        super().__init__()
+        self.step, self.action = step, action
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.model.step == self.step:
+            self.action()
+
+
+def kill(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def fit(
+    trainer: Trainer, *callbacks: keras.callbacks.Callback, interval: int = 3, intervals: int = 4
+) -> Recorded:
+    """At most 12 steps, with a checkpoint every 3."""
+    recorded = Recorded()
+    together = [*callbacks, Checkpoints(recorded)]
+    trainer.fit(
+        dataset(batches(interval * intervals)),
+        epochs=intervals, steps_per_epoch=interval, shuffle=False, verbose=0,
+        validation_data=dataset(batches(2)),
+        callbacks=CallbackList(
+            together, add_history=True, model=trainer, epochs=intervals, steps=interval
+        ),
+    )  # fmt: skip
+    return recorded
+
+
+def back_to_step_0(trainer: Trainer) -> None:
+    """So that tests can share a trainer: tracing its step takes seconds."""
+    for path, variable in trainer.state_by_path().items():
+        if path.endswith(("iteration", "/step", "/skipped")):
+            variable.assign(0)
