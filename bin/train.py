@@ -9,6 +9,8 @@ The same command again continues where the run stopped. Ctrl-C stops after the
 current step and leaves a checkpoint.
 """
 
+import sys
+
 import command_line
 
 from absl import flags
@@ -50,17 +52,22 @@ flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be conti
 def main(argv: list[str]) -> int:
     """Runs `experiment.train` on what the flags name."""
     from keras_transformer import experiment  # late: --help stays quick
+    from keras_transformer.training.cluster import WorkerLost, restart
 
-    trained = experiment.train(
-        FLAGS.data_dir,
-        FLAGS.run_dir,
-        FLAGS.preset,
-        command_line.config_settings(),
-        init_from=FLAGS.init_from,
-        device=FLAGS.device,
-        logical_cpus=FLAGS.logical_cpus,
-        max_minutes=FLAGS.max_minutes,
-    )
+    try:
+        trained = experiment.train(
+            FLAGS.data_dir,
+            FLAGS.run_dir,
+            FLAGS.preset,
+            command_line.config_settings(),
+            init_from=FLAGS.init_from,
+            device=FLAGS.device,
+            logical_cpus=FLAGS.logical_cpus,
+            max_minutes=FLAGS.max_minutes,
+        )
+    except WorkerLost as error:
+        print(f"{error}; starting again from the last checkpoint", file=sys.stderr)
+        restart()
     print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0
 

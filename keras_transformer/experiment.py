@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
+import tensorflow as tf
 
 from keras_transformer import evaluation, inference, training_run
 from keras_transformer.config import Config, TrainingConfig
@@ -21,6 +25,7 @@ from keras_transformer.presets import preset
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import StopTraining
+from keras_transformer.training.cluster import Cluster
 from keras_transformer.training.platform import Platform, choose_platform, use_logical_cpus
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.validation import EarlyStopping
@@ -95,31 +100,53 @@ def train(
     """
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
+    cluster = Cluster.from_environment()
     if logical_cpus is not None:
-        use_logical_cpus(logical_cpus)
-    data = _Data.open(data_dir)
-    config = _configure(run_dir, preset_name, dict(settings or {}), data.tokenizer)
-    batches, valid_batches = data.batches(config.training)
-    platform = choose_platform(config.training, len(batches.shapes), device)
-    trainer = _make_trainer(config, platform)
-    if init_from := _where_to_begin(run_dir, init_from):
-        training_run.begin_from(init_from, trainer, data.tokenizer)
-    # Not before: a mistake found until here leaves no run directory behind.
-    run = RunDirectory.create(
-        run_dir, config, data.tokenizer, data.train.fingerprint, init_from=init_from
-    )
-    _copy_report(data.directory, run)
-    metrics = training_run.restore(run, trainer)
-    run.trim_metrics(trainer.step)
-    stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
-    early_stopping = EarlyStopping(config.training, metrics)
-    _introduce(platform, trainer, config, batches, early_stopping)
-    if trainer.step < config.training.max_steps and not early_stopping.stopped:
-        bleu = _ValidationBleu(trainer, run, data.valid) if config.training.bleu_steps else None
-        metrics = training_run.fit(
-            trainer, run, batches, valid_batches, metrics, stop, early_stopping, bleu
+        _split_cpu(logical_cpus, cluster)
+    strategy = cluster.connect(device)  # before TensorFlow runs anything
+    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir:
+        data = _Data.open(data_dir)
+        settings = dict(settings or {})
+        cluster.agree({"preset": preset_name, **settings, "init_from": init_from, **data.facts})
+        config = Config.from_json(
+            cluster.from_chief(lambda: _configure(run_dir, preset_name, settings, data.tokenizer))
         )
-    return _finish(trainer, run, metrics, stop, early_stopping)
+        batches, valid_batches = data.batches(config.training)
+        platform = choose_platform(config.training, len(batches.shapes), device, strategy)
+        cluster.agree({"precision": platform.precision, "XLA": platform.jit_compile})
+        trainer = _make_trainer(config, platform, cluster)
+        run, metrics = _open_run(run_dir, cluster, trainer, config, data, init_from)
+        stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
+        early_stopping = EarlyStopping(config.training, metrics)
+        _introduce(platform, trainer, config, batches, early_stopping)
+        if trainer.step < config.training.max_steps and not early_stopping.stopped:
+            metrics = training_run.fit(
+                trainer, run, batches, valid_batches, metrics, stop, early_stopping,
+                bleu=_make_bleu(cluster, trainer, run, data),
+                is_chief=cluster.is_chief,
+            )  # fmt: skip
+        trained = _finish(trainer, run, metrics, stop, early_stopping)
+        cluster.finish()
+        return trained
+
+
+def _split_cpu(logical_cpus: int, cluster: Cluster) -> None:
+    if cluster.num_workers > 1:
+        raise InputError(
+            f"logical_cpus is {logical_cpus} where TF_CONFIG lists {cluster.num_workers} "
+            "workers; expected one of them"
+        )
+    use_logical_cpus(logical_cpus)
+
+
+@contextlib.contextmanager
+def _own_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
+    """The chief's is the user's; that of any other worker is thrown away."""
+    if cluster.is_chief:
+        yield Path(run_dir)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / "run"
 
 
 class _Data(NamedTuple):
@@ -137,6 +164,15 @@ class _Data(NamedTuple):
         train, valid = TokenStore(directory / "train"), TokenStore(directory / "valid")
         return cls(directory, tokenizer, train, valid)
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What several workers have to have in common."""
+        return {
+            "training data": self.train.fingerprint,
+            "validation data": self.valid.fingerprint,
+            "vocabulary": self.tokenizer.fingerprint,
+        }
+
     def batches(self, config: TrainingConfig) -> tuple[Batches, Batches]:
         """Returns those to train and those to validate on."""
         # Validation sentences may be longer than any that was trained on.
@@ -152,7 +188,8 @@ class _Data(NamedTuple):
 
 def _configure(
     run_dir: str | Path, preset_name: str | None, settings: dict[str, Any], tokenizer: Tokenizer
-) -> Config:
+) -> str:
+    """Returns the run's configuration as JSON."""
     if preset_name is None and RunDirectory.is_run(run_dir):
         config = RunDirectory(run_dir).config
     else:
@@ -161,7 +198,7 @@ def _configure(
     if not joint and config.model.tie_embeddings == "all":
         # Two vocabularies cannot share one matrix; the paper's other tie is left.
         settings.setdefault("model.tie_embeddings", "target")
-    return config.updated(
+    config = config.updated(
         {
             "model.source_vocab_size": tokenizer.source_vocab_size,
             "model.target_vocab_size": tokenizer.target_vocab_size,
@@ -172,13 +209,59 @@ def _configure(
             **settings,
         }
     )
+    return config.to_json()
 
 
-def _make_trainer(config: Config, platform: Platform) -> Trainer:
+def _make_trainer(config: Config, platform: Platform, cluster: Cluster) -> Trainer:
     keras.utils.set_random_seed(config.training.seed)
     with platform.strategy.scope():
         transformer = Transformer(config.model, dtype=platform.policy())
-        return Trainer(transformer, config.training, platform.jit_compile)
+        trainer = Trainer(transformer, config.training, platform.jit_compile)
+    if cluster.num_workers > 1:
+        trainer.stop_flag = tf.Variable(0, trainable=False)  # each worker's own
+    return trainer
+
+
+def _open_run(
+    run_dir: Path,
+    cluster: Cluster,
+    trainer: Trainer,
+    config: Config,
+    data: _Data,
+    init_from: str | None,
+) -> tuple[RunDirectory, dict[str, float]]:
+    """Makes or continues the run, and puts what the chief has of it into every trainer.
+
+    Returns:
+        The run, and the metrics of the checkpoint that it continues from.
+    """
+
+    def create(init_from: str | None) -> RunDirectory:
+        fingerprint = data.train.fingerprint
+        return RunDirectory.create(run_dir, config, data.tokenizer, fingerprint, init_from)
+
+    def begin() -> dict[str, float]:
+        if begins_from := _where_to_begin(run_dir, init_from):
+            training_run.begin_from(begins_from, trainer, data.tokenizer)
+        # Not before: a mistake found until here leaves no run directory behind.
+        run = create(begins_from)
+        _copy_report(data.directory, run)
+        return training_run.restore(run, trainer)
+
+    metrics = training_run.begin_alike(cluster, trainer, begin)
+    run = RunDirectory(run_dir) if cluster.is_chief else create(None)
+    run.trim_metrics(trainer.step)
+    return run, metrics
+
+
+def _make_bleu(
+    cluster: Cluster, trainer: Trainer, run: RunDirectory, data: _Data
+) -> Callable[[], float] | None:
+    """What scores the validation set, on the chief, and tells every worker; None if not asked."""
+    if not run.config.training.bleu_steps:
+        return None
+    score = _ValidationBleu(trainer, run, data.valid) if cluster.is_chief else float
+    return functools.partial(cluster.from_chief, score)
 
 
 def _where_to_begin(run_dir: str | Path, init_from: str | None) -> str | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.checkpoints import Arrays
 from keras_transformer.config import TrainingConfig
@@ -16,6 +17,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.run_directory import Checkpoint, RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import CallbackList, Checkpoints, StopTraining
+from keras_transformer.training.cluster import Cluster
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.validation import BleuValidation, EarlyStopping
@@ -75,6 +77,23 @@ def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
     return dict(restored.metrics)
 
 
+def begin_alike(
+    cluster: Cluster, trainer: Trainer, begin: Callable[[], dict[str, float]]
+) -> dict[str, float]:
+    """Calls `begin` on the chief, and gives every worker's trainer the values of the chief's.
+
+    Returns:
+        What `begin` returned.
+    """
+    groups = (trainer.transformer.weights_by_path(), trainer.state_by_path(), trainer.ema_by_path())
+    metrics, *values = cluster.from_chief(lambda: [begin(), *map(arrays, groups)])
+    if not cluster.is_chief:
+        for variables, saved in zip(groups, values, strict=True):
+            for path, variable in variables.items():
+                variable.assign(saved[path])
+    return dict(metrics)
+
+
 def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
     """Returns the values of variables."""
     return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}
@@ -89,6 +108,7 @@ def fit(
     stop: StopTraining,
     early_stopping: EarlyStopping,
     bleu: Callable[[], float] | None = None,
+    is_chief: bool = True,
 ) -> dict[str, float]:
     """Trains from the trainer's step on until something stops it.
 
@@ -101,6 +121,7 @@ def fit(
         stop: what ends training at a step.
         early_stopping: what ends it after a validation.
         bleu: gives the BLEU of the weights as they are, if that is asked for.
+        is_chief: whether this worker writes checkpoints and shows progress.
 
     Returns:
         The metrics of the newest checkpoint.
@@ -111,9 +132,14 @@ def fit(
     """
     config = run.config.training
     progress = Progress(
-        trainer.step, config, run.append_metrics, run.tensorboard_directory, len(batches.shapes)
+        trainer.step,
+        config,
+        run.append_metrics,
+        run.tensorboard_directory,
+        len(batches.shapes),
+        is_shown=is_chief,
     )
-    writer = _CheckpointWriter(trainer, run, progress, metrics)
+    writer = _CheckpointWriter(trainer, run, progress, metrics, is_chief)
     callbacks = [stop, early_stopping, progress, Checkpoints(writer)]
     if bleu is not None:
         callbacks.insert(0, BleuValidation(bleu, config))
@@ -135,6 +161,10 @@ def fit(
                 )
                 if trainer.stop_training:
                     break
+    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+        if stop.interrupted:  # all were told to end, and another worker was first
+            raise KeyboardInterrupt from None
+        raise
     except NotFiniteError as error:
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
         last = f"the last good checkpoint is {good[-1]}" if good else "there is no good checkpoint"
@@ -164,12 +194,18 @@ class _CheckpointWriter:
     """Writes checkpoints, with what the whole run has cost, however often it was continued."""
 
     def __init__(
-        self, trainer: Trainer, run: RunDirectory, progress: Progress, before: Mapping[str, float]
+        self,
+        trainer: Trainer,
+        run: RunDirectory,
+        progress: Progress,
+        before: Mapping[str, float],
+        is_chief: bool,
     ):
         self._trainer = trainer
         self._run = run
         self._progress = progress
         self._before = before
+        self._is_chief = is_chief
         self._start = time.monotonic()
         self.metrics = dict(before)  # of the newest checkpoint
 
@@ -184,6 +220,8 @@ class _CheckpointWriter:
             "tokens": progress.tokens + before.get("tokens", 0.0),
             "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
         }
+        if not self._is_chief:
+            return
         self._run.save_checkpoint(
             step,
             arrays(self._trainer.transformer.weights_by_path()),

@@ -30,7 +30,7 @@ class StopTraining(keras.callbacks.Callback):
     The interval that was begun still ends with validation and a checkpoint, so
     nothing is lost. A second Ctrl-C stops at once. Time counts, and signals are
     caught, inside of a `with` block. Where the trainer has a `stop_flag`, all
-    workers end after the same step, the one after that of the first who wants to.
+    workers end after the same step, two after that of the first who wants to.
     """
 
     def __init__(self, first_step: int, max_steps: int, max_minutes: float | None = None):
@@ -40,6 +40,7 @@ class StopTraining(keras.callbacks.Callback):
         self.max_minutes = max_minutes
         self.interrupted = False
         self.out_of_time = False
+        self._previous_logs: Mapping[str, Any] | None = None
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopTraining:
@@ -70,7 +71,9 @@ class StopTraining(keras.callbacks.Callback):
         if self.model.stop_flag is not None:
             if stop:
                 self.model.stop_flag.assign(1)
-            stop = float(logs["stop"]) > 0
+            # Read a step late: this step's number may still be on its way through a GPU.
+            before, self._previous_logs = self._previous_logs, logs
+            stop = before is not None and float(before["stop"]) > 0
         if self._step >= self.max_steps or stop:
             self.model.stop_training = True
 

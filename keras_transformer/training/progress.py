@@ -34,6 +34,7 @@ class Progress(keras.callbacks.Callback):
         write: gets the metrics, with their "step".
         tensorboard_directory: for event files.
         num_shapes: number of batch shapes, each of which XLA compiles once.
+        is_shown: False where another worker shows the same.
 
     Raises:
         NotFiniteError: in training, after `max_skipped_steps` steps in a row whose
@@ -47,12 +48,14 @@ class Progress(keras.callbacks.Callback):
         write: Callable[[Mapping[str, Any]], None],
         tensorboard_directory: Path,
         num_shapes: int,
+        is_shown: bool = True,
     ):
         super().__init__()
         self._config = config
         self._write = write
         self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
         self._num_shapes = num_shapes
+        self._is_shown = is_shown
         self._num_compiles = 0
         self._recent: list[Mapping[str, Any]] = []
         self._step = first_step  # counted here: reading the trainer's would wait for a GPU
@@ -65,7 +68,7 @@ class Progress(keras.callbacks.Callback):
             initial=self._step,
             # Without its time left, which would take a validation for a slow step.
             bar_format="step {n_fmt} of {total_fmt} |{bar}|{postfix}",
-            disable=not sys.stderr.isatty(),
+            disable=not (self._is_shown and sys.stderr.isatty()),
             dynamic_ncols=True,
         )
         return self
@@ -148,8 +151,9 @@ class Progress(keras.callbacks.Callback):
                 tf.summary.scalar(name, value)
 
     def _say(self, line: str) -> None:
-        tqdm.write(line, file=sys.stderr)
-        sys.stderr.flush()
+        if self._is_shown:
+            tqdm.write(line, file=sys.stderr)
+            sys.stderr.flush()
 
 
 def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:

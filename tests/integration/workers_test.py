@@ -1,0 +1,242 @@
+"""Real processes joined by TF_CONFIG, each in a folder of its own as on a machine of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_transformer import experiment
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.run_directory import RunDirectory
+from tests.conftest import ROOT
+
+MAX_STEPS, CHECKPOINT_STEPS = 48, 12
+NUMBERS = [("one", "ein"), ("two", "zwei"), ("three", "drei"), ("four", "vier"), ("five", "fünf")]
+SETTINGS: dict[str, Any] = {
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "model.embedding_dropout": 0.0,
+    "model.residual_dropout": 0.0,
+    "training.max_steps": MAX_STEPS,
+    "training.batch_tokens": 128,
+    "training.schedule": "constant",
+    "training.learning_rate": 1e-3,
+    "training.warmup_steps": 5,
+    "training.mixed_precision": "float32",
+    "training.jit_compile": "false",
+    "training.checkpoint_steps": CHECKPOINT_STEPS,
+    "training.log_steps": 1,
+}
+
+
+def prepare_numbers(folder: Path, numbers: list[tuple[str, str]]) -> None:
+    folder.mkdir()
+    pairs = [(f"{a} and {b}", f"{x} und {y}") for a, x in numbers for b, y in numbers]
+    (folder / "c.en").write_text("".join(f"{source}\n" for source, _ in pairs))
+    (folder / "c.de").write_text("".join(f"{target}\n" for _, target in pairs))
+    corpora = parallel_files([folder / "c.en"], [folder / "c.de"])
+    prepare(corpora, folder / "data", PrepareOptions(vocab_size=40, valid_pairs=3))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with prepared data of invented sentences in `data`."""
+    folder = tmp_path_factory.mktemp("workers") / "one"
+    prepare_numbers(folder, NUMBERS)
+    return folder
+
+
+class Workers:
+    """Processes of one cluster; worker `i` has the folder `i`, with the data and nothing else."""
+
+    def __init__(self, folder: Path, data: Path, count: int):
+        servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
+        self.addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
+        for server in servers:
+            server.close()
+        self.folders = [folder / str(index) for index in range(count)]
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        for each in self.folders:
+            shutil.copytree(data, each / "data")
+
+    @property
+    def run(self) -> Path:
+        return self.folders[0] / "run"
+
+    def start(self, index: int, *flags: str) -> None:
+        task = {"type": "worker", "index": index}
+        tf_config = json.dumps({"cluster": {"worker": self.addresses}, "task": task})
+        settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
+        command = [
+            sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data", "--run_dir=run",
+            "--preset=tiny", *settings, *flags,
+        ]  # fmt: skip
+        with (self.folders[index] / "log").open("ab") as log:
+            self.processes[index] = subprocess.Popen(
+                command,
+                cwd=self.folders[index],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
+            )
+
+    def start_all(self) -> None:
+        for index in range(len(self.folders)):
+            self.start(index)
+
+    def said(self, index: int) -> str:
+        return (self.folders[index] / "log").read_text()
+
+    def wait(self, index: int) -> int:
+        return self.processes[index].wait(timeout=240)
+
+    def finish(self) -> None:
+        for index in self.processes:
+            assert self.wait(index) == 0, self.said(index)
+
+    def pause_chief_when(self, condition: Callable[[], bool]) -> None:
+        """Stops the chief, and so all workers, in the middle of training."""
+        chief = self.processes[0]
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and chief.poll() is None:
+            if condition():
+                chief.send_signal(signal.SIGSTOP)
+                assert last_saved(self.run) < MAX_STEPS
+                return
+            time.sleep(0.005)
+        pytest.fail("training was not seen in its middle: " + self.said(0))
+
+    def let_chief_go_on(self) -> None:
+        self.processes[0].send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[[int], Workers]]:
+    """Makes clusters of so many workers, none of which outlives the test."""
+    made = []
+
+    def make(count: int) -> Workers:
+        made.append(Workers(tmp_path, folder / "data", count))
+        return made[-1]
+
+    yield make
+    for workers in made:
+        for process in workers.processes.values():
+            process.kill()
+            process.wait()
+
+
+def last_saved(run: Path) -> int:
+    names = (path.name for path in run.glob("checkpoints/step-*"))
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    """A run of the same global batches in one process."""
+    experiment.train(folder / "data", folder / "run", "tiny", SETTINGS)
+    return folder / "run"
+
+
+def assert_same_weights(run: Path, whole: Path) -> None:
+    ours, theirs = (RunDirectory(path) for path in (run, whole))
+    assert ours.checkpoints()[-1].step == theirs.checkpoints()[-1].step == MAX_STEPS
+    theirs_by_path = theirs.named_weights("last")
+    ours_by_path = ours.named_weights("last")
+    assert ours_by_path.keys() == theirs_by_path.keys() and ours_by_path
+    for path, weights in theirs_by_path.items():
+        difference = np.linalg.norm(ours_by_path[path] - weights) / np.linalg.norm(weights)
+        assert difference < 1e-6, path
+
+
+def losses(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, MAX_STEPS + 1))
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_workers_train_what_one_process_does(
+    count: int, cluster: Callable[[int], Workers], whole: Path
+) -> None:
+    workers = cluster(count)
+    workers.start_all()
+    workers.finish()
+    assert f"devices: {count} replicas" in workers.said(0)
+    assert_same_weights(workers.run, whole)
+    np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
+    written = [{path.name for path in each.iterdir()} for each in workers.folders]
+    assert written == [{"data", "log", "run"}] + [{"data", "log"}] * (count - 1)
+
+
+def test_killed_and_stopped_workers_lose_nothing(
+    cluster: Callable[[int], Workers], whole: Path
+) -> None:
+    workers = cluster(2)
+    workers.start_all()
+    workers.pause_chief_when(lambda: last_saved(workers.run) >= CHECKPOINT_STEPS)
+    saved = last_saved(workers.run)
+    workers.processes[1].kill()
+    assert workers.wait(1) == -signal.SIGKILL
+    workers.start(1)
+    workers.let_chief_go_on()
+    again = f"continuing at step {saved}, up to step {MAX_STEPS}"
+    workers.pause_chief_when(lambda: again in workers.said(0) and last_saved(workers.run) > saved)
+    assert "another worker was lost; starting again from the last checkpoint" in workers.said(0)
+    assert again in workers.said(1)
+    workers.processes[1].send_signal(signal.SIGTERM)
+    workers.let_chief_go_on()
+    assert [workers.wait(0), workers.wait(1)] == [0, 130], workers.said(0) + workers.said(1)
+    stopped = last_saved(workers.run)
+    assert saved < stopped < MAX_STEPS
+    assert f"stopped (the same command continues) at step {stopped}" in workers.said(0)
+    workers.start_all()
+    workers.finish()
+    assert_same_weights(workers.run, whole)
+    np.testing.assert_allclose(losses(workers.run), losses(whole), rtol=1e-5)
+
+
+def test_workers_that_differ_end_with_the_same_sentence(
+    cluster: Callable[[int], Workers], tmp_path: Path
+) -> None:
+    workers = cluster(2)
+    shutil.rmtree(workers.folders[1] / "data")
+    prepare_numbers(tmp_path / "other", NUMBERS[:4])
+    shutil.copytree(tmp_path / "other" / "data", workers.folders[1] / "data")
+    workers.start(0)
+    workers.start(1, "--seed=7")
+    assert [workers.wait(0), workers.wait(1)] == [1, 1], workers.said(0) + workers.said(1)
+    last = [workers.said(index).splitlines()[-1] for index in (0, 1)]
+    assert last[0] == last[1]
+    assert last[0].startswith(f"error: worker 1 ({workers.addresses[1]}) has training data '")
+    assert " and training.seed '7' (the chief: None)" in last[0]
+    assert last[0].endswith("; expected the same on every worker")
+    assert not workers.run.exists()
+
+
+def test_a_worker_alone_waits_until_it_is_stopped(cluster: Callable[[int], Workers]) -> None:
+    workers = cluster(2)
+    workers.start(0)
+    deadline = time.monotonic() + 240
+    while f"waiting for worker 1 ({workers.addresses[1]})" not in workers.said(0):
+        assert time.monotonic() < deadline and workers.processes[0].poll() is None, workers.said(0)
+        time.sleep(0.05)
+    workers.processes[0].send_signal(signal.SIGINT)
+    assert workers.wait(0) == 130, workers.said(0)
+    assert workers.said(0).endswith("error: stopped by Ctrl-C before the end\n")
