@@ -23,7 +23,7 @@ from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import ROOT
 
-MAX_STEPS, CHECKPOINT_STEPS = 48, 12
+MAX_STEPS, CHECKPOINT_STEPS = 60, 12
 NUMBERS = [("one", "ein"), ("two", "zwei"), ("three", "drei"), ("four", "vier"), ("five", "fünf")]
 SETTINGS: dict[str, Any] = {
     "model.num_encoder_layers": 1,
