@@ -107,6 +107,28 @@ BAD_SETTINGS = [
     ({"training.seed": 2**31}, "training.seed is 2147483648; expected less than 2147483648"),
     ({"training.seed": -1}, "training.seed is -1; expected 0 or more"),
     ({"training.warmup_steps": 0}, "warmup_steps is 0; the schedule paper needs at least 1"),
+    ({"training.accumulate_steps": "0"}, "accumulate_steps is 0; expected more than 0"),
+    ({"training.accumulate_steps": "1.5"}, "accumulate_steps is '1.5'; expected a whole number"),
+    ({"training.optimizer": "sgd"}, "optimizer is 'sgd'; expected one of adam, adamw"),
+    ({"training.weight_decay": "0.1"}, "weight_decay is 0.1, but training.optimizer is adam;"),
+    (
+        {"training.optimizer": "adamw", "training.weight_decay": "-0.1"},
+        "weight_decay is -0.1; expected 0 or more",
+    ),
+    ({"training.freeze": 3}, "freeze is 3; expected text"),
+    ({"training.ema_decay": "1"}, "ema_decay is 1.0; expected 0 <= value < 1"),
+    ({"training.ema_decay": "-0.1"}, "ema_decay is -0.1; expected 0 <= value < 1"),
+    ({"training.deterministic": "1"}, "deterministic is '1'; expected true or false"),
+    ({"training.jit_compile": "on"}, "jit_compile is 'on'; expected one of auto, true, false"),
+    ({"training.checkpoint_steps": "0"}, "checkpoint_steps is 0; expected more than 0"),
+    ({"training.keep_checkpoints": "0"}, "keep_checkpoints is 0; expected more than 0"),
+    ({"training.keep_best": "-1"}, "keep_best is -1; expected 0 or more"),
+    ({"training.best_metric": "chrf"}, "best_metric is 'chrf'; expected one of loss, bleu"),
+    ({"training.best_metric": "bleu"}, "best_metric is bleu, but training.bleu_steps is 0;"),
+    ({"training.bleu_steps": "-1"}, "bleu_steps is -1; expected 0 or more"),
+    ({"training.bleu_sentences": "-1"}, "bleu_sentences is -1; expected 0 or more"),
+    ({"training.early_stopping": "-1"}, "early_stopping is -1; expected 0 or more"),
+    ({"training.max_skipped_steps": "0"}, "max_skipped_steps is 0; expected more than 0"),
     ({"training.mixed_precision": "int8"}, "'int8'; expected one of auto, float32, bfloat16"),
     ({"model.scale_embeddings": "yes"}, "scale_embeddings is 'yes'; expected true or false"),
     ({"model.num_heads": "3"}, "d_model is 512, not a multiple of model.num_heads .3."),
@@ -134,6 +156,34 @@ def test_wrong_settings_are_named_in_one_sentence(wrong, message):
 @pytest.mark.parametrize("seed", [0, 2**31 - 1])
 def test_the_smallest_and_the_largest_seed_are_taken(seed):
     assert Config().updated({"training.seed": seed}).training.seed == seed
+
+
+def test_the_settings_of_the_training_engine_are_taken_from_strings():
+    training = (
+        Config()
+        .updated(
+            {
+                "training.accumulate_steps": "4",
+                "training.optimizer": "adamw",
+                "training.weight_decay": "0.01",
+                "training.freeze": "embedding/*, encoder/*",
+                "training.ema_decay": "0.999",
+                "training.deterministic": "true",
+                "training.best_metric": "bleu",
+                "training.bleu_steps": "500",
+                "training.early_stopping": "3",
+            }
+        )
+        .training
+    )
+    assert (training.accumulate_steps, training.early_stopping) == (4, 3)
+    assert (training.optimizer, training.weight_decay) == ("adamw", 0.01)
+    assert (training.freeze, training.ema_decay) == ("embedding/*, encoder/*", 0.999)
+    assert (training.best_metric, training.bleu_steps) == ("bleu", 500)
+    assert training.deterministic is True
+    # AdamW without decay is Adam; and every metric can be the best where it is computed.
+    Config().updated({"training.optimizer": "adamw", "training.weight_decay": "0"})
+    Config().updated({"training.best_metric": "loss", "training.bleu_steps": "500"})
 
 
 @pytest.mark.parametrize("section", [ModelConfig, TrainingConfig, DecodingConfig])

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import EncodedPair, TokenStore, TokenStoreWriter
@@ -202,6 +203,80 @@ def test_dataset_gives_the_batches_from_any_step():
         np.testing.assert_array_equal(inputs["source_ids"], expected_inputs["source_ids"])
         np.testing.assert_array_equal(inputs["target_ids"], expected_inputs["target_ids"])
         np.testing.assert_array_equal(labels, expected_labels)
+
+
+def assert_same_batch(actual, expected):
+    (inputs, labels), (expected_inputs, expected_labels) = actual, expected
+    assert inputs.keys() == expected_inputs.keys()
+    for name, ids in expected_inputs.items():
+        assert inputs[name].dtype == np.int32
+        np.testing.assert_array_equal(inputs[name], ids)
+    np.testing.assert_array_equal(labels, expected_labels)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 8, 16])
+def test_parts_are_the_rows_of_the_batch_in_order(parts):
+    made = batches(like_text(300))
+    for step in range(3):
+        inputs, labels = made.batch(step)
+        rows = -(-len(labels) // parts)
+        filler = ((0, rows * parts - len(labels)), (0, 0))
+        found = [made.batch(step, part, parts) for part in range(parts)]
+        assert {len(part_labels) for _, part_labels in found} == {rows}
+        for name, ids in inputs.items():
+            together = np.concatenate([part_inputs[name] for part_inputs, _ in found])
+            np.testing.assert_array_equal(together, np.pad(ids, filler, constant_values=PAD))
+        together = np.concatenate([part_labels for _, part_labels in found])
+        np.testing.assert_array_equal(together, np.pad(labels, filler, constant_values=PAD))
+
+
+def test_dataset_of_parts_gives_its_own_ones_step_by_step():
+    made = batches(like_text(300))
+    dataset = made.dataset(first_step=5, num_steps=3, parts=4, own=(1, 2))
+    elements = list(dataset.as_numpy_iterator())
+    expected = [(step, part) for step in (5, 6, 7) for part in (1, 2)]
+    assert dataset.cardinality() == len(elements) == len(expected)
+    for element, (step, part) in zip(elements, expected, strict=True):
+        assert_same_batch(element, made.batch(step, part, parts=4))
+    endless = made.dataset(first_step=5, parts=4, own=(1, 2)).take(4).as_numpy_iterator()
+    for element, (step, part) in zip(endless, expected, strict=False):
+        assert_same_batch(element, made.batch(step, part, parts=4))
+
+
+def test_replicas_get_their_rows_of_each_step(two_cpus):
+    made = batches(like_text(300))
+    strategy = tf.distribute.MirroredStrategy(two_cpus)
+    steps = 0
+    for step, element in enumerate(made.distributed(strategy, first_step=2, num_steps=3), start=2):
+        steps += 1
+        inputs, labels = tf.nest.map_structure(strategy.experimental_local_results, element)
+        for part in range(2):
+            found = {name: ids[part] for name, ids in inputs.items()}, labels[part]
+            assert_same_batch(
+                tf.nest.map_structure(lambda ids: ids.numpy(), found), made.batch(step, part, 2)
+            )
+    assert steps == 3
+
+
+@pytest.mark.parametrize("workers, replicas", [(1, 4), (2, 4), (4, 4), (2, 6)])
+def test_workers_share_the_rows_of_each_step(workers, replicas):
+    """Every replica of every worker gets other rows, and a worker computes only its own."""
+    made = batches(like_text(300))
+
+    class Worker:
+        def __init__(self, number):
+            self.context = tf.distribute.InputContext(workers, number, replicas)
+
+        def distribute_datasets_from_function(self, own_rows):
+            return list(own_rows(self.context).as_numpy_iterator())
+
+    each = replicas // workers
+    for number in range(workers):
+        elements = made.distributed(Worker(number), first_step=1, num_steps=2)
+        assert len(elements) == 2 * each
+        for i, element in enumerate(elements):
+            step, place = divmod(i, each)
+            assert_same_batch(element, made.batch(1 + step, number * each + place, replicas))
 
 
 def test_dataset_without_end_passes_the_epoch():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -11,9 +13,11 @@ import tensorflow as tf
 
 from keras_transformer.config import ModelConfig, TrainingConfig
 from keras_transformer.model import Transformer
+from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.trainer import Trainer
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 MODEL = ModelConfig(
     source_vocab_size=50,
@@ -60,6 +64,30 @@ def dataset(data: Sequence[Batch]) -> tf.data.Dataset:
     )
 
 
+def distributed(
+    strategy: tf.distribute.Strategy, data: Sequence[Batch]
+) -> tf.distribute.DistributedDataset:
+    """Each replica's rows by themselves."""
+    count = strategy.num_replicas_in_sync
+    parts = [
+        tf.nest.map_structure(lambda ids, part=part: np.split(ids, count)[part], batch)
+        for batch in data
+        for part in range(count)
+    ]
+    return strategy.distribute_datasets_from_function(lambda _: dataset(parts))
+
+
+def make_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
+    """A strategy whose collectives are its own.
+
+    TensorFlow numbers the collectives of every strategy from the same base, and remembers
+    the shape of each: a second strategy of the process, with a model of another size, would
+    abort. Its own tests move the base likewise.
+    """
+    tf.distribute.MirroredStrategy._collective_key_base += 100_000
+    return tf.distribute.MirroredStrategy(list(devices))
+
+
 def make_trainer(
     model: ModelConfig = MODEL,
     training: TrainingConfig = TRAINING,
@@ -67,11 +95,41 @@ def make_trainer(
     devices: Sequence[str] = ("CPU:0",),
     jit_compile: bool = False,
     policy: str = "float32",
+    gradient_descent: bool = False,
 ) -> Trainer:
-    """The same weights at every call."""
+    """The same weights at every call.
+
+    With `gradient_descent` a step subtracts the gradient itself, so that it can be
+    read off the weights.
+    """
     keras.utils.set_random_seed(3)
-    with tf.distribute.MirroredStrategy(list(devices)).scope():
+    optimizer = trainer_module.make_optimizer
+    if gradient_descent:
+        optimizer = lambda *_: keras.optimizers.SGD(1.0)  # noqa: E731
+    with (
+        mock.patch.object(trainer_module, "make_optimizer", optimizer),
+        make_strategy(devices).scope(),
+    ):
         return Trainer(Transformer(model, dtype=policy), training, jit_compile)
+
+
+@functools.cache
+def _made_once(*args: Any, **kwargs: Any) -> tuple[Trainer, Arrays]:
+    trainer = make_trainer(*args, **kwargs)
+    return trainer, everything(trainer)
+
+
+def shared_trainer(
+    model: ModelConfig = MODEL,
+    training: TrainingConfig = TRAINING,
+    *,
+    devices: Sequence[str] = ("CPU:0",),
+    **kwargs: Any,
+) -> Trainer:
+    """As `make_trainer`, but traced once for all tests, which takes seconds; at step 0 again."""
+    trainer, start = _made_once(model, training, devices=tuple(devices), **kwargs)
+    assign_everything(trainer, start)
+    return trainer
 
 
 class _Logs(keras.callbacks.Callback):
@@ -83,25 +141,79 @@ class _Logs(keras.callbacks.Callback):
         self.steps.append({name: float(value) for name, value in (logs or {}).items()})
 
 
-def train(trainer: Trainer, data: Sequence[Batch]) -> list[dict[str, float]]:
-    """Trains one step a batch, and returns the logs of each."""
+def train(
+    trainer: Trainer,
+    data: Sequence[Batch],
+    *callbacks: keras.callbacks.Callback,
+    distribute: bool = False,
+) -> list[dict[str, float]]:
+    """Trains one step a batch, and returns the logs of each.
+
+    With `distribute` each replica is handed its rows, and not all of them the whole batch.
+    """
     logs = _Logs()
     trainer.fit(
-        dataset(data), steps_per_epoch=len(data), epochs=1, shuffle=False, verbose=0,
-        callbacks=[logs],
+        distributed(trainer.distribute_strategy, data) if distribute else dataset(data),
+        steps_per_epoch=len(data), epochs=1, shuffle=False, verbose=0,
+        callbacks=[logs, *callbacks],
     )  # fmt: skip
     return logs.steps
 
 
-def weights(trainer: Trainer) -> dict[str, np.ndarray]:
+def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
     return {
-        path: np.array(keras.ops.convert_to_numpy(variable))
-        for path, variable in trainer.transformer.weights_by_path().items()
+        path: np.array(keras.ops.convert_to_numpy(variable)) for path, variable in variables.items()
     }
 
 
-def state(trainer: Trainer) -> dict[str, np.ndarray]:
-    return {
-        path: np.array(keras.ops.convert_to_numpy(variable))
-        for path, variable in trainer.state_by_path().items()
+def weights(trainer: Trainer) -> Arrays:
+    return arrays(trainer.transformer.weights_by_path())
+
+
+def averages(trainer: Trainer) -> Arrays:
+    return arrays(trainer.ema_by_path())
+
+
+def state(trainer: Trainer) -> Arrays:
+    return arrays(trainer.state_by_path())
+
+
+def variables_of(trainer: Trainer) -> dict[str, keras.Variable]:
+    """Weights, averages and state, in one."""
+    parts = {
+        "weights": trainer.transformer.weights_by_path(),
+        "averages": trainer.ema_by_path(),
+        "state": trainer.state_by_path(),
     }
+    return {f"{part}/{path}": v for part, found in parts.items() for path, v in found.items()}
+
+
+def everything(trainer: Trainer) -> Arrays:
+    return arrays(variables_of(trainer))
+
+
+def assign_everything(trainer: Trainer, values: Arrays) -> None:
+    variables = variables_of(trainer)
+    assert variables.keys() == values.keys()
+    for path, variable in variables.items():
+        variable.assign(values[path])
+
+
+def assert_same_bits(actual: Arrays, expected: Arrays) -> None:
+    assert actual.keys() == expected.keys()
+    for path, array in actual.items():
+        np.testing.assert_array_equal(array, expected[path], err_msg=path)
+
+
+def assert_replicas_agree(trainer: Trainer) -> None:
+    """Every replica has the same bits in its copies of weights, averages and slots."""
+    for path, variable in variables_of(trainer).items():
+        first, *others = trainer.distribute_strategy.experimental_local_results(variable.value)
+        for other in others:
+            np.testing.assert_array_equal(other, first, err_msg=path)
+
+
+def relative_difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Norm of the difference over norm, of a whole array."""
+    difference = np.linalg.norm(actual - expected.astype(np.float64))
+    return float(difference / max(np.linalg.norm(expected), 1e-30))

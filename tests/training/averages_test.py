@@ -1,0 +1,114 @@
+"""The exponential moving average of the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.training.trainer import Trainer
+from tests.training.tiny_model import (
+    TRAINING,
+    Arrays,
+    Batch,
+    assert_replicas_agree,
+    assert_same_bits,
+    assign_everything,
+    averages,
+    batches,
+    dataset,
+    everything,
+    relative_difference,
+    shared_trainer,
+    train,
+    weights,
+)
+
+DECAY = 0.5
+FROZEN = "encoder/*"
+
+
+@pytest.fixture
+def trainer(two_cpus: list[str]) -> Trainer:
+    """Two replicas, at step 0, with something frozen; fast enough for averages to lag behind."""
+    training = dataclasses.replace(TRAINING, ema_decay=DECAY, learning_rate=0.03, freeze=FROZEN)
+    return shared_trainer(training=training, devices=two_cpus)
+
+
+class Recorder(keras.callbacks.Callback):
+    """Weights and averages after every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[Arrays, Arrays]] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps.append((weights(self.model), averages(self.model)))
+
+
+def test_averages_follow_the_recursion(trainer: Trainer) -> None:
+    assert_same_bits(averages(trainer), weights(trainer))
+    expected = {path: array.astype(np.float64) for path, array in weights(trainer).items()}
+    recorder = Recorder()
+    train(trainer, batches(12), recorder)
+    assert_replicas_agree(trainer)
+    for step, (after, found) in enumerate(recorder.steps, start=1):
+        # Short memory at first, in order to forget the random start.
+        decay = min(DECAY, (1 + step) / (10 + step))
+        for path, average in found.items():
+            expected[path] = decay * expected[path] + (1 - decay) * after[path]
+            assert relative_difference(average, expected[path]) < 1e-6, (step, path)
+            lag = relative_difference(average, after[path])
+            assert lag == 0 if path.startswith("encoder/") else lag > 1e-4, (step, path)
+
+
+def test_the_average_is_what_is_evaluated_and_weights_are_left_alone(trainer: Trainer) -> None:
+    data = batches(3)
+    train(trainer, data)
+    before = everything(trainer)
+    result = trainer.evaluate(dataset(data))
+    assert_same_bits(everything(trainer), before)
+    assert_replicas_agree(trainer)
+
+    def evaluated(arrays: Arrays) -> dict[str, float]:
+        plain = shared_trainer()
+        plain.transformer.assign_weights(arrays)
+        return plain.evaluate(dataset(data))
+
+    assert result == pytest.approx(evaluated(averages(trainer)), rel=1e-6)
+    assert abs(result["loss"] - evaluated(weights(trainer))["loss"]) > 1e-3
+
+
+def test_training_goes_on_from_the_weights_after_an_evaluation(trainer: Trainer) -> None:
+    data, start = batches(4), everything(trainer)
+    train(trainer, data)
+    expected = everything(trainer)
+    assign_everything(trainer, start)
+    train(trainer, data[:2])
+    trainer.evaluate(dataset(data))
+    train(trainer, data[2:])
+    assert_same_bits(everything(trainer), expected)
+
+
+def test_weights_come_back_after_an_evaluation_that_fails(trainer: Trainer) -> None:
+    train(trainer, batches(3))
+    before = everything(trainer)
+
+    def broken() -> Iterator[Batch]:
+        yield batches(1)[0]
+        raise OSError("the disk is gone")
+
+    data = tf.data.Dataset.from_generator(broken, output_signature=dataset([]).element_spec)
+    with pytest.raises(tf.errors.OpError, match="the disk is gone"):
+        trainer.evaluate(data)
+    assert_same_bits(everything(trainer), before)
+
+
+def test_without_a_decay_there_is_no_average() -> None:
+    assert shared_trainer().ema_by_path() == {}
+    assert not any("average" in path for path in shared_trainer().state_by_path())

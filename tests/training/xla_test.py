@@ -1,0 +1,45 @@
+"""What XLA compiles, counted by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import re
+import sys
+from pathlib import Path
+
+from tests.training.tiny_model import batches, make_batch, make_trainer, train
+
+
+def compiled():
+    names = " ".join(file.name for file in Path(sys.argv[1]).iterdir())
+    return len(set(re.findall(r"module_\\d+\\S*_loss_and_gradients", names)))
+
+
+trainer = make_trainer(jit_compile=True)
+# One shape twice, then a second one, then both again.
+first, second = batches(2)
+for data in ([first, make_batch([7, 1, 1, 0], [8, 3, 2, 1], 5)], [second], batches(4)):
+    train(trainer, data)
+    print(trainer.num_compiles, compiled())
+"""
+
+
+def test_every_batch_shape_is_compiled_once_and_counted(tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path}", "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    counts = [line.split() for line in done.stdout.splitlines()]
+    assert counts == [["1", "1"], ["2", "2"], ["2", "2"]], done.stdout
