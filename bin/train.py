@@ -52,7 +52,7 @@ flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be conti
 def main(argv: list[str]) -> int:
     """Runs `experiment.train` on what the flags name."""
     from keras_transformer import experiment  # late: --help stays quick
-    from keras_transformer.training.cluster import WorkerLost, restart
+    from keras_transformer.training.cluster import Cluster, WorkerLost, restart
 
     try:
         trained = experiment.train(
@@ -68,7 +68,8 @@ def main(argv: list[str]) -> int:
     except WorkerLost as error:
         print(f"{error}; starting again from the last checkpoint", file=sys.stderr)
         restart()
-    print(trained.summary(FLAGS.run_dir))
+    if Cluster.from_environment().is_chief:  # the others have no run directory
+        print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0
 
 

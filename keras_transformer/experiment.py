@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 class Trained(NamedTuple):
     """How a call of `train` ended.
 
-    `metrics` are of the last checkpoint: the logs of its interval, `val_…`, the
+    `metrics` are of the last checkpoint: the logs of its last step, `val_…`, the
     best validation so far, and what the whole run has cost: `training_seconds`
     (validation and compiling included), `step_seconds` and real target `tokens`
     of the steps alone, and `peak_memory_mb`.
@@ -63,10 +63,11 @@ class Trained(NamedTuple):
         if self.metrics:
             parts += [
                 f"{self.metrics['training_seconds'] / 60:.1f} min of training",
-                f"validation perplexity {self.metrics['val_perplexity']:.2f}",
                 f"{self.tokens_per_second:,.0f} tokens/s",
                 f"peak memory {self.metrics['peak_memory_mb']:,.0f} MB",
             ]
+        if "val_perplexity" in self.metrics:
+            parts.insert(2, f"validation perplexity {self.metrics['val_perplexity']:.2f}")
         return f"{', '.join(parts)}; {run_dir} (selected weights: {self.selected})"
 
 

@@ -140,6 +140,7 @@ class RunDirectory:
             run._check_continues(config, tokenizer, data_fingerprint)
             with writing(path):
                 remove_leftovers(path / "checkpoints")
+                remove_leftovers(path / "averages")
                 write_text(path / "config.json", config.to_json())
             return cls(path)
         with writing(path):

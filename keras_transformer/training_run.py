@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
-from keras_transformer.checkpoints import Arrays
+from keras_transformer.checkpoints import Arrays, Damaged
 from keras_transformer.config import TrainingConfig
 from keras_transformer.data.batches import Batches
 from keras_transformer.errors import InputError
@@ -136,7 +136,7 @@ def fit(
         config,
         run.append_metrics,
         run.tensorboard_directory,
-        len(batches.shapes),
+        len(batches.shapes) * trainer.local_replicas,
         is_shown=is_chief,
     )
     writer = _CheckpointWriter(trainer, run, progress, metrics, is_chief)
@@ -166,6 +166,8 @@ def fit(
             raise KeyboardInterrupt from None
         raise
     except NotFiniteError as error:
+        if not is_chief:
+            raise InputError(str(error)) from None
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
         last = f"the last good checkpoint is {good[-1]}" if good else "there is no good checkpoint"
         raise InputError(
@@ -175,7 +177,10 @@ def fit(
 
 
 def _is_good(run: RunDirectory, checkpoint: Checkpoint) -> bool:
-    return math.isfinite(run.read_metrics(checkpoint).get("val_loss", math.nan))
+    try:
+        return math.isfinite(run.read_metrics(checkpoint).get("val_loss", 0.0))
+    except Damaged:
+        return False
 
 
 def _intervals(step: int, config: TrainingConfig) -> list[tuple[int, int]]:

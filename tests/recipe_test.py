@@ -81,8 +81,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_replica() -> Iterator[None]:
     """Takes one of the test process's two logical CPUs, which halves the time to trace."""
 
-    def choose(config: Any, num_shapes: int) -> Platform:
-        return choose_platform(config, num_shapes)._replace(
+    def choose(config: Any, num_shapes: int, device: str, strategy: None) -> Platform:
+        return choose_platform(config, num_shapes, device, strategy)._replace(
             strategy=tf.distribute.MirroredStrategy(["CPU:0"])
         )
 

@@ -20,7 +20,7 @@ class LayerNorm(keras.layers.Layer):
 
     Call arguments:
         inputs: `[..., d]`.
-        training: whether gradients will be asked for in bulk; the result is the same.
+        training: True takes the written-out gradient, on TensorFlow; the result is the same.
 
     Returns:
         `[..., d]` in the compute dtype.

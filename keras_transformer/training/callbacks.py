@@ -27,8 +27,8 @@ class CallbackList(keras.callbacks.CallbackList):
 class StopTraining(keras.callbacks.Callback):
     """Ends training after `max_steps`, after `max_minutes`, or at a signal, between two steps.
 
-    The interval that was begun still ends with validation and a checkpoint, so
-    nothing is lost. A second Ctrl-C stops at once. Time counts, and signals are
+    What was begun still ends with a checkpoint, so nothing is lost, but without the
+    validation that would come later. A second Ctrl-C stops at once. Time counts, and signals are
     caught, inside of a `with` block. Where the trainer has a `stop_flag`, all
     workers end after the same step, two after that of the first who wants to.
     """
@@ -63,6 +63,9 @@ class StopTraining(keras.callbacks.Callback):
         # Not by print: the signal may have come in the middle of one.
         os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.skip_validation = False
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._step += 1
         elapsed = (time.monotonic() - self._start) / 60
@@ -74,7 +77,14 @@ class StopTraining(keras.callbacks.Callback):
             # Read a step late: this step's number may still be on its way through a GPU.
             before, self._previous_logs = self._previous_logs, logs
             stop = before is not None and float(before["stop"]) > 0
-        if self._step >= self.max_steps or stop:
+        finished = self._step >= self.max_steps
+        if finished or stop:
+            self.model.stop_training = True
+            is_due = finished or self._step % self.model.config.checkpoint_steps == 0
+            self.model.skip_validation = not is_due
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.interrupted and self.model.stop_flag is None:  # while it was validated
             self.model.stop_training = True
 
 

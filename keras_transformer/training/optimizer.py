@@ -16,8 +16,9 @@ class FusedAdam(keras.optimizers.Adam):
 
     Args:
         decay: AdamW's decoupled weight decay, times the learning rate, of
-            weights with more than one dimension: no bias, no layer norm.
-        args, kwargs: those of `keras.optimizers.Adam`.
+            weights with more than one dimension: no bias, no layer norm. (Keras's
+            own `weight_decay` acts outside of `update_step`.)
+        args, kwargs: those of `keras.optimizers.Adam`, but for `amsgrad`.
     """
 
     def __init__(self, *args: Any, decay: float = 0.0, **kwargs: Any):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 from typing import NamedTuple
@@ -77,9 +78,11 @@ def choose_platform(
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     devices, gpus = _devices(device)
+    if strategy is not None:  # TensorFlow lists the devices of all workers
+        devices = list(strategy.extended.worker_devices)
     kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
     if strategy is None:
-        strategy = tf.distribute.MirroredStrategy([each.name for each in devices])
+        strategy = _mirrored_strategy(tuple(each.name for each in devices))
         reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
     else:
         replicas = strategy.num_replicas_in_sync
@@ -91,11 +94,17 @@ def choose_platform(
     reasons.append(f"precision: {precision} ({why})")
     jit_compile, why = config.jit_compile == "true", "as configured"
     if config.jit_compile == "auto":
-        jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes)
+        jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))
+
+
+@functools.cache
+def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+    """One for the whole process: two of the same devices mix up their collective operations."""
+    return tf.distribute.MirroredStrategy(list(devices))
 
 
 def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
@@ -110,14 +119,14 @@ def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
     return gpus or tf.config.list_logical_devices("CPU"), bool(gpus)
 
 
-def _xla_pays(gpu: bool, precision: str, max_steps: int, num_shapes: int) -> tuple[bool, str]:
+def _xla_pays(gpu: bool, precision: str, max_steps: int, num_programs: int) -> tuple[bool, str]:
     if gpu:
         return True, "it fuses the small operations, which a GPU waits for"
     if precision != "float32":
         return False, "on a CPU it has no fast products in low precision"
-    if max_steps < _STEPS_TO_PAY_FOR_XLA * num_shapes:
-        return False, f"{max_steps} steps do not pay for compiling {num_shapes} batch shapes"
-    return True, f"it fuses the small operations; compiling {num_shapes} batch shapes takes minutes"
+    if max_steps < _STEPS_TO_PAY_FOR_XLA * num_programs:
+        return False, f"{max_steps} steps do not pay for compiling {num_programs} programs"
+    return True, f"it fuses the small operations; compiling {num_programs} programs takes minutes"
 
 
 def _fastest_gpu_precision() -> tuple[str, str]:

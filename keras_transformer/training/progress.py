@@ -33,7 +33,7 @@ class Progress(keras.callbacks.Callback):
         config: how the run is trained.
         write: gets the metrics, with their "step".
         tensorboard_directory: for event files.
-        num_shapes: number of batch shapes, each of which XLA compiles once.
+        num_programs: how many XLA will compile: one a batch shape and replica.
         is_shown: False where another worker shows the same.
 
     Raises:
@@ -47,14 +47,14 @@ class Progress(keras.callbacks.Callback):
         config: TrainingConfig,
         write: Callable[[Mapping[str, Any]], None],
         tensorboard_directory: Path,
-        num_shapes: int,
+        num_programs: int,
         is_shown: bool = True,
     ):
         super().__init__()
         self._config = config
         self._write = write
         self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
-        self._num_shapes = num_shapes
+        self._num_programs = num_programs
         self._is_shown = is_shown
         self._num_compiles = 0
         self._recent: list[Mapping[str, Any]] = []
@@ -119,7 +119,9 @@ class Progress(keras.callbacks.Callback):
         compiles = int(metrics.get("compiles", 0))
         if compiles > self._num_compiles:
             self._num_compiles = compiles
-            self._say(f"XLA compiled {compiles} of {self._num_shapes} batch shapes")
+            self._say(
+                f"XLA compiled {compiles} of {self._num_programs} programs"
+            )
         parts = [f"{metrics['tokens_per_second']:,.0f} tokens/s"]
         if "loss" in metrics:
             parts.insert(0, f"loss {metrics['loss']:.4f}, perplexity {metrics['perplexity']:.2f}")

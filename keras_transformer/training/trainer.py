@@ -31,7 +31,8 @@ from keras_transformer.training.loss import (
 )
 from keras_transformer.training.optimizer import make_optimizer
 
-_MAX_LOSS_SCALE = 2.0**15
+_FIRST_LOSS_SCALE = 2.0**15
+_MAX_LOSS_SCALE = 2.0**24
 _STEPS_TO_DOUBLE_SCALE = 2000
 
 
@@ -56,6 +57,8 @@ class Trainer(keras.Model):
         stop_flag: a variable that is 1 where this process wants training to end,
             or None. Its sum over replicas is logged as `stop`, so that all
             workers know of it after the same step.
+        skip_validation: whether `evaluate` has nothing to say: a run that is stopped
+            between two validations is in a hurry.
 
     Raises:
         InputError: where `config.freeze` names no weight, or all of them.
@@ -66,6 +69,7 @@ class Trainer(keras.Model):
         self.transformer = transformer
         self.config = config
         self.stop_flag: tf.Variable | None = None
+        self.skip_validation = False
         transformer.build()
         self.built = True
         self._trained = _trained_weights(transformer, config.freeze)
@@ -78,7 +82,7 @@ class Trainer(keras.Model):
         self._needs_loss_scale = transformer.compute_dtype == "float16"
         if self._needs_loss_scale:
             self.loss_scale = self._counters["loss_scale"] = self.add_weight(
-                name="loss_scale", initializer=keras.initializers.Constant(_MAX_LOSS_SCALE),
+                name="loss_scale", initializer=keras.initializers.Constant(_FIRST_LOSS_SCALE),
                 trainable=False, dtype="float32", autocast=False,
             )  # fmt: skip
             self.finite_steps = self._counters["finite_steps"] = self._counter("finite_steps")
@@ -91,7 +95,7 @@ class Trainer(keras.Model):
                     initializer="zeros", autocast=False,
                 )  # fmt: skip
                 self._averages[path].assign(weight.value)
-        self._jit_compile = jit_compile
+        self._with_xla = jit_compile  # `jit_compile` is Keras's: XLA around the whole strategy
         self._differentiate = tf.function(self._loss_and_gradients, jit_compile=jit_compile)
         self._evaluation_function: Any = None
         self._shapes_seen: set[tuple[int, ...]] = set()
@@ -108,8 +112,13 @@ class Trainer(keras.Model):
 
     @property
     def num_compiles(self) -> int:
-        """How many batch shapes XLA has compiled so far in this process, 0 without XLA."""
-        return len(self._shapes_seen) if self._jit_compile else 0
+        """How many programs XLA has compiled in this process: each batch shape on each replica."""
+        return len(self._shapes_seen) * self.local_replicas
+
+    @property
+    def local_replicas(self) -> int:
+        """Number of this process's replicas, each of which XLA compiles for."""
+        return len(self.distribute_strategy.extended.worker_devices)
 
     def trained_by_path(self) -> dict[str, keras.Variable]:
         """The weights that steps move, by path: all but the frozen ones."""
@@ -230,6 +239,8 @@ class Trainer(keras.Model):
         sums = LossSums(*context.all_reduce(total, list(sums)))
         gradients = context.all_reduce(total, gradients)
         norm = tf.linalg.global_norm(gradients) / loss_scale
+        # The same already, but for the last bit where workers have processors of two kinds.
+        norm = context.all_reduce(tf.distribute.ReduceOp.MEAN, norm)
         logs = {
             "loss": sums.loss / tf.maximum(tokens, 1.0),
             "log_perplexity": -sums.log_likelihood / tf.maximum(tokens, 1.0),
@@ -332,7 +343,7 @@ class Trainer(keras.Model):
 
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
                 logs, shapes = one_step(iterator)
-                if self._jit_compile:  # shapes are on the host: reading them waits for no GPU
+                if self._with_xla:  # shapes are on the host: reading them waits for no GPU
                     self._shapes_seen.add(tuple(int(n) for shape in shapes for n in shape))
                 return logs
 
@@ -350,6 +361,8 @@ class Trainer(keras.Model):
             self._evaluation_function = tf.function(self._global_evaluation, reduce_retracing=True)
         strategy = self.distribute_strategy
         sums = [0.0] * len(EvaluationSums._fields)
+        if self.skip_validation:
+            return {}
         if isinstance(x, tf.data.Dataset):
             x = strategy.experimental_distribute_dataset(x)
         with self._averages_in_place():

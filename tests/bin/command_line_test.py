@@ -36,12 +36,12 @@ flags.DEFINE_enum("do", "show", ["show", "sleep", "fail", "print"], "what to do"
 
 
 def main(argv):
-    from keras_transformer import config
+    from keras_transformer import presets
 
     logging.getLogger("keras_transformer.room").info("said by the package")
     logging.getLogger("elsewhere").info("said by a library")
     settings = command_line.config_settings()
-    config.preset(flags.FLAGS.preset or "tiny").updated(settings)
+    presets.preset(flags.FLAGS.preset or "tiny").updated(settings)
     print(settings, flush=True)
     if flags.FLAGS.do == "sleep":
         time.sleep(60)

@@ -67,19 +67,34 @@ def test_training_ends_when_its_time_is_up(
 
     with StopTraining(0, 100, max_minutes=1.0) as stop:
         recorded = fit(trainer, At(4, wait), stop)
-    assert recorded.steps == [3, 4] and "val_loss" in recorded.saved[-1][1]
+    assert recorded.steps == [3, 4] and "val_loss" not in recorded.saved[-1][1]
     assert stop.out_of_time and not stop.interrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_training_with_validation_and_a_checkpoint(
+def test_a_signal_ends_training_with_a_checkpoint_and_no_validation_that_is_not_due(
     trainer: Trainer, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with StopTraining(0, 100) as stop:
         recorded = fit(trainer, At(4, kill(number)), stop)
-    assert recorded.steps == [3, 4] and "val_loss" in recorded.saved[-1][1]
+    assert recorded.steps == [3, 4] and "val_loss" not in recorded.saved[-1][1]
     assert stop.interrupted
     assert "stopping after this step" in capfd.readouterr().err
+
+
+def test_a_signal_during_validation_ends_training_with_its_checkpoint(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = trainer.evaluate
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        kill(signal.SIGTERM)()
+        return evaluate(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "evaluate", interrupted)
+    with StopTraining(0, 100) as stop:
+        recorded = fit(trainer, stop)
+    assert recorded.steps == [3] and "val_loss" in recorded.saved[-1][1]
 
 
 def test_a_second_signal_stops_at_once(trainer: Trainer) -> None:

@@ -17,6 +17,8 @@ from keras_transformer.training.platform import choose_platform, use_logical_cpu
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a new process: a strategy is made once for its devices.
+    monkeypatch.setattr(platform, "_mirrored_strategy", platform._mirrored_strategy.__wrapped__)
     cpu = [SimpleNamespace(name="/device:CPU:0")]
     monkeypatch.setattr(
         tf.config, "list_logical_devices", lambda kind: cpu if kind == "CPU" else []

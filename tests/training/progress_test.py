@@ -225,7 +225,7 @@ def test_compiled_shapes_are_logged_and_told_when_there_are_more(
             steps.take()
     assert [line.get("compiles") for line in lines] == [None, 2.0, 2.0, 3.0]
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("XLA")]
-    assert said == ["XLA compiled 2 of 16 batch shapes", "XLA compiled 3 of 16 batch shapes"]
+    assert said == ["XLA compiled 2 of 16 programs", "XLA compiled 3 of 16 programs"]
 
 
 def test_bleu_is_shown_where_there_is_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -77,15 +78,19 @@ def distributed(
     return strategy.distribute_datasets_from_function(lambda _: dataset(parts))
 
 
+_key_bases = itertools.count(100_000, 100_000)
+
+
 def make_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
     """A strategy whose collectives are its own.
 
     TensorFlow numbers the collectives of every strategy from the same base, and remembers
     the shape of each: a second strategy of the process, with a model of another size, would
-    abort. Its own tests move the base likewise.
+    abort. TensorFlow's own tests move the base likewise.
     """
-    tf.distribute.MirroredStrategy._collective_key_base += 100_000
-    return tf.distribute.MirroredStrategy(list(devices))
+    base = next(_key_bases)
+    with mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", base):
+        return tf.distribute.MirroredStrategy(list(devices))
 
 
 def make_trainer(
