@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import math
 import shutil
@@ -121,11 +122,16 @@ def train(
         early_stopping = EarlyStopping(config.training, metrics)
         _introduce(platform, trainer, config, batches, early_stopping)
         if trainer.step < config.training.max_steps and not early_stopping.stopped:
-            metrics = training_run.fit(
-                trainer, run, batches, valid_batches, metrics, stop, early_stopping,
-                bleu=_make_bleu(cluster, trainer, run, data),
-                is_chief=cluster.is_chief,
-            )  # fmt: skip
+            try:
+                metrics = training_run.fit(
+                    trainer, run, batches, valid_batches, metrics, stop, early_stopping,
+                    bleu=_make_bleu(cluster, trainer, run, data),
+                    is_chief=cluster.is_chief,
+                )  # fmt: skip
+            except InputError:
+                with contextlib.suppress(InputError):  # a disk that is full stays full
+                    _write_report(run)
+                raise
         trained = _finish(trainer, run, metrics, stop, early_stopping)
         cluster.finish()
         return trained
@@ -164,6 +170,12 @@ class _Data(NamedTuple):
         tokenizer = Tokenizer.load(directory)
         train, valid = TokenStore(directory / "train"), TokenStore(directory / "valid")
         return cls(directory, tokenizer, train, valid)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what a run is trained and validated on."""
+        both = f"{self.train.fingerprint} {self.valid.fingerprint}"
+        return hashlib.sha256(both.encode()).hexdigest()
 
     @property
     def facts(self) -> dict[str, str]:
@@ -238,8 +250,7 @@ def _open_run(
     """
 
     def create(init_from: str | None) -> RunDirectory:
-        fingerprint = data.train.fingerprint
-        return RunDirectory.create(run_dir, config, data.tokenizer, fingerprint, init_from)
+        return RunDirectory.create(run_dir, config, data.tokenizer, data.fingerprint, init_from)
 
     def begin() -> dict[str, float]:
         if begins_from := _where_to_begin(run_dir, init_from):
@@ -355,6 +366,12 @@ class _ValidationBleu:
         return inference.evaluate(self._model, self._sources, self._references).scores.bleu
 
 
+def _write_report(run: RunDirectory) -> None:
+    from keras_transformer.report import write_report  # late: drawing takes a second to load
+
+    write_report(run)
+
+
 def _finish(
     trainer: Trainer,
     run: RunDirectory,
@@ -363,9 +380,7 @@ def _finish(
     early_stopping: EarlyStopping,
 ) -> Trained:
     """Writes the report of the run, and returns how it ended."""
-    from keras_transformer.report import write_report  # late: drawing takes a second to load
-
-    write_report(run)
+    _write_report(run)
     stopped_early = early_stopping.reason() if early_stopping.stopped else ""
     return Trained(
         step=trainer.step,

@@ -83,7 +83,7 @@ class RunDirectory:
     Attributes:
         path: its directory.
         config: the three configurations.
-        data_fingerprint: that of the corpus it is trained on.
+        data_fingerprint: that of what it is trained and validated on.
         init_from: where its first weights came from, or None.
 
     Args:
@@ -126,7 +126,7 @@ class RunDirectory:
             path: a new or empty directory, or that of the same run.
             config: the configuration; some of it may have changed since the run began.
             tokenizer: the tokenizer.
-            data_fingerprint: that of the corpus.
+            data_fingerprint: that of what is trained and validated on.
             init_from: where the first weights come from; a run that is continued
                 keeps what it began with.
 

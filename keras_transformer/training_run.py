@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import resource
 import time
@@ -21,6 +22,8 @@ from keras_transformer.training.cluster import Cluster
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.validation import BleuValidation, EarlyStopping
+
+log = logging.getLogger(__name__)
 
 
 def begin_from(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
@@ -169,7 +172,10 @@ def fit(
         if not is_chief:
             raise InputError(str(error)) from None
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
-        last = f"the last good checkpoint is {good[-1]}" if good else "there is no good checkpoint"
+        last = "there is no good checkpoint"
+        if good:
+            begin = f"--init_from={run.path}:{good[-1].name}"
+            last = f"the last good checkpoint is {good[-1]}, which a new run takes by {begin}"
         raise InputError(
             f"{error}; {last}; expected a lower training.learning_rate, or a training.clip_norm"
         ) from None
@@ -226,6 +232,9 @@ class _CheckpointWriter:
             "peak_memory_mb": max(peak_mb, before.get("peak_memory_mb", 0.0)),
         }
         if not self._is_chief:
+            return
+        if not math.isfinite(logs.get("val_loss", 0.0)):
+            log.warning("no checkpoint of step %d, whose validation loss is not finite", step)
             return
         self._run.save_checkpoint(
             step,

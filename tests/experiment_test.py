@@ -324,12 +324,13 @@ class TestInitFrom:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("changed, into", [("train", "valid"), ("valid", "train")])
     def test_other_data_with_the_same_vocabulary(
-        self, copy: Path, data: Path, tmp_path: Path
+        self, copy: Path, data: Path, tmp_path: Path, changed: str, into: str
     ) -> None:
         other = Path(shutil.copytree(data, tmp_path / "other"))
-        shutil.rmtree(other / "train")
-        shutil.copytree(other / "valid", other / "train")
+        shutil.rmtree(other / changed)
+        shutil.copytree(other / into, other / changed)
         with pytest.raises(InputError, match="trained on another corpus"):
             train(other, copy)
 
@@ -354,10 +355,12 @@ class TestRefusals:
         with pytest.raises(
             InputError,
             match=r"gradients of 4 steps in a row, from step 7 to 10, were not finite; the last "
-            r"good checkpoint is .*/checkpoints/step-00000006; expected a lower training.learning",
+            r"good checkpoint is .*/checkpoints/step-00000006, which a new run takes by "
+            r"--init_from=.*:step-00000006; expected a lower training.learning_rate",
         ):
             train(data, copy, training__max_steps=20, training__max_skipped_steps=4)
-        assert steps(copy) == [3, 6, 9]  # 9, after 3 in a row, has no finite loss
+        assert steps(copy) == [3, 6]  # none of 9, whose loss is not finite
+        assert (copy / "report.html").is_file()
 
     def test_a_damaged_checkpoint_is_left_out(
         self, copy: Path, data: Path, caplog: pytest.LogCaptureFixture

@@ -58,7 +58,9 @@ class StopTraining(keras.callbacks.Callback):
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return  # a cluster may ask again and again
         self.interrupted = True
         # Not by print: the signal may have come in the middle of one.
         os.write(2, b"\nstopping after this step, with a checkpoint ...\n")

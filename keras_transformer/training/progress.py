@@ -81,6 +81,8 @@ class Progress(keras.callbacks.Callback):
         self._since = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self._recent:
+            self._first_seconds = time.monotonic() - self._since
         self._step += 1
         self._recent.append(logs)
         self._bar.update(1)
@@ -112,16 +114,16 @@ class Progress(keras.callbacks.Callback):
         if self.model.num_compiles:
             metrics["compiles"] = float(self.model.num_compiles)
         self._record(metrics)
-        self._show(metrics, seconds / len(recent))
+        # The first step may have waited for a graph or a compiler, which says nothing of the rest.
+        rest = len(recent) - 1
+        self._show(metrics, (seconds - self._first_seconds) / rest if rest else seconds)
         self._check_finite([int(logs["skipped"]) for logs in recent])
 
     def _show(self, metrics: Mapping[str, float], seconds_per_step: float) -> None:
         compiles = int(metrics.get("compiles", 0))
         if compiles > self._num_compiles:
             self._num_compiles = compiles
-            self._say(
-                f"XLA compiled {compiles} of {self._num_programs} programs"
-            )
+            self._say(f"XLA compiled {compiles} of {self._num_programs} programs")
         parts = [f"{metrics['tokens_per_second']:,.0f} tokens/s"]
         if "loss" in metrics:
             parts.insert(0, f"loss {metrics['loss']:.4f}, perplexity {metrics['perplexity']:.2f}")

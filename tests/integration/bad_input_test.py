@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from keras_transformer import experiment
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
-from keras_transformer.data.token_store import TokenStore
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 
@@ -329,7 +329,7 @@ def results(
     shutil.copytree(folder / "data", folder / "half")
     shutil.rmtree(folder / "half" / "train")
     shutil.copytree(run_directory.path, folder / "run")
-    fingerprint = TokenStore(folder / "data" / "train").fingerprint
+    fingerprint = experiment._Data.open(folder / "data").fingerprint
     (folder / "run" / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
     shutil.copytree(folder / "run", folder / "damaged")
     (folder / "damaged" / "config.json").write_text('{"model": ')

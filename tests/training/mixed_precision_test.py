@@ -130,15 +130,15 @@ def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_
 
 def test_the_scale_stays_between_1_and_its_maximum(two_cpus: list[str]) -> None:
     trainer, spoiler = spoiled_trainer("mixed_float16")
-    batch = batches(1)[0]
+    nothing = make_batch([0] * 4, [0] * 4, seed=1)  # overflows at no scale
+    trainer.loss_scale.assign(trainer_module._MAX_LOSS_SCALE)
     trainer.finite_steps.assign(trainer_module._STEPS_TO_DOUBLE_SCALE - 1)
-    [logs] = train(trainer, [batch])
-    assert logs["skipped"] == 0
-    assert logs["loss_scale"] == trainer_module._MAX_LOSS_SCALE
+    [logs] = train(trainer, [nothing])
+    assert logs["skipped"] == 0 and state(trainer)["trainer/finite_steps"] == 0
     assert state(trainer)["trainer/loss_scale"] == trainer_module._MAX_LOSS_SCALE
     trainer.loss_scale.assign(1.0)
     spoiler.add(math.inf)
-    train(trainer, [batch])
+    train(trainer, [nothing])
     assert state(trainer)["trainer/loss_scale"] == 1.0
 
 

@@ -14,6 +14,7 @@ import re
 import sys
 from pathlib import Path
 
+from keras_transformer.training.platform import use_logical_cpus
 from tests.training.tiny_model import batches, make_batch, make_trainer, train
 
 
@@ -22,7 +23,8 @@ def compiled():
     return len(set(re.findall(r"module_\\d+\\S*_loss_and_gradients", names)))
 
 
-trainer = make_trainer(jit_compile=True)
+use_logical_cpus(2)
+trainer = make_trainer(devices=("CPU:0", "CPU:1"), jit_compile=True)
 # One shape twice, then a second one, then both again.
 first, second = batches(2)
 for data in ([first, make_batch([7, 1, 1, 0], [8, 3, 2, 1], 5)], [second], batches(4)):
@@ -31,10 +33,11 @@ for data in ([first, make_batch([7, 1, 1, 0], [8, 3, 2, 1], 5)], [second], batch
 """
 
 
-def test_every_batch_shape_is_compiled_once_and_counted(tmp_path: Path) -> None:
+def test_every_batch_shape_is_compiled_once_on_each_replica_and_counted(tmp_path: Path) -> None:
     environment = {
-        **os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path}", "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "-1",
+        **os.environ,
+        "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0",
+        "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1",
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, tmp_path],
@@ -42,4 +45,4 @@ def test_every_batch_shape_is_compiled_once_and_counted(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     counts = [line.split() for line in done.stdout.splitlines()]
-    assert counts == [["1", "1"], ["2", "2"], ["2", "2"]], done.stdout
+    assert counts == [["2", "2"], ["4", "4"], ["4", "4"]], done.stdout
