@@ -36,9 +36,9 @@ class Memory(NamedTuple):
 class Decoded(NamedTuple):
     """What `Transformer.decode` returns."""
 
-    logits: Any  # [N, T, target_vocab_size]
+    logits: Any  # [B, T, target_vocab_size]
     cache: list[KeyValue] | None  # where one was given
-    attention: list[dict[str, Any]]  # a layer's `self` [N, H, T, T or L], `cross` [N, H, T, S]
+    attention: list[dict[str, Any]]  # a layer's `self` [B, H, T, T or L], `cross` [B, H, T, S]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -192,7 +192,7 @@ class Transformer(keras.Model):
     def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         """The decoder's output `[B, T, d_model]`, from which `logits` makes logits."""
         memory = self.encode(inputs["source_ids"], training=training)
-        embedded = self._embed_target(inputs["target_ids"], 0, training)
+        embedded = self._embed_target(inputs["target_ids"], training)
         return self.decoder(embedded, memory.states, memory_mask=memory.mask, training=training)
 
     def logits(self, features: Any) -> Any:
@@ -211,9 +211,7 @@ class Transformer(keras.Model):
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         """Encodes int `[B, S]`, padded with `config.pad_id`."""
-        embedded = self.source_embedding(source_ids)
-        embedded = self._add_positions(embedded, self.source_positions, 0)
-        embedded = self.source_dropout(embedded, training=training)
+        embedded = self._embed_source(source_ids, training)
         mask = padding_mask(source_ids, self.config.pad_id)
         return Memory(self.encoder(embedded, padding_mask=mask, training=training), mask)
 
@@ -222,7 +220,7 @@ class Transformer(keras.Model):
         return memory._replace(cache=self.decoder.project_memory(memory.states))
 
     def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
-        """Empty caches for decoding `batch_size` sequences of at most `length` tokens."""
+        """Caches for `batch_size` sentences, of `length` places (steps × beams; 0 to grow)."""
         return self.decoder.init_cache(batch_size, length)
 
     def decode(
@@ -231,40 +229,59 @@ class Transformer(keras.Model):
         memory: Memory,
         cache: list[KeyValue] | None = None,
         position: Any = 0,
+        attention_mask: Any = None,
+        grow: bool = False,
         training: bool | None = None,
     ) -> Decoded:
         """Decodes a whole target, or with a cache one position of it.
 
         Args:
-            target_ids: int `[N, T]`; with a cache T is 1. N is the memory's
-                batch, or with a projected memory a multiple of it (beams).
+            target_ids: int `[B, T]`; with a cache T alternatives (beams) at one position.
             memory: from `encode`, projected or not.
             cache: from `init_cache`, or from the step before.
-            position: int scalar; place of the first of `target_ids`.
+            position: int scalar; place of the first of `target_ids`, or of them all.
+            attention_mask: bool `[B, T, L]`, which places of the cache each
+                alternative may see, as `SelfAttention`'s.
+            grow: append to the cache, in place of writing at `position`.
         """
         outputs = self.decoder(
-            self._embed_target(target_ids, position, training),
+            self._embed_target(target_ids, training, position, cache is not None),
             memory.states if memory.cache is None else None,
             memory_mask=memory.mask,
             memory_cache=memory.cache,
             cache=cache,
-            position=position,
+            position=None if grow else position,
+            attention_mask=attention_mask,
             return_attention_scores=True,
             training=training,
         )
         new_cache = outputs[1] if cache is not None else None
         return Decoded(self.logits(outputs[0]), new_cache, outputs[-1])
 
-    def _embed_target(self, target_ids: Any, position: Any, training: bool | None) -> Any:
+    def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
         embedded = self._add_positions(
-            self.target_embedding(target_ids), self.target_positions, position
+            self.source_embedding(source_ids),
+            self.source_positions(ops.arange(ops.shape(source_ids)[1])),
+        )
+        return self.source_dropout(embedded, training=training)
+
+    def _embed_target(
+        self, target_ids: Any, training: bool | None, position: Any = 0, same: bool = False
+    ) -> Any:
+        """Embeds targets from `position` on, or all at the `same` position."""
+        positions = (
+            ops.reshape(position, (1,))
+            if same
+            else (ops.arange(ops.shape(target_ids)[1]) + position)
+        )
+        embedded = self._add_positions(
+            self.target_embedding(target_ids), self.target_positions(positions)
         )
         return self.target_dropout(embedded, training=training)
 
-    def _add_positions(self, embedded: Any, layer: keras.layers.Layer, position: Any) -> Any:
-        positions = ops.arange(ops.shape(embedded)[1]) + position
+    def _add_positions(self, embedded: Any, positions: Any) -> Any:
         # Summed in float32 and rounded once.
-        return ops.cast(embedded + layer(positions), self.compute_dtype)
+        return ops.cast(embedded + positions, self.compute_dtype)
 
     def weights_by_path(self) -> dict[str, keras.Variable]:
         """Every weight by its path below the model, as in `encoder/layer_0/…/qkv_kernel`."""

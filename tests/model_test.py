@@ -162,19 +162,28 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
         np.testing.assert_allclose(to_numpy(step.logits)[:, 0], full[:, i], atol=1e-5)
 
 
-def test_decoding_beams_side_by_side_equals_decoding_each() -> None:
+@pytest.mark.parametrize("grow", [False, True])
+def test_decoding_beams_of_one_cache_equals_decoding_each(grow: bool) -> None:
     config = make_config("biases")
     model, _ = make_model(config)
     inputs, _ = make_batch(config)
     beams, source = 3, inputs["source_ids"]
-    target = np.random.default_rng(7).integers(6, 11, (3 * beams, T), dtype=np.int32)
-    full = to_numpy(model({"source_ids": np.repeat(source, beams, 0), "target_ids": target}))
+    target = np.random.default_rng(7).integers(6, 11, (3, beams, T), dtype=np.int32)
+    full = to_numpy(
+        model({"source_ids": np.repeat(source, beams, 0), "target_ids": target.reshape(-1, T)})
+    ).reshape(3, beams, T, -1)
     memory = model.project_memory(model.encode(source))
-    cache = model.init_cache(3 * beams, T)
+    cache = model.init_cache(3, 0 if grow else T * beams)
+    own = np.tile(np.eye(beams, dtype=bool), (3, 1, T))  # [sentence, beam, place]
     for i in range(T):
-        logits, cache, attention = model.decode(target[:, i : i + 1], memory, cache, position=i)
-        np.testing.assert_allclose(to_numpy(logits)[:, 0], full[:, i], atol=1e-5)
-    assert [tuple(layer["cross"].shape) for layer in attention] == [(9, 2, 1, S)] * 2
+        seen = (
+            own[:, :, : (i + 1) * beams] if grow else own & (np.arange(T * beams) < (i + 1) * beams)
+        )
+        logits, cache, attention = model.decode(
+            target[:, :, i], memory, cache, position=i, attention_mask=seen, grow=grow
+        )
+        np.testing.assert_allclose(to_numpy(logits), full[:, :, i], atol=1e-5)
+    assert [tuple(layer["cross"].shape) for layer in attention] == [(3, 2, beams, S)] * 2
 
 
 def test_cached_decoding_runs_in_a_graph_with_a_position_that_is_a_tensor() -> None:

@@ -8,9 +8,10 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.linear import linear, shape_for_reshape
 from keras_transformer.layers.masks import mask_to_bias, position_mask
 
-# One layer's keys `[N, H, L, d_k]` and values `[N, H, L, d_v]`.
+# One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
 
 
@@ -39,6 +40,19 @@ def scaled_dot_product_attention(
     if dropout is not None:
         dropped = dropout(dropped)
     return ops.matmul(dropped, value), weights
+
+
+def _swap(heads: Any, few: bool) -> Any:
+    """Swaps the axes 1 and 2 of `[B, T, H, D]`.
+
+    Of `few` numbers, as in a step of the search, as integers: oneDNN's transposition, which
+    TensorFlow takes for floats on a CPU, costs 30 µs before it has moved one.
+    """
+    if not few:
+        return ops.transpose(heads, (0, 2, 1, 3))
+    dtype = keras.backend.standardize_dtype(heads.dtype)
+    bits = ops.view(heads, "int32" if dtype == "float32" else "int16")
+    return ops.view(ops.transpose(bits, (0, 2, 1, 3)), dtype)
 
 
 class _FusedGlorot(keras.initializers.Initializer):
@@ -93,17 +107,25 @@ class _MultiHeadAttention(keras.layers.Layer):
             setattr(self, f"{name}_bias", bias)
 
     def _project(self, name: str, inputs: Any) -> Any:
-        outputs = ops.matmul(inputs, getattr(self, f"{name}_kernel"))
-        return outputs + getattr(self, f"{name}_bias") if self.use_bias else outputs
+        bias = getattr(self, f"{name}_bias") if self.use_bias else None
+        return linear(inputs, getattr(self, f"{name}_kernel"), bias)
 
-    def _split_heads(self, inputs: Any, dim: int) -> Any:
-        batch, length = ops.shape(inputs)[:2]
-        heads = ops.reshape(inputs, (batch, length, self.num_heads, dim))
-        return ops.transpose(heads, (0, 2, 1, 3))  # --> [batch, heads, length, dim]
+    def _split_heads(self, inputs: Any, dim: int, few: bool = False) -> Any:
+        batch, length, width = shape_for_reshape(inputs)
+        heads = ops.reshape(inputs, (batch, length, width // dim, dim))
+        return _swap(heads, few)  # --> [batch, heads, length, dim]
 
-    def _merge_heads(self, heads: Any) -> Any:
-        batch, _, length, _ = ops.shape(heads)
-        merged = ops.transpose(heads, (0, 2, 1, 3))  # --> [batch, length, heads, value_dim]
+    def _split_parts(self, inputs: Any, *dims: int, few: bool = False) -> list[Any]:
+        """Splits `[B, T, heads of the first dim, of the second, ...]` into `[B, H, T, dim]`s."""
+        if len(set(dims)) == 1:  # all heads are alike, and are moved at once
+            return ops.split(self._split_heads(inputs, dims[0], few), len(dims), axis=1)
+        ends = [self.num_heads * sum(dims[: i + 1]) for i in range(len(dims) - 1)]
+        parts = ops.split(inputs, ends, axis=-1)
+        return [self._split_heads(part, dim, few) for part, dim in zip(parts, dims, strict=True)]
+
+    def _merge_heads(self, heads: Any, few: bool = False) -> Any:
+        merged = _swap(heads, few)  # --> [batch, length, heads, value_dim]
+        batch, length, _, _ = shape_for_reshape(merged)
         return ops.reshape(merged, (batch, length, self.num_heads * self.value_dim))
 
     def _attend(
@@ -150,9 +172,13 @@ class SelfAttention(_MultiHeadAttention):
     Call arguments:
         query: `[B, T, d_model]`.
         attention_mask: bool, broadcastable to `[B, T, T]` (with a cache: `[B, T, L]`).
-        cache: keys and values of all positions, from `init_cache`. The layer
-            writes the query's own at `position` and attends to them all.
-        position: int scalar; the place of the query, T = 1, in the cache.
+        cache: keys and values of all places, from `init_cache`. The layer adds those of
+            the query and attends to all that the mask allows. The T queries are
+            alternatives (beams) at one position, so the mask says whose history is
+            whose; by default all that has been written is allowed, which is right for T = 1.
+        position: int scalar, of the queries: their keys and values are written to the places
+            `position` * T to `position` * T + T - 1. Without it they are appended, and
+            the cache grows.
         return_attention_scores: also return the weights.
         training: whether dropout is on.
 
@@ -186,7 +212,7 @@ class SelfAttention(_MultiHeadAttention):
         self.weights_dropout.build((None, self.num_heads, None, None))
 
     def init_cache(self, batch_size: Any, length: Any) -> KeyValue:
-        """Returns an empty cache for `batch_size` sequences of at most `length` tokens."""
+        """Returns an empty cache for `batch_size` sentences, of `length` places (steps × T)."""
         shape = (batch_size, self.num_heads, length)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
@@ -202,36 +228,48 @@ class SelfAttention(_MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        keys = self.num_heads * self.key_dim
-        q, k, v = ops.split(self._project("qkv", query), (keys, 2 * keys), axis=-1)
-        query_heads = self._split_heads(q, self.key_dim)
-        key_value = {
-            "key": self._split_heads(k, self.key_dim),
-            "value": self._split_heads(v, self.value_dim),
-        }
-        query_positions = ops.arange(ops.shape(query)[1])
-        if cache is not None:
-            key_value = {name: _write(cache[name], key_value[name], position) for name in cache}
-            query_positions = query_positions + position
-        allowed = position_mask(
-            query_positions,
-            ops.arange(ops.shape(key_value["key"])[2]),
-            # What lies behind `position` in a cache has not been written yet.
-            causal=self.causal or cache is not None,
-            window=self.window,
+        query_heads, key, value = self._split_parts(
+            self._project("qkv", query),
+            *(self.key_dim, self.key_dim, self.value_dim),
+            few=cache is not None,
         )
-        if allowed is not None:
-            allowed = ops.expand_dims(allowed, 0)  # --> [1, T, S]
-            if attention_mask is not None:
-                allowed = ops.logical_and(allowed, attention_mask)
-            attention_mask = allowed
+        key_value = {"key": key, "value": value}
+        if cache is not None:
+            key_value = {name: _add(cache[name], key_value[name], position) for name in cache}
+        if cache is None or attention_mask is None or self.window is not None:
+            is_cached = cache is not None
+            attention_mask = self._allowed(
+                query, key_value["key"], position, is_cached, attention_mask
+            )
         heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        outputs = [self._project("output", self._merge_heads(heads))]
+        outputs = [self._project("output", self._merge_heads(heads, few=cache is not None))]
         if cache is not None:
             outputs.append(key_value)
         if return_attention_scores:
             outputs.append(weights)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _allowed(
+        self, query: Any, key: Any, position: Any, is_cached: bool, attention_mask: Any
+    ) -> Any:
+        """What positions, causality, the window and `attention_mask` allow together."""
+        length, places = ops.shape(query)[1], ops.arange(ops.shape(key)[2])
+        query_positions, key_positions = ops.arange(length), places
+        if is_cached:
+            key_positions = places // length
+            last = key_positions[-1] if position is None else position
+            query_positions = ops.reshape(last, (1,))
+        allowed = position_mask(
+            query_positions,
+            key_positions,
+            # What lies behind `position` in a cache has not been written yet.
+            causal=self.causal or position is not None,
+            window=self.window,
+        )
+        if allowed is None:
+            return attention_mask
+        allowed = ops.expand_dims(allowed, 0)  # --> [1, T, S]
+        return allowed if attention_mask is None else ops.logical_and(allowed, attention_mask)
 
     def compute_output_shape(self, query_shape: Any) -> Any:
         return tuple(query_shape)
@@ -240,18 +278,24 @@ class SelfAttention(_MultiHeadAttention):
         return {**super().get_config(), "causal": self.causal, "window": self.window}
 
 
-def _write(cached: Any, new: Any, position: Any) -> Any:
-    """Writes `new` `[N, H, 1, D]` into `cached` `[N, H, L, D]` at `position`.
+def _add(cached: Any, new: Any, position: Any) -> Any:
+    """Adds `new` `[B, H, T, D]` to `cached` `[B, H, L, D]`: at the end, or at `position` * T.
 
-    A scatter, because `slice_update` becomes an op that only XLA knows, and
-    because TensorFlow scatters in place where nobody else holds the tensor.
+    At the end by a copy: TensorFlow on a CPU copies the whole for a scatter too, and what is
+    not there yet need not be attended to. At a `position` by a scatter, which XLA makes in
+    place, and not by `slice_update`, an op that only XLA knows.
     """
-    batch, heads, length, dim = ops.shape(cached)
+    if position is None:
+        return ops.concatenate([cached, new], axis=2)
+    _, heads, length, dim = new.shape
+    batch = ops.shape(new)[0]
     rows = ops.arange(batch * heads)
     indices = ops.stack([rows, ops.ones_like(rows) * ops.cast(position, rows.dtype)], axis=-1)
-    flat = ops.reshape(cached, (batch * heads, length, dim))
-    flat = ops.scatter_update(flat, indices, ops.reshape(new, (batch * heads, dim)))
-    return ops.reshape(flat, (batch, heads, length, dim))
+    places = -1 if cached.shape[2] is None else cached.shape[2]
+    steps = -1 if places == -1 else places // length
+    flat = ops.reshape(cached, (batch * heads, steps, length * dim))
+    flat = ops.scatter_update(flat, indices, ops.reshape(new, (batch * heads, length * dim)))
+    return ops.reshape(flat, (batch, heads, places, dim))
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -262,19 +306,17 @@ class CrossAttention(_MultiHeadAttention):
         num_heads, key_dim, value_dim, dropout, use_bias: as in `SelfAttention`.
 
     Call arguments:
-        query: `[N, T, d_model]`.
+        query: `[B, T, d_model]`.
         value: `[B, S, d_memory]`, from which keys and values are projected;
             not needed with a cache.
         attention_mask: bool, broadcastable to `[B, T, S]`.
-        cache: what `project(value)` returned. N may be a multiple K·B of its
-            batch (K beams of each sentence, side by side): keys and values are
-            not repeated, but each sentence's beams become positions of one query.
+        cache: what `project(value)` returned, where it is used many times.
         return_attention_scores: also return the weights.
         training: whether dropout is on.
 
     Returns:
-        The output `[N, T, d_model]`; with `return_attention_scores` a tuple of
-        it and the weights `[N, H, T, S]`.
+        The output `[B, T, d_model]`; with `return_attention_scores` a tuple of
+        it and the weights `[B, H, T, S]`.
     """
 
     def build(self, query_shape: Any, value_shape: Any = None) -> None:
@@ -287,13 +329,10 @@ class CrossAttention(_MultiHeadAttention):
 
     def project(self, value: Any) -> KeyValue:
         """Returns the keys `[B, H, S, d_k]` and values `[B, H, S, d_v]` of `value`."""
-        keys = self.num_heads * self.key_dim
         value = ops.cast(value, self.compute_dtype)
-        k, v = ops.split(self._project("key_value", value), (keys,), axis=-1)
-        return {
-            "key": self._split_heads(k, self.key_dim),
-            "value": self._split_heads(v, self.value_dim),
-        }
+        projected = self._project("key_value", value)
+        keys, values = self._split_parts(projected, self.key_dim, self.value_dim)
+        return {"key": keys, "value": values}
 
     def call(
         self,
@@ -305,30 +344,11 @@ class CrossAttention(_MultiHeadAttention):
         training: bool | None = None,
     ) -> Any:
         key_value = self.project(value) if cache is None else cache
-        rows, length = ops.shape(query)[:2]
-        projected = self._project("query", query)
-        if cache is not None:
-            batch = ops.shape(key_value["key"])[0]
-            beams = rows // batch
-            # --> [batch, beams * length, heads * key_dim]
-            projected = ops.reshape(
-                projected, (batch, beams * length, self.num_heads * self.key_dim)
-            )
-        heads, weights = self._attend(
-            self._split_heads(projected, self.key_dim), key_value, attention_mask, training
-        )
-        merged = self._merge_heads(heads)
-        if cache is not None:
-            merged = ops.reshape(merged, (rows, length, self.num_heads * self.value_dim))
-        output = self._project("output", merged)
-        if not return_attention_scores:
-            return output
-        if cache is not None:
-            source_length = ops.shape(weights)[-1]
-            shape = (batch, self.num_heads, beams, length, source_length)
-            weights = ops.transpose(ops.reshape(weights, shape), (0, 2, 1, 3, 4))
-            weights = ops.reshape(weights, (rows, self.num_heads, length, source_length))
-        return output, weights
+        few = cache is not None
+        query_heads = self._split_heads(self._project("query", query), self.key_dim, few)
+        heads, weights = self._attend(query_heads, key_value, attention_mask, training)
+        output = self._project("output", self._merge_heads(heads, few))
+        return (output, weights) if return_attention_scores else output
 
     def compute_output_shape(self, query_shape: Any, value_shape: Any = None) -> Any:
         return tuple(query_shape)

@@ -18,20 +18,23 @@ class DecoderLayer(ResidualLayer):
     Args: those of `ResidualLayer`.
 
     Call arguments:
-        inputs: `[N, T, d_model]`.
+        inputs: `[B, T, d_model]`.
         memory: the encoder's output `[B, S, d_model]`; not needed with
             `memory_cache`.
         memory_mask: bool `[B, S]`, True for real source tokens.
         memory_cache: `project_memory(memory)`, where it is used many times.
         cache: keys and values of the tokens so far, from `init_cache`.
-        position: int scalar; place of the input, T = 1, in the cache.
+        position: int scalar, of all inputs, alternatives of each other; only with a cache,
+            which grows without it.
+        attention_mask: bool `[B, T, L]`, which places of the cache each input may see, as
+            `SelfAttention`'s; only with a cache.
         return_attention_scores: also return the attention weights.
         training: whether dropout is on.
 
     Returns:
-        `[N, T, d_model]`; with a cache a tuple of it and the new cache; with
-        `return_attention_scores` a dict of the weights `self` `[N, H, T, T or L]`
-        and `cross` `[N, H, T, S]` comes last.
+        `[B, T, d_model]`; with a cache a tuple of it and the new cache; with
+        `return_attention_scores` a dict of the weights `self` `[B, H, T, T or L]`
+        and `cross` `[B, H, T, S]` comes last.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -68,6 +71,7 @@ class DecoderLayer(ResidualLayer):
         memory_cache: KeyValue | None = None,
         cache: KeyValue | None = None,
         position: Any = None,
+        attention_mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
@@ -77,7 +81,12 @@ class DecoderLayer(ResidualLayer):
         def attend_to_self(x: Any) -> Any:
             nonlocal new_cache
             output, *more = self.self_attention(
-                x, cache=cache, position=position, return_attention_scores=True, training=training
+                x,
+                attention_mask=attention_mask,
+                cache=cache,
+                position=position,
+                return_attention_scores=True,
+                training=training,
             )
             weights["self"] = more[-1]
             new_cache = more[0] if cache is not None else None
@@ -142,7 +151,7 @@ class Decoder(ResidualStack):
             self.norm.build(inputs_shape)
 
     def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
-        """Returns empty caches for `batch_size` sequences of at most `length` tokens."""
+        """Returns empty caches for `batch_size` sentences, of `length` places (steps × T)."""
         return [layer.self_attention.init_cache(batch_size, length) for layer in self.layers]
 
     def project_memory(self, memory: Any) -> list[KeyValue]:
@@ -157,6 +166,7 @@ class Decoder(ResidualStack):
         memory_cache: list[KeyValue] | None = None,
         cache: list[KeyValue] | None = None,
         position: Any = None,
+        attention_mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
@@ -169,6 +179,7 @@ class Decoder(ResidualStack):
                 memory_cache=None if memory_cache is None else memory_cache[i],
                 cache=None if cache is None else cache[i],
                 position=position,
+                attention_mask=attention_mask,
                 return_attention_scores=True,
                 training=training,
             )

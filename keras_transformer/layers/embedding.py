@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.linear import linear
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(keras.layers.Layer):
@@ -41,13 +43,13 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def call(self, ids: Any) -> Any:
-        vectors = ops.take(self.embeddings, ids, axis=0)
+        vectors = ops.cast(ops.take(self.embeddings, ids, axis=0), "float32")
         return vectors * self.d_model**0.5 if self.scale else vectors
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
         kernel = ops.cast(self.embeddings, inputs.dtype)
-        return ops.matmul(inputs, ops.transpose(kernel))
+        return linear(inputs, ops.transpose(kernel))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.linear import linear
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -52,9 +52,9 @@ class FeedForward(keras.layers.Layer):
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        inner = self._activate(ops.matmul(inputs, self.inner_kernel) + self.inner_bias)
+        inner = self._activate(linear(inputs, self.inner_kernel, self.inner_bias))
         inner = self.inner_dropout(inner, training=training)
-        return ops.matmul(inner, self.outer_kernel) + self.outer_bias
+        return linear(inner, self.outer_kernel, self.outer_bias)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

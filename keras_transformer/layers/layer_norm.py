@@ -32,14 +32,16 @@ class LayerNorm(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         shape = (input_shape[-1],)
-        self.gamma = self.add_weight(shape=shape, initializer="ones", name="gamma", autocast=False)
-        self.beta = self.add_weight(shape=shape, initializer="zeros", name="beta", autocast=False)
+        arguments = {"shape": shape, "dtype": "float32", "autocast": False}
+        self.gamma = self.add_weight(initializer="ones", name="gamma", **arguments)
+        self.beta = self.add_weight(initializer="zeros", name="beta", **arguments)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        # Tensors: a function with a gradient of its own may not be handed variables.
-        gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
         if training and keras.backend.backend() == "tensorflow":
+            # Tensors: a function with a gradient of its own may not be handed variables.
+            gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
             return _with_gradient(self.epsilon)(inputs, gamma, beta)
+        gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
         return _normalize(inputs, gamma, beta, self.epsilon)[0]
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -95,7 +95,7 @@ class LearnedPositions(keras.layers.Layer):
 
     def call(self, positions: Any) -> Any:
         known = ops.minimum(positions, self.max_positions - 1)
-        return ops.take(self.embeddings, known, axis=0)
+        return ops.cast(ops.take(self.embeddings, known, axis=0), "float32")
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)

@@ -108,18 +108,44 @@ def test_cached_self_attention_equals_the_full_pass(window: int | None) -> None:
         np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, position], atol=1e-5)
 
 
-def test_cached_cross_attention_equals_the_full_pass_for_all_beams() -> None:
+def test_cross_attention_with_projected_values_equals_that_without() -> None:
     layer = CrossAttention(H, 3, 4, use_bias=True)
-    beams = 3
-    queries = RNG.normal(size=(B * beams, 1, D)).astype(np.float32)
     mask = MEMORY_MASK[:, None, :]
-    expected = layer(
-        queries, np.repeat(MEMORY, beams, 0), np.repeat(mask, beams, 0),
-        return_attention_scores=True,
-    )  # fmt: skip
-    cache = layer.project(MEMORY)
-    actual = layer(queries, attention_mask=mask, cache=cache, return_attention_scores=True)
+    expected = layer(X, MEMORY, mask, return_attention_scores=True)
+    actual = layer(
+        X, attention_mask=mask, cache=layer.project(MEMORY), return_attention_scores=True
+    )
     assert_same(to_numpy(actual), to_numpy(expected))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("grow", [False, True])
+def test_beams_in_one_cache_see_their_own_histories(window: int | None, grow: bool) -> None:
+    layer = SelfAttention(H, 3, 4, causal=True, window=window)
+    beams = 2
+    # Step by step, whose token of each step a beam has in its past: they change places twice.
+    parents = [[0, 1], [1, 1], [0, 1], [1, 0]]
+    steps = RNG.normal(size=(len(parents), B, beams, D)).astype(np.float32)
+    cache = layer.init_cache(B, 0 if grow else beams * (len(parents) + 1))
+    ancestors = np.zeros((beams, 0), int)
+    for position, values in enumerate(steps):
+        ancestors = ancestors[parents[position]] if position else ancestors
+        ancestors = np.concatenate([ancestors, np.arange(beams)[:, None]], axis=1)
+        histories = np.stack(
+            [[steps[p, :, beam] for p, beam in enumerate(path)] for path in ancestors], axis=1
+        )  # --> [position, beam, B, D]
+        visible = ancestors[:, :, None] == np.arange(beams)
+        visible = visible.reshape(1, beams, -1)
+        if not grow:
+            missing = cache["key"].shape[2] - visible.shape[2]
+            visible = np.pad(visible, ((0, 0), (0, 0), (0, missing)))
+        output, cache = layer(
+            values, np.broadcast_to(visible, (B, *visible.shape[1:])),
+            cache=cache, position=None if grow else position,
+        )  # fmt: skip
+        for beam in range(beams):
+            alone = layer(histories[:, beam].transpose(1, 0, 2))
+            assert_same(to_numpy(output)[:, beam], to_numpy(alone)[:, -1])
 
 
 def test_attention_dropout_is_for_training_only() -> None:
