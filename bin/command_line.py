@@ -45,7 +45,7 @@ flags.disclaim_key_flags()  # flags defined here count as the calling binary's, 
 _PATHS: dict[str, str] = {
     "data_dir": "prepared data: the --output_dir of bin/prepare.py",
     "run_dir": "run directory: configuration, tokenizer, checkpoints, metrics",
-    "model_dir": "a run directory or a SavedModel",
+    "model_dir": "a SavedModel, a run directory, RUN@WEIGHTS, or several RUN,RUN as an ensemble",
     "output": "file to write; standard output when not given",
 }
 
@@ -85,8 +85,9 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "beam_size": ("decoding.beam_size", "open hypotheses of the search; 1 is greedy"),
     "length_penalty": ("decoding.length_penalty", "exponent alpha of the length penalty"),
     "n_best": ("decoding.n_best", "translations of each sentence, best first"),
+    "sample": ("decoding.sample", "draw translations at random in place of searching"),
 }
-_SWITCHES = ("deterministic",)
+_SWITCHES = ("deterministic", "sample")
 
 
 def define_path_flags(*names: str, required: bool = False) -> None:

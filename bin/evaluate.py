@@ -25,6 +25,9 @@ flags.DEFINE_string("reference", None, "its translation, line by line", required
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer for BLEU; none takes text as it is")
 flags.DEFINE_boolean("lowercase", False, "score without regard to case")
 flags.DEFINE_string("output", None, "file for the translations")
+flags.DEFINE_enum(
+    "precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights and products"
+)
 command_line.define_config_flags("beam_size", "length_penalty")
 
 
@@ -34,7 +37,10 @@ def main(argv: list[str]) -> None:
     from keras_transformer.data.corpus import read_text
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
-    model = inference.load_model(FLAGS.model_dir, command_line.config_settings())
+    inference.use_cores_for_batches()
+    model = inference.load_model(
+        FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision
+    )
     with inference.output_file(FLAGS.output or os.devnull) as file:
         result = inference.evaluate(
             model, sources, references, tokenize=FLAGS.tokenize, lowercase=FLAGS.lowercase

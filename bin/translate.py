@@ -1,20 +1,27 @@
 #!/usr/bin/env python3
 r"""Translates text, one sentence a line, from standard input to standard output.
 
-Example:
+Examples:
     bin/translate.py --model_dir=build/run --beam_size=4 <input.en >output.de
+    bin/translate.py --model_dir=build/run --document <letter.en >letter.de
+    bin/translate.py --model_dir=build/run --sample --n_best=3 --set=decoding.top_p=0.9 <input.en
 
-The output has a line for each line of the input, in the same order. With
---n_best=N it has up to N for each, best first, in the form that Moses uses:
-INDEX ||| TEXT ||| SCORE, where the index counts input lines from 0.
+The output has a line for each line of the input. With --n_best=N it has up to N,
+best first, as Moses writes them: INDEX ||| TEXT ||| SCORE. With --format=jsonl it
+is an object: tokens, scores, log-probabilities and alignment of each translation.
 
-An empty line gives an empty line, and a line of more tokens than
-decoding.max_source_tokens is translated as far as that. Both are told on
-standard error, and the exit code is then 3, after all lines were written.
+With --document a line has any number of sentences. They are found, translated
+together and joined again; line breaks, empty lines and indents stay as they are.
+
+An empty line gives an empty line; a line over decoding.max_source_tokens is cut
+(a sentence of a document is translated in parts), and one longer than any of
+training translated as it is. Standard error says so, and the exit code is 3.
 """
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import command_line
 
@@ -27,7 +34,17 @@ FLAGS = flags.FLAGS
 command_line.define_path_flags("model_dir", required=True)
 flags.DEFINE_string("input", None, "text to translate; standard input when not given")
 command_line.define_path_flags("output")
-command_line.define_config_flags("beam_size", "length_penalty", "n_best")
+flags.DEFINE_boolean("document", False, "lines hold any number of sentences; see above")
+flags.DEFINE_string("prefix", None, "file of texts, line by line, that translations begin with")
+flags.DEFINE_enum("format", "text", ["text", "jsonl"], "text|jsonl")
+flags.DEFINE_boolean("attention", False, "with --format=jsonl: also the whole attention")
+flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights")
+flags.DEFINE_boolean(
+    "jit_compile",
+    False,
+    "compile a run's search with XLA, for single lines",
+)
+command_line.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
 def _read_input() -> bytes:
@@ -41,16 +58,56 @@ def _read_input() -> bytes:
         ) from error
 
 
-def main(argv: list[str]) -> int:
-    """Translates what the flags name; returns 3 where a line was empty or cut."""
-    from keras_transformer import inference  # late: --help stays quick
+def _check_flags() -> None:
+    detailed = [name for name in ("prefix", "attention") if FLAGS[name].value]
+    if FLAGS.format == "text" and detailed == ["attention"]:
+        raise InputError("--attention does not go into text; expected --format=jsonl")
+    if FLAGS.document and (FLAGS.format != "text" or detailed):
+        raise InputError(
+            "--document gives a text; expected no --format, --prefix and --attention beside it"
+        )
 
-    lines = inference.decode_lines(_read_input(), FLAGS.input or "standard input")
-    model = inference.load_model(FLAGS.model_dir, command_line.config_settings())
+
+def _translated(model: Any, lines: list[str]) -> str:
+    """Returns what the lines come to in --format."""
+    from keras_transformer import inference
+    from keras_transformer.data.corpus import read_text
+
+    if FLAGS.format == "text" and FLAGS.prefix is None:
+        return inference.format_translations(model, inference.translate_lines(model, lines))
+    prefixes = None if FLAGS.prefix is None else read_text(FLAGS.prefix)
+    results = inference.translate_in_detail(model, lines, prefixes, FLAGS.attention)
+    if FLAGS.format == "text":
+        found = [
+            [inference.Translation(t["text"], t["score"]) for t in result["translations"]]
+            or [inference.Translation("", 0.0)]
+            for result in results
+        ]
+        return inference.format_translations(model, found)
+    return "".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results)
+
+
+def main(argv: list[str]) -> int:
+    """Translates what the flags name; returns 3 where there is a remark on it."""
+    from keras_transformer import documents, inference  # late: --help stays quick
+
+    _check_flags()
+    data = _read_input()
+    lines = inference.decode_lines(data, FLAGS.input or "standard input")
+    inference.use_cores_for_batches()
+    model = inference.load_model(
+        FLAGS.model_dir,
+        command_line.config_settings(),
+        precision=FLAGS.precision,
+        jit_compile=FLAGS.jit_compile,
+    )
     with inference.output_file(FLAGS.output) as file:
-        results = inference.translate_lines(model, lines)
-        file.write(inference.format_translations(model, results).encode())
-    remarks = inference.remarks(model, lines)
+        if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays
+            text, remarks = documents.translate(model, data.decode("utf-8-sig"))
+        else:
+            text = _translated(model, lines)
+            remarks = inference.remarks(model, lines)
+        file.write(text.encode())
     for remark in remarks:
         print(remark, file=sys.stderr)
     return 3 if remarks else 0

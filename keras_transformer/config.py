@@ -280,32 +280,73 @@ class TrainingConfig:
 class DecodingConfig:
     """How translations are searched for (paper, section 6.1).
 
-    `length_penalty` is α. An output has at most its input's length plus
-    `max_extra_tokens` tokens, the end token included. `n_best` results are
-    returned for each sentence. Input beyond `max_source_tokens` is cut, and
-    whoever decodes is told.
+    Lengths are in tokens, the end token included.
+
+    * `beam_size` 1 is greedy search. `n_best` results are returned for each sentence.
+    * `length_penalty` is α of GNMT (Wu et al., 2016, equation 14), `coverage_penalty` its β.
+    * An output has at least `min_length` tokens, and at most its input's length plus
+      `max_extra_tokens`, and at most `max_length` where there is one.
+    * Input beyond `max_source_tokens` is cut, and whoever decodes is told.
+    * `repetition_penalty` multiplies the log-probability of tokens that the output has
+      already (Keskar et al., 2019); no n-gram of `no_repeat_ngram` tokens comes twice; no
+      phrase of `banned`, separated by "|", comes at all.
+    * `diversity_penalty` is γ of Li et al. (2016): the r-th best continuation of one
+      hypothesis counts γ r less when hypotheses are chosen, so that results differ more.
+    * `sample` draws `n_best` outputs in place of searching, from the distribution at
+      `temperature` (0 is greedy search), of the `top_k` likeliest tokens (0: all) and, of
+      these, the fewest whose probability reaches `top_p`. `seed` decides what is drawn.
     """
 
     beam_size: int = 4
     length_penalty: float = 0.6
+    coverage_penalty: float = 0.0
     n_best: int = 1
+    min_length: int = 0
+    max_length: int | None = None
     max_extra_tokens: int = 50
     max_source_tokens: int = 1024
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
+    banned: str = ""
+    diversity_penalty: float = 0.0
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        for name in ("beam_size", "n_best", "max_extra_tokens", "max_source_tokens"):
+        for name, least in {
+            "beam_size": 1, "n_best": 1, "max_extra_tokens": 1, "max_source_tokens": 1,
+            "min_length": 0, "length_penalty": 0, "coverage_penalty": 0, "repetition_penalty": 1,
+            "no_repeat_ngram": 0, "diversity_penalty": 0, "temperature": 0, "top_k": 0,
+        }.items():  # fmt: skip
             value = getattr(self, name)
-            require(value > 0, f"decoding.{name} is {value}; expected at least 1")
+            require(value >= least, f"decoding.{name} is {value}; expected at least {least}")
         require(
-            self.length_penalty >= 0,
-            f"decoding.length_penalty is {self.length_penalty}; expected 0 or more",
+            self.max_length is None or self.max_length >= max(self.min_length, 1),
+            f"decoding.max_length is {self.max_length}; expected at least "
+            + (f"decoding.min_length ({self.min_length})" if self.min_length > 1 else "1"),
         )
+        require(0 < self.top_p <= 1, f"decoding.top_p is {self.top_p}; expected above 0, at most 1")
         require(
-            self.n_best <= self.beam_size,
+            self.sample or self.n_best <= self.beam_size,
             f"decoding.n_best is {self.n_best}; expected at most decoding.beam_size "
             f"({self.beam_size})",
         )
+        for name, neutral in {"temperature": 1.0, "top_k": 0, "top_p": 1.0}.items():
+            require(
+                self.sample or getattr(self, name) == neutral,
+                f"decoding.{name} is {getattr(self, name)}, and nothing is drawn; expected "
+                "decoding.sample=true",
+            )
+        for name in ("coverage_penalty", "diversity_penalty"):
+            require(
+                not (self.sample and getattr(self, name)),
+                f"decoding.{name} is {getattr(self, name)}, and decoding.sample is true; expected "
+                "one of them, since it is a search that it guides",
+            )
 
 
 @dataclasses.dataclass(frozen=True)

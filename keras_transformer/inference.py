@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import sys
@@ -17,12 +18,12 @@ from tqdm import tqdm
 
 from keras_transformer import evaluation
 from keras_transformer.checkpoints import Arrays
-from keras_transformer.decoding.beam import NOTHING
+from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import Scores
 from keras_transformer.model import Transformer
 from keras_transformer.run_directory import RunDirectory
-from keras_transformer.translator import Translator
+from keras_transformer.translator import CompiledTranslator, Translator
 
 # A batch has at most so many lines, and so many bytes once they are padded to the longest:
 # the cache of the search grows with both.
@@ -48,6 +49,9 @@ class Model(NamedTuple):
         lengths: text string `[B]` → `tokens` and `used` int32 `[B]`, as
             `Translator.lengths`.
         owner: what holds the weights.
+        in_detail: text and prefix string `[B]` → `Translator.translate_in_detail`'s.
+        trained_tokens: of the longest source of training, the end token included, or
+            None where that is not known.
     """
 
     place: str
@@ -55,32 +59,56 @@ class Model(NamedTuple):
     translate: Callable[..., dict[str, tf.Tensor]]
     lengths: Callable[..., dict[str, tf.Tensor]]
     owner: Any
+    in_detail: Callable[..., dict[str, tf.Tensor]] | None = None
+    trained_tokens: int | None = None
 
 
-def load_model(model_dir: str | Path, settings: Mapping[str, Any] | None = None) -> Model:
-    """Reads a run directory (its selected weights) or a SavedModel, told apart by content.
+def load_model(
+    model_dir: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    precision: str = "float32",
+    jit_compile: bool = False,
+) -> Model:
+    """Reads run directories or a SavedModel, told apart by content.
 
     Args:
-        model_dir: a run directory, a SavedModel, or a directory of numbered
-            SavedModels, of which the highest is taken.
+        model_dir: a SavedModel; a directory of numbered SavedModels, of which the highest
+            is taken; or what `load_translator` takes.
         settings: what differs from the run's `decoding.` configuration, as in
             `{"decoding.beam_size": 1}`; a SavedModel takes none.
+        precision: of weights and products of a run: float32, bfloat16 or float16.
+        jit_compile: compile the search of a run with XLA, for each shape of a batch anew.
 
     Raises:
         InputError: where there is neither, or for settings that do not fit.
     """
     path = Path(model_dir)
-    if RunDirectory.is_run(path):
-        translator = load_translator(RunDirectory(path), settings)
-        n_best = translator.config.n_best
-        return Model(str(path), n_best, translator.translate, translator.lengths, translator)
+    if RunDirectory.is_run(path) or not path.exists():
+        translator = load_translator(model_dir, settings, precision=precision)
+        return Model(
+            str(model_dir),
+            translator.config.n_best,
+            CompiledTranslator(translator).translate if jit_compile else translator.translate,
+            translator.lengths,
+            translator,
+            translator.translate_in_detail,
+            trained_tokens(model_dir),
+        )
     if path.is_dir():
         versions = [int(p.parent.name) for p in path.glob("*/saved_model.pb") if _is_version(p)]
         if not (path / "saved_model.pb").is_file() and versions:
             path = path / str(max(versions))
     if not (path / "saved_model.pb").is_file():
-        what = "neither a run directory nor a SavedModel" if path.exists() else "not there"
-        raise InputError(f"{path} is {what}; expected what bin/train.py or bin/export.py writes")
+        raise InputError(
+            f"{path} is neither a run directory nor a SavedModel; expected what bin/train.py or "
+            "bin/export.py writes"
+        )
+    if precision != "float32" or jit_compile:
+        raise InputError(
+            f"{path} is a SavedModel, whose precision was fixed at export and which is never "
+            "compiled by XLA; expected neither to be asked for, or the run directory"
+        )
     if settings:
         raise InputError(
             f"{path} is a SavedModel, in which {' and '.join(settings)} were fixed at export; "
@@ -106,39 +134,116 @@ def _load_saved_model(path: Path) -> Model:
         raise InputError(
             f"{path} is a SavedModel without {error}; expected what bin/export.py writes"
         ) from error
-    return Model(str(path), n_best, translate, lengths, loaded)
+    in_detail = getattr(loaded, "translate_in_detail", None)
+    longest = loaded.trained_tokens.numpy() if hasattr(loaded, "trained_tokens") else 0
+    return Model(str(path), n_best, translate, lengths, loaded, in_detail, int(longest) or None)
 
 
-def load_translator(run: RunDirectory, settings: Mapping[str, Any] | None = None) -> Translator:
-    """Returns a translator in float32 with the run's selected weights.
+def trained_tokens(model_dir: str | Path | RunDirectory) -> int | None:
+    """Tokens of the longest source that the runs of `load_translator` all have seen, if known."""
+    known = [run.trained_tokens for run, _ in _runs(model_dir)]
+    return min((count for count in known if count), default=None)
+
+
+def _runs(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
+    """Returns runs, and the names of their weights, of `DIRECTORY[@WEIGHTS][,DIRECTORY...]`."""
+    if isinstance(model_dir, RunDirectory):
+        return [(model_dir, model_dir.selected)]
+    if RunDirectory.is_run(model_dir):  # whatever signs are in its name
+        run = RunDirectory(model_dir)
+        return [(run, run.selected)]
+    runs = []
+    for member in str(model_dir).split(","):
+        path, at, name = member.rpartition("@")
+        path = path if at else member
+        if not RunDirectory.is_run(path):
+            what = "no run directory" if Path(path).exists() else "not there"
+            raise InputError(
+                f"{path} is {what}; expected what bin/train.py or bin/export.py writes"
+            )
+        run = RunDirectory(path)
+        runs.append((run, name if at else run.selected))
+    return runs
+
+
+def load_translator(
+    model_dir: str | Path | RunDirectory,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    precision: str = "float32",
+) -> Translator:
+    """Returns a translator with the weights of a run, or of several that decide together.
 
     Args:
-        run: the run.
-        settings: what differs from its `decoding.` configuration.
+        model_dir: a run directory, whose selected weights are taken; other weights of it,
+            as in `build/run@best` (the names are `RunDirectory.select`'s); or several of
+            these, with commas between them, whose vocabulary is the same: an ensemble.
+        settings: what differs from the (first) run's `decoding.` configuration.
+        precision: of weights and products: float32, bfloat16 or float16.
 
     Raises:
-        InputError: for settings that do not fit, or weights that are not there.
+        InputError: for settings that do not fit, weights that are not there, or runs of
+            different vocabularies.
     """
+    if precision not in ("float32", "bfloat16", "float16"):
+        raise InputError(
+            f"the precision {precision!r} is unknown; expected float32, bfloat16 or float16"
+        )
+    runs = _runs(model_dir)
+    first, _ = runs[0]
     for name in settings or {}:
         if not name.startswith("decoding."):
             raise InputError(
                 f"{name} cannot be changed after training; expected settings of decoding"
             )
-    config = run.config.updated(settings or {})
-    weights = run.selected_weights()
-    transformer = Transformer(config.model, dtype="float32")
-    transformer.build()
-    transformer.assign_weights(weights)
-    return Translator(transformer, run.tokenizer(), config.decoding)
+    tokenizer = first.tokenizer()
+    transformers = []
+    for run, name in runs:
+        if run.tokenizer().fingerprint != tokenizer.fingerprint:
+            raise InputError(
+                f"{first.path} and {run.path} have different vocabularies; expected one of all "
+                "models of an ensemble (bin/prepare.py --vocab_from)"
+            )
+        transformer = Transformer(run.config.model, dtype=precision)
+        transformer.build()
+        transformer.assign_weights(run.named_weights(name))
+        transformers.append(transformer)
+    return Translator(transformers, tokenizer, first.config.updated(settings or {}).decoding)
 
 
-def batches(lines: Sequence[str]) -> list[list[int]]:
-    """Returns the indices of `lines` in batches of similar lengths, the longest lines first."""
+def use_cores_for_batches() -> None:
+    """Gives each core of a CPU a batch of its own, in place of a part of every operation.
+
+    Most operations of a search are too small to be worth sharing. To be called before
+    TensorFlow does anything; later, or with a GPU, it changes nothing.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return
+    with contextlib.suppress(RuntimeError):  # TensorFlow has begun, with the threads it has
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(_cores())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def workers() -> int:
+    """How many batches are translated at once: after `use_cores_for_batches` one a core."""
+    return _cores() if tf.config.threading.get_intra_op_parallelism_threads() == 1 else 1
+
+
+def batches(lines: Sequence[str], at_least: int = 1) -> list[list[int]]:
+    """Returns the indices of `lines` in batches of similar lengths, the longest lines first.
+
+    There are `at_least` so many batches, if there are as many lines.
+    """
     sizes = [len(line.encode()) for line in lines]
+    most = min(_BATCH_LINES, max(1, len(lines) // at_least))
     result: list[list[int]] = []
     for index in sorted(range(len(lines)), key=lambda i: -sizes[i]):
         batch = result[-1] if result else []
-        full = len(batch) == _BATCH_LINES
+        full = len(batch) == most
         if not batch or full or (len(batch) + 1) * sizes[batch[0]] > _BATCH_BYTES:
             result.append([index])
         else:
@@ -149,38 +254,139 @@ def batches(lines: Sequence[str]) -> list[list[int]]:
 def translate_lines(model: Model, lines: Sequence[str]) -> list[list[Translation]]:
     """Translates lines; each result, in their order, is best first and never empty."""
     results: list[list[Translation]] = [[] for _ in lines]
-    with _progress(len(lines)) as bar:
-        for batch in batches(lines):
-            outputs = model.translate(text=tf.constant([lines[i] for i in batch]))
-            texts, scores = outputs["translations"].numpy(), outputs["scores"].numpy()
-            for index, row, row_scores in zip(batch, texts, scores, strict=True):
-                results[index] = [
-                    Translation(text.decode("utf-8", "replace"), float(score))
-                    for text, score in zip(row, row_scores, strict=True)
-                    if score > NOTHING / 2
-                ] or [Translation("", 0.0)]  # a model whose logits are no numbers finds nothing
-                bar.update(1)
+    for batch, outputs in _in_batches(model.translate, lines):
+        for index, row, row_scores in zip(
+            batch, outputs["translations"], outputs["scores"], strict=True
+        ):
+            results[index] = [
+                Translation(text.decode("utf-8", "replace"), float(score))
+                for text, score in zip(row, row_scores, strict=True)
+                if score > NOTHING / 2
+            ] or [Translation("", 0.0)]  # a model whose logits are no numbers finds nothing
     return results
+
+
+def translate_in_detail(
+    model: Model,
+    lines: Sequence[str],
+    prefixes: Sequence[str] | None = None,
+    attention: bool = False,
+) -> list[dict[str, Any]]:
+    """Translates lines and returns what is known of each translation, ready for JSON.
+
+    Args:
+        model: with `in_detail`.
+        lines: what is translated.
+        prefixes: as many texts, which the translations begin with; may be empty.
+        attention: also return the whole attention, target tokens by source tokens.
+
+    Returns:
+        For each line `source_tokens` and `translations`, best first, each with its `text`,
+        `score`, `log_prob` (before the penalties), `finished`, `tokens`, `ids`,
+        `token_log_probs` and `alignment` (the index of a source token for each token).
+
+    Raises:
+        InputError: for another number of prefixes, or a model that cannot tell.
+    """
+    if model.in_detail is None:
+        raise InputError(
+            f"{model.place} was exported without details of translations; expected the run "
+            "directory, or a new export"
+        )
+    prefixes = [""] * len(lines) if prefixes is None else prefixes
+    if len(prefixes) != len(lines):
+        raise InputError(
+            f"there are {len(lines):,} lines and {len(prefixes):,} prefixes; expected as many"
+        )
+    results: list[dict[str, Any]] = [{} for _ in lines]
+    for batch, outputs in _in_batches(model.in_detail, lines, prefix=prefixes):
+        for row, index in enumerate(batch):
+            fields = {name: field[row] for name, field in outputs.items()}
+            results[index] = _details(fields, attention)
+    return results
+
+
+def _details(fields: Mapping[str, np.ndarray], attention: bool) -> dict[str, Any]:
+    """What `translate_in_detail` returns of one line."""
+    source = [piece.decode() for piece in fields["source_tokens"]]
+    # Padding has no attention; it follows the end token, which is the last to have some.
+    used = int(np.max(np.nonzero(fields["attention"].any(axis=(0, 1)))[0], initial=-1)) + 1
+    translations = []
+    for i in range(len(fields["scores"])):
+        if fields["scores"][i] <= NOTHING / 2:
+            continue
+        length = int(fields["lengths"][i])
+        translation = {
+            "text": fields["translations"][i].decode("utf-8", "replace"),
+            "score": round(float(fields["scores"][i]), 6),
+            "log_prob": round(float(fields["log_probs"][i]), 6),
+            "finished": bool(fields["finished"][i]),
+            "tokens": [piece.decode() for piece in fields["tokens"][i][:length]],
+            "ids": fields["ids"][i][:length].tolist(),
+            "token_log_probs": fields["token_log_probs"][i][:length].round(6).tolist(),
+            "alignment": fields["alignments"][i][:length].tolist(),
+        }
+        if attention:
+            translation["attention"] = fields["attention"][i][:length, :used].round(4).tolist()
+        translations.append(translation)
+    return {"source_tokens": source[:used], "translations": translations}
+
+
+def _in_batches(
+    translate: Callable[..., dict[str, tf.Tensor]], lines: Sequence[str], **others: Sequence[str]
+) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+    """Yields the indices of the lines of a batch and what `translate` returns for them.
+
+    Args:
+        translate: is called with `text`, string `[B]`, and with the `others`, as many texts.
+    """
+
+    def outputs(batch: list[int]) -> dict[str, np.ndarray]:
+        texts = {
+            name: tf.constant([column[i] for i in batch])
+            for name, column in {"text": lines, **others}.items()
+        }
+        return {name: field.numpy() for name, field in translate(**texts).items()}
+
+    todo = batches(lines, at_least=workers())
+    pool = concurrent.futures.ThreadPoolExecutor(workers())
+    try:
+        with _progress(len(lines)) as bar:
+            for batch, result in zip(todo, pool.map(outputs, todo), strict=True):
+                yield batch, result
+                bar.update(len(batch))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C only the running batches are waited for
 
 
 def _progress(total: int) -> tqdm:
     return tqdm(total=total, unit="line", disable=not sys.stderr.isatty(), dynamic_ncols=True)
 
 
-def remarks(model: Model, lines: Sequence[str]) -> list[str]:
-    """Returns one sentence for each line that has nothing to translate, or that is cut."""
-    sentences = []
+def token_counts(model: Model, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yields how many tokens each line has, the end token included, and how many are used."""
     for start in range(0, len(lines), 1024):
         counts = model.lengths(text=tf.constant(lines[start : start + 1024]))
         pairs = zip(counts["tokens"].numpy(), counts["used"].numpy(), strict=True)
-        for number, (tokens, used) in enumerate(pairs, start=start + 1):
-            if tokens == 1:  # the end token alone
-                sentences.append(f"line {number} is empty, and so is its translation")
-            elif used < tokens:
-                sentences.append(
-                    f"line {number} has {tokens:,} tokens; the first {used:,} were translated "
-                    "(decoding.max_source_tokens)"
-                )
+        yield from ((int(tokens), int(used)) for tokens, used in pairs)
+
+
+def remarks(model: Model, lines: Sequence[str]) -> list[str]:
+    """Returns one sentence for each line that is empty, cut, or longer than any of training."""
+    sentences = []
+    for number, (tokens, used) in enumerate(token_counts(model, lines), start=1):
+        if tokens == 1:  # the end token alone
+            sentences.append(f"line {number} is empty, and so is its translation")
+        elif used < tokens:
+            sentences.append(
+                f"line {number} has {tokens:,} tokens; the first {used:,} were translated "
+                "(decoding.max_source_tokens)"
+            )
+        elif tokens > (model.trained_tokens or tokens):
+            sentences.append(
+                f"line {number} has {tokens:,} tokens, but the longest source of training "
+                f"{model.trained_tokens:,}; it was translated as it is"
+            )
     return sentences
 
 

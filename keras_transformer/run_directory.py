@@ -390,6 +390,15 @@ class RunDirectory:
 
     # Metrics.
 
+    @property
+    def trained_tokens(self) -> int | None:
+        """Tokens of the longest source of training, the end token included, where it is known."""
+        try:
+            report = json.loads((self.path / "data_report.json").read_bytes())
+            return int(report["train"]["source"]["max_length"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # nothing but a remark depends on it
+
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""
         path = self.path / "metrics.jsonl"

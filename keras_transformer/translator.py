@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
+from keras_transformer import decoding
+from keras_transformer.cached_decoding import CachedDecoder
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding.beam import SearchResult, beam_search
-from keras_transformer.layers.attention import KeyValue
+from keras_transformer.decoding import SearchResult, SpecialIds
+from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
-
-
-# A cache grows by so many positions at a time: each step reads, reorders and writes all of it,
-# and most translations end long before the longest that is allowed.
-_CACHE_BLOCK = 16
-
-
-def _with_room(cache: list[KeyValue], position: tf.Tensor) -> list[KeyValue]:
-    """Returns the cache, longer by a block where `position` lies behind its end."""
-
-    def longer() -> list[KeyValue]:
-        padding = [[0, 0], [0, 0], [0, _CACHE_BLOCK], [0, 0]]
-        return tf.nest.map_structure(lambda part: tf.pad(part, padding), cache)
-
-    length = tf.shape(cache[0]["key"])[2]
-    return tf.cond(position < length, lambda: cache, longer)
+_PREFIX = [*_TEXT, tf.TensorSpec([None], tf.string, name="prefix")]
 
 
 class Translator(tf.Module):
@@ -39,19 +26,34 @@ class Translator(tf.Module):
     alone, since its length limits are made of its own length.
 
     Args:
-        transformer: a built model.
-        tokenizer: of the vocabulary that the model was trained with.
+        transformers: built models of one vocabulary; of several, an ensemble, the
+            log-probabilities of each next token are averaged.
+        tokenizer: of the vocabulary that the models were trained with.
         config: how to search.
+
+    Raises:
+        InputError: for no models, or those of other vocabularies.
     """
 
-    def __init__(self, transformer: Transformer, tokenizer: Tokenizer, config: DecodingConfig):
+    def __init__(
+        self,
+        transformers: Transformer | Sequence[Transformer],
+        tokenizer: Tokenizer,
+        config: DecodingConfig,
+    ):
         super().__init__(name="translator")
-        self.transformer = transformer
+        if isinstance(transformers, Transformer):
+            transformers = [transformers]
+        self.transformers = list(transformers)
         self.tokenizer = tokenizer
         self.config = config
+        _check_vocabularies(self.transformers, tokenizer)
         # A learned position beyond the last one does not exist.
-        model = transformer.config
-        self._max_positions = model.max_positions if model.positions == "learned" else None
+        positions = [t.config.max_positions for t in self.transformers
+                     if t.config.positions == "learned"]  # fmt: skip
+        self._max_positions = min(positions, default=None)
+        phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
+        self._banned = [tokenizer.phrase_ids(phrase) for phrase in phrases]
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -63,51 +65,112 @@ class Translator(tf.Module):
             fills has an empty text and the score -1e9.
         """
         result = self.search(text)
-        batch, count, length = tf.unstack(tf.shape(result.ids))
-        # --> [batch * count, length]
-        ids = tf.reshape(result.ids, [batch * count, length])
-        texts = self.tokenizer.detokenize(ids, tf.reshape(result.lengths, [batch * count]))
-        translations = tf.reshape(texts, [batch, self.config.n_best])
-        return {"translations": translations, "scores": result.scores}
+        return {"translations": self.texts(result), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
         """Returns the target ids of the translations of `text`, string `[B]`."""
-        source_ids, lengths = self._source(text)
-        # Nothing but the end token: nothing to translate, and no step is spent on it.
-        max_lengths = tf.where(lengths > 1, lengths + self.config.max_extra_tokens, 0)
-        if self._max_positions is not None:
-            max_lengths = tf.minimum(max_lengths, self._max_positions)
-        memory = self.transformer.project_memory(
-            self.transformer.encode(source_ids, training=False)
-        )
+        return self._search(text)
 
-        def step(
-            ids: tf.Tensor, position: tf.Tensor, cache: Any
-        ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-            decoded = self.transformer.decode(
-                tf.expand_dims(ids, 1),
-                memory,
-                _with_room(cache, position),
-                position,
-                training=False,
-            )
-            # --> [batch * beam, vocab]
-            return tf.squeeze(decoded.logits, 1), decoded.cache, decoded.attention[-1]["cross"]
+    @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
+    def translate_in_detail(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Translates as `translate`, and returns all that is known of each translation.
 
-        rows = tf.shape(text)[0] * self.config.beam_size
-        return beam_search(
-            step,
-            # Through a placeholder, or the first length would be taken for the only one.
-            self.transformer.init_cache(
-                rows, tf.compat.v1.placeholder_with_default(_CACHE_BLOCK, [])
-            ),
+        Args:
+            text: UTF-8 strings `[B]`.
+            prefix: UTF-8 strings `[B]`, the text that each translation begins with; may be empty.
+
+        Returns:
+            `translations` and `scores` as `translate`; `log_probs` float32 `[B, K]`, before
+            the penalties; `finished` bool `[B, K]`; `lengths` int32 `[B, K]`, the end token
+            counted; `ids` int32, `tokens` string (the pieces) and `token_log_probs` float32,
+            all `[B, K, L]`; `attention` float32 `[B, K, L, S]`, that of the last layer, the
+            mean over its heads, on `source_tokens` string `[B, S]`; `alignments` int32
+            `[B, K, L]`, the source token that got most of it.
+        """
+        prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
+        source_ids, lengths = self.source_ids(text)
+        max_lengths = self.max_lengths(lengths)
+        result = self.search_ids(source_ids, max_lengths, prefix_ids, True, _numbers(text))
+        return {
+            "translations": self.texts(result),
+            "scores": result.scores,
+            "log_probs": result.log_probs,
+            "finished": result.finished,
+            "lengths": result.lengths,
+            "ids": result.ids,
+            "tokens": self.tokenizer.target_pieces(result.ids),
+            "token_log_probs": result.token_log_probs,
+            "attention": result.attention,
+            "alignments": tf.argmax(result.attention, axis=-1, output_type=tf.int32),
+            "source_tokens": self.tokenizer.source_pieces(source_ids),
+        }
+
+    def _search(self, text: tf.Tensor) -> SearchResult:
+        source_ids, lengths = self.source_ids(text)
+        return self.search_ids(source_ids, self.max_lengths(lengths), numbers=_numbers(text))
+
+    def texts(self, result: SearchResult) -> tf.Tensor:
+        """Returns the texts, string `[B, K]`, of what was found."""
+        batch, count, length = tf.unstack(tf.shape(result.ids))
+        # --> [batch * count, length]
+        ids = tf.reshape(result.ids, [batch * count, length])
+        texts = self.tokenizer.detokenize(ids, tf.reshape(result.lengths, [batch * count]))
+        return tf.reshape(texts, [batch, self.config.n_best])
+
+    def search_ids(
+        self,
+        source_ids: tf.Tensor,
+        max_lengths: tf.Tensor,
+        prefix: tf.Tensor | None = None,
+        details: bool = False,
+        numbers: tf.Tensor | None = None,
+        length_limit: int | None = None,
+    ) -> SearchResult:
+        """Searches for the translations of ids, in a graph or out of one.
+
+        Args:
+            source_ids: int32 `[B, S]`, each row ending with the end token, padded.
+            max_lengths: int32 `[B]`, the most tokens of each translation.
+            prefix: int32 `[B, any]`, as `decoding.search`'s.
+            details: return log-probabilities of tokens and attention, too.
+            numbers: float32 `[B]`, as `decoding.search`'s.
+            length_limit: the longest of `max_lengths`, where shapes must be known (XLA).
+        """
+        beam = decoding.rows_per_sentence(self.config)
+        decoder = CachedDecoder(self.transformers, source_ids, beam, length_limit)
+        ids = self.tokenizer
+        return decoding.search(
+            decoder.step,
+            decoder.init_cache(),
             max_lengths,
             self.config,
-            start_id=self.tokenizer.start_id,
-            end_id=self.tokenizer.end_id,
-            pad_id=self.tokenizer.pad_id,
+            SpecialIds(ids.start_id, ids.end_id, ids.pad_id),
+            ids.target_vocab_size,
+            prefix=prefix,
+            banned=self._banned,
+            source_mask=decoder.source_mask,
+            numbers=numbers,
+            length_limit=length_limit,
+            follow=decoder.follow,
+            keep=decoder.keep,
+            details=details,
+            normalized=decoder.normalized,
         )
+
+    @property
+    def transformer(self) -> Transformer:
+        """The only model, or the first."""
+        return self.transformers[0]
+
+    def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
+        """Returns int32 `[B]`: the most tokens of a translation, by those of the source."""
+        longest = tf.maximum(lengths + self.config.max_extra_tokens, self.config.min_length)
+        for limit in (self.config.max_length, self._max_positions):
+            if limit is not None:
+                longest = tf.minimum(longest, limit)
+        # Nothing but the end token: nothing to translate, and no step is spent on it.
+        return tf.where(lengths > 1, longest, 0)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -124,7 +187,7 @@ class Translator(tf.Module):
     def _max_source_tokens(self) -> int:
         return min(self.config.max_source_tokens, self._max_positions or 2**31 - 1)
 
-    def _source(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns ids int32 `[B, S]`, padded, and lengths int32 `[B]`, of the cut source."""
         limit = self._max_source_tokens
         tokens = self.tokenizer.tokenize_source(text)
@@ -134,3 +197,60 @@ class Translator(tf.Module):
         is_last = tf.range(tf.shape(ids)[1]) == limit - 1
         ids = tf.where(is_last & tf.expand_dims(lengths > limit, 1), self.tokenizer.end_id, ids)
         return ids, tf.minimum(lengths, limit)
+
+
+class CompiledTranslator:
+    """A translator whose search is compiled by XLA, for what is translated right here.
+
+    Its shapes are fixed: sources and outputs are padded to multiples of some tokens, and the
+    first batch of a shape takes seconds to compile. Sentence by sentence on a CPU it
+    is then faster than the graph; it cannot be exported.
+
+    Args:
+        translator: whose model and configuration are used.
+    """
+
+    def __init__(self, translator: Translator):
+        self._translator = translator
+        self._prepare = tf.function(self._prepared, input_signature=_TEXT, autograph=False)
+        self._search = tf.function(self._found, autograph=False, jit_compile=True)
+
+    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """As `Translator.translate`; eager only."""
+        source_ids, max_lengths, numbers = self._prepare(text)
+        longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
+        result = self._search(source_ids, max_lengths, numbers, -(-longest // 16) * 16)
+        return {"translations": self._translator.texts(result), "scores": result.scores}
+
+    def _prepared(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        source_ids, lengths = self._translator.source_ids(text)
+        padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
+        pad_id = self._translator.tokenizer.pad_id
+        source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)
+        return source_ids, self._translator.max_lengths(lengths), _numbers(text)
+
+    def _found(
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor, limit: int
+    ) -> SearchResult:
+        return self._translator.search_ids(
+            source_ids, max_lengths, numbers=numbers, length_limit=limit
+        )
+
+
+def _check_vocabularies(transformers: Sequence[Transformer], tokenizer: Tokenizer) -> None:
+    if not transformers:
+        raise InputError("there is no model to translate with; expected one or more")
+    own = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+    for number, transformer in enumerate(transformers, start=1):
+        config = transformer.config
+        sizes = (config.source_vocab_size, config.target_vocab_size)
+        if sizes != own:
+            raise InputError(
+                f"model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens; "
+                f"expected those of the tokenizer, {own[0]:,} and {own[1]:,}"
+            )
+
+
+def _numbers(text: tf.Tensor) -> tf.Tensor:
+    """Returns float32 `[B]` from 0 to 1, made of each text alone."""
+    return tf.cast(tf.strings.to_hash_bucket_fast(text, 2**20), tf.float32) / 2**20

@@ -23,7 +23,8 @@ for _room, _not_its_business in (
     ("data", {"layers", "model"}),
     ("training", {"text"}),
     ("decoding", {"layers", "model", "text", "data", "training"}),
-    ("translator", set()),
+    ("cached_decoding", {"text", "data", "training", "decoding"}),
+    ("translator", {"data", "training"}),
     ("evaluation", {"training"}),
     ("run_directory", {"layers", "model"}),
     (
@@ -32,7 +33,9 @@ for _room, _not_its_business in (
     ),
     ("training_run", {"report"}),
     ("inference", {"training", "training_run", "report"}),
-    ("export", {"training", "training_run", "report"}),
+    ("documents", {"training", "training_run", "report"}),
+    ("scoring", {"training", "training_run", "report", "documents"}),
+    ("export", {"training", "training_run", "report", "documents"}),
     ("experiment", set()),
     ("recipe", set()),
 ):

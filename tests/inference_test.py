@@ -106,6 +106,18 @@ class TestTranslateLines:
         assert empty == "line 4 is empty, and so is its translation"
         assert cut.startswith("line 1028 has ") and "the first 40 were translated" in cut
 
+    def test_remarks_name_lines_longer_than_those_of_training(self, model: inference.Model) -> None:
+        lines = ["a", "ball ball", "ball " * 200]
+        (_, (longest, _), _) = inference.token_counts(model, lines)
+        known = model._replace(trained_tokens=longest - 1)
+        longer, cut = inference.remarks(known, lines)
+        assert longer == (
+            f"line 2 has {longest} tokens, but the longest source of training {longest - 1}; "
+            "it was translated as it is"
+        )
+        assert cut.startswith("line 3 has ") and "were translated" in cut
+        assert inference.remarks(model._replace(trained_tokens=longest), lines) == [cut]
+
 
 class TestDecodeLines:
     def test_lines_end_at_line_feeds_alone(self) -> None:

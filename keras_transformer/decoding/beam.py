@@ -1,9 +1,5 @@
 """Beam search with the paper's length penalty (section 6.1), as a TensorFlow graph.
 
-The penalty is that of Wu et al. 2016 (arXiv:1609.08144, equation 14, without
-the coverage term): a hypothesis of `length` tokens, its end token counted, has
-the score `log P / ((5 + length) / 6) ** alpha`.
-
 The search is made of stock ops of fixed shapes, so that the same code runs
 eagerly, in a `tf.function`, in a SavedModel on a server without XLA, and inside
 `jit_compile=True`.
@@ -11,241 +7,349 @@ eagerly, in a `tf.function`, in a SavedModel on a server without XLA, and inside
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.candidates import Next
+from keras_transformer.decoding.constraints import Constraints
+from keras_transformer.decoding.penalties import coverage_penalty, length_penalty
+from keras_transformer.decoding.result import (
+    NOTHING,
+    FollowFn,
+    KeepFn,
+    SearchResult,
+    SpecialIds,
+    StepFn,
+    exists,
+)
+from keras_transformer.decoding.shrinking import search_loop
 
-# (ids int32 [batch * beam], position int32 [], cache) →
-# (logits float [batch * beam, vocab], cache, cross-attention or None)
-StepFn = Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, Any]]
-
-# Log-probability and score of what does not exist, as in a place that no hypothesis fills.
-# Finite, because an infinity minus an infinity is no number; nothing real comes below half of it.
-NOTHING = -1e9
+# What grows with the hypotheses, by name, float32 or int32 [batch, beam, length, ...]
+Histories = dict[str, tf.Tensor]
 
 
-class SearchResult(NamedTuple):
-    """The best hypotheses of each sentence, best first.
+class _Complete(NamedTuple):
+    """Complete hypotheses of each sentence, best first."""
 
-    A place that no hypothesis fills (a vocabulary too small for `n_best`
-    different ones) has the score -1e9, the length 0, and is not finished.
-    """
-
-    ids: tf.Tensor  # int32 [batch, n_best, length]: no start id; the pad id beyond `lengths`
-    scores: tf.Tensor  # float32 [batch, n_best]: log P / length penalty
-    lengths: tf.Tensor  # int32 [batch, n_best]: tokens, the end token included
-    finished: tf.Tensor  # bool [batch, n_best]: ends with the end token
+    scores: tf.Tensor  # float32 [batch, beam]
+    log_probs: tf.Tensor  # float32 [batch, beam]
+    lengths: tf.Tensor  # int32 [batch, beam]
+    finished: tf.Tensor  # bool [batch, beam]
+    histories: Histories
 
 
 class _State(NamedTuple):
     position: tf.Tensor  # int32 []: tokens that each open hypothesis has
     tokens: tf.Tensor  # int32 [batch, beam]: last token of each open hypothesis
-    log_probs: tf.Tensor  # float32 [batch, beam]: of the open hypotheses, best first
-    ids: tf.Tensor  # int32 [batch, beam, length]: the open hypotheses
-    results: SearchResult  # [batch, beam, ...]: complete hypotheses, best first
-    cache: Any  # nested structure of tensors [batch * beam, ...]: the model's
+    log_probs: tf.Tensor  # float32 [batch, beam]: of the open hypotheses
+    coverage: list[tf.Tensor]  # float32 [batch, beam, source]: attention so far, if it counts
+    histories: Histories  # of the open hypotheses
+    complete: _Complete
+    cache: Any  # the model's
 
 
-def length_penalty(length: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Returns `((5 + length) / 6) ** alpha` as float32, in the shape of `length`."""
-    return tf.pow((5.0 + tf.cast(length, tf.float32)) / 6.0, alpha)
+class _Inputs(NamedTuple):
+    """What a search is given of each sentence; a list is empty where there is none."""
+
+    max_lengths: tf.Tensor  # int32 [batch]
+    longest_penalty: tf.Tensor  # float32 [batch]: the length penalty of the longest output
+    prefix: list[tf.Tensor]  # int32 [batch, length]
+    source_mask: list[tf.Tensor]  # bool [batch, source]
 
 
-def beam_search(
-    step_fn: StepFn,
-    cache: Any,
-    max_lengths: tf.Tensor,
-    config: DecodingConfig,
-    *,
-    start_id: int,
-    end_id: int,
-    pad_id: int,
-    length_limit: int | tf.Tensor | None = None,
-) -> SearchResult:
-    """Returns the `config.n_best` best outputs found for each sentence.
+class _Candidates(NamedTuple):
+    """Continuations of a sentence's open hypotheses by one token."""
 
-    Each step takes the best 2K continuations of a sentence's K open hypotheses
-    and keeps K open and K complete ones; a finished one is never extended. With
-    K = 1 it takes the best continuation alone, which is greedy search.
+    ranks: tf.Tensor  # float32 [batch, candidates]: by which they are chosen, best first
+    log_probs: tf.Tensor  # float32 [batch, candidates]: of the whole hypothesis
+    tokens: tf.Tensor  # int32 [batch, candidates]
+    token_log_probs: tf.Tensor  # float32 [batch, candidates]: the model's own
+    parents: tf.Tensor  # int32 [batch, candidates]: index into the beam
+
+
+def follow_rows(cache: Any, parents: tf.Tensor) -> Any:
+    """Returns the rows `[batch * beam, ...]` of `parents` int32 `[batch, beam]`, of all tensors."""
+    first_rows = tf.range(tf.shape(parents)[0]) * parents.shape[1]
+    rows = tf.reshape(tf.expand_dims(first_rows, -1) + parents, [-1])
+    return tf.nest.map_structure(lambda each: tf.gather(each, rows), cache)
+
+
+def keep_rows(cache: Any, sentences: tf.Tensor, beam: int) -> Any:
+    """Returns the rows `[batch * beam, ...]` of `sentences` int32 `[few]`, of all tensors."""
+    rows = tf.reshape(tf.expand_dims(sentences * beam, -1) + tf.range(beam), [-1])
+    return tf.nest.map_structure(lambda each: tf.gather(each, rows), cache)
+
+
+class BeamSearch:
+    """Beam search over a step function.
+
+    Each step takes the best 2K continuations of a sentence's K open hypotheses,
+    of which K that have not ended stay open. One that has ended counts among the
+    best K alone (an end that is but the last resort would win by being short), and
+    the best K complete ones are kept; a finished one is never extended.
 
     A hypothesis that reaches its sentence's maximum without the end token is
     scored as it stands and marked unfinished. A sentence ends as soon as, and
     not before, no open hypothesis can still enter its `n_best` results; from
     then on it does not change, so other sentences of the batch cannot matter.
 
-    The pad and start ids are never generated. They are excluded after the
-    softmax, so that scores are made of the model's own log-probabilities.
-
     Args:
         step_fn: one step of the decoder. `(ids, position, cache)`, where ids
             int32 `[batch * beam]` are the tokens at `position` (int32 scalar),
-            the start id at 0, → `(logits, cache, cross_attention)`, where logits
-            `[batch * beam, vocab]`, of any float type, are of the next tokens.
-        cache: nested structure of tensors `[batch * beam, ...]`, rows of one
-            sentence adjacent. Each step returns the same shapes, but for dimensions
-            that are unknown and may grow; rows follow their hypotheses. What a
-            beam's hypotheses share need not be here.
-        max_lengths: int32 `[batch]`, the most tokens of each sentence's output,
-            the end token included. With 0 (or less) the one hypothesis is the
-            empty, unfinished one, which has the score 0: a row that fills a
-            batch and costs no steps. The batch may be empty.
-        config: beam size, length penalty and number of results.
-        start_id: the decoder's first input.
-        end_id: ends a hypothesis; may be the same as `start_id` or `pad_id`.
-        pad_id: fills `ids` beyond `lengths`.
-        length_limit: the last dimension of the result's `ids`; longer
-            `max_lengths` are lowered to it. By default the longest of
-            `max_lengths`. Under `jit_compile=True` it must be an int, as every
-            shape must be static there.
-
-    Returns:
-        A `SearchResult`.
+            the start id at 0, → `(logits, cache, attention)`, where logits
+            `[batch * beam, vocab]`, of any float type, are of the next tokens, and
+            attention float `[batch * beam, source]` is what each source token got, or None.
+        config: how to search.
+        ids: of the tokens with a meaning.
+        constraints: what an output may contain; by default anything.
+        follow: moves the cache with its hypotheses; by default all its tensors
+            `[batch * beam, ...]` row by row.
+        keep: takes the cache of some sentences; by default as `follow`.
+        details: also return log-probabilities of tokens and attention.
+        normalized: whether the logits are log-probabilities already.
     """
-    beam = config.beam_size
-    max_lengths = tf.maximum(tf.cast(max_lengths, tf.int32), 0)
-    if length_limit is None:
-        length_limit = tf.maximum(tf.reduce_max(max_lengths), 0)  # of an empty batch: 0
-    max_lengths = tf.minimum(max_lengths, length_limit)
-    excluded = {start_id, pad_id} - {end_id}
 
-    def is_open(state: _State) -> tf.Tensor:
-        # All are complete at their maximum, so this comes to an end.
-        return tf.reduce_any(_exists(state.log_probs))
+    def __init__(
+        self,
+        step_fn: StepFn,
+        config: DecodingConfig,
+        ids: SpecialIds,
+        *,
+        constraints: Constraints | None = None,
+        follow: FollowFn = follow_rows,
+        keep: KeepFn | None = None,
+        details: bool = False,
+        normalized: bool = False,
+    ):
+        self._step_fn = step_fn
+        self._config = config
+        self._beam = config.beam_size
+        self._ids = ids
+        self._constraints = constraints
+        self._follow = follow
+        self._keep = keep or functools.partial(keep_rows, beam=config.beam_size)
+        self._details = details
+        self._normalized = normalized
 
-    def step(state: _State) -> tuple[_State]:
-        ids = tf.reshape(state.tokens, [-1])
-        logits, cache, _ = step_fn(ids, state.position, state.cache)
-        log_probs, parents, tokens = _best_continuations(logits, state.log_probs, excluded)
-        length = state.position + 1
-        histories = tf.where(
-            tf.range(length_limit) == state.position,
-            tf.expand_dims(tokens, -1),
-            tf.gather(state.ids, parents, batch_dims=1),
+    def search(
+        self,
+        cache: Any,
+        max_lengths: tf.Tensor,
+        length_limit: int | tf.Tensor,
+        prefix: tf.Tensor | None = None,
+        source_mask: tf.Tensor | None = None,
+    ) -> SearchResult:
+        """Returns the `n_best` best outputs found for each sentence.
+
+        Args:
+            cache: whatever the step function takes and returns, in the same shapes but
+                for dimensions that are unknown and may grow.
+            max_lengths: int32 `[batch]`, the most tokens of each sentence's output,
+                from 0 to `length_limit`. With 0 the one hypothesis is the empty, unfinished
+                one, which has the score 0: a row that fills a batch and costs no steps.
+            length_limit: the last dimension of the result's `ids`.
+            prefix: int32 `[batch, length_limit]`, tokens that the outputs begin with, -1
+                behind them.
+            source_mask: bool `[batch, source]`, True for real tokens; needed for
+                a coverage penalty and for attention.
+        """
+        inputs = _Inputs(
+            max_lengths,
+            length_penalty(max_lengths, self._config.length_penalty),
+            [] if prefix is None else [prefix],
+            [] if source_mask is None else [source_mask],
         )
-        # --> [batch, candidate, length]
-        ended = tokens == end_id
-        complete = ended | (length >= tf.expand_dims(max_lengths, -1))
+        complete = search_loop(
+            self._step,
+            # All are complete at their maximum, so this comes to an end.
+            lambda state: tf.reduce_any(exists(state.log_probs), axis=1),
+            lambda state: state.complete,
+            self._kept,
+            self._first_state(cache, inputs, length_limit),
+            inputs,
+            shrink=not isinstance(length_limit, int),
+        )
+        return self._result(complete)
 
-        scores = log_probs / length_penalty(length, config.length_penalty)
-        # Minus infinity is below the empty places, which therefore stay empty.
-        scores = tf.where(_exists(log_probs) & complete, scores, -float("inf"))
-        candidates = SearchResult(histories, scores, tf.fill(tf.shape(scores), length), ended)
-        results = _best_results(state.results, candidates)
+    def _step(self, state: _State, inputs: _Inputs) -> _State:
+        length = state.position + 1
+        ids = tf.reshape(state.tokens, [-1])
+        logits, cache, attention = self._step_fn(ids, state.position, state.cache)
+        new = self._candidates(logits, state, inputs)
+        histories, coverage = self._extended(state, new, attention)
+        scores = new.log_probs / length_penalty(length, self._config.length_penalty)
+        for attention_so_far, source_mask in zip(coverage, inputs.source_mask, strict=False):
+            beta = self._config.coverage_penalty
+            scores += coverage_penalty(attention_so_far, source_mask, beta)
+        is_real, ended = exists(new.log_probs), new.tokens == self._ids.end
+        is_complete = ended | (length >= tf.expand_dims(inputs.max_lengths, -1))
+        ends = _Complete(
+            # Minus infinity is below the empty places, which therefore stay empty.
+            scores=tf.where(is_real & is_complete, scores, -float("inf")),
+            log_probs=new.log_probs,
+            lengths=tf.fill(tf.shape(scores), length),
+            finished=ended,
+            histories=histories,
+        )
+        complete = _best_complete(state.complete, ends)
+        remains = is_real & ~is_complete
+        _, kept = tf.math.top_k(tf.where(remains, new.ranks, NOTHING), self._beam)
+        open_ones = (tf.where(remains, new.log_probs, NOTHING), new.tokens, new.parents)
+        log_probs, tokens, parents = _take(open_ones, kept)
+        coverage, histories = _take((coverage, histories), kept)
+        log_probs = self._end_decided(log_probs, complete.scores, inputs.longest_penalty)
+        cache = self._follow(cache, parents)
+        return _State(length, tokens, log_probs, coverage, histories, complete, cache)
 
-        log_probs = tf.where(_exists(log_probs) & ~complete, log_probs, NOTHING)
-        log_probs, kept = tf.math.top_k(log_probs, beam)
-        tokens, ids, parents = _take((tokens, histories, parents), kept)
-        log_probs = _end_decided(log_probs, results.scores, max_lengths, config)
-        if beam > 1:
-            cache = _follow(cache, parents)
-        return (_State(length, tokens, log_probs, ids, results, cache),)
+    def _kept(self, state: _State, inputs: _Inputs, sentences: tf.Tensor) -> tuple[_State, _Inputs]:
+        """Returns the state and the inputs of some sentences, int32 `[few]`."""
+        cache = self._keep(state.cache, sentences)
+        tensors = state._replace(position=(), cache=())
+        tensors, inputs = tf.nest.map_structure(
+            lambda each: tf.gather(each, sentences), (tensors, inputs)
+        )
+        return tensors._replace(position=state.position, cache=cache), inputs
 
-    state = _initial_state(cache, max_lengths, length_limit, beam, start_id, pad_id)
-    (state,) = tf.while_loop(is_open, step, (state,))
-    return SearchResult(*(field[:, : config.n_best] for field in state.results))
+    def _first_state(
+        self,
+        cache: Any,
+        inputs: _Inputs,
+        length_limit: int | tf.Tensor,
+    ) -> _State:
+        beam, batch = self._beam, tf.shape(inputs.max_lengths)[0]
+        is_first = tf.broadcast_to(tf.range(beam) == 0, [batch, beam])
+        # All beams begin as the same empty hypothesis: but one they do not exist.
+        # Where no token is allowed, the empty hypothesis is already complete.
+        is_empty = tf.expand_dims(inputs.max_lengths <= 0, -1)
+        shape = [batch, beam, length_limit]
+        histories = {"ids": tf.fill(shape, self._ids.pad)}
+        if self._details or self._config.repetition_penalty != 1:
+            histories["token_log_probs"] = tf.zeros(shape)
+        coverage = []
+        for source_mask in inputs.source_mask:
+            source = tf.shape(source_mask)[1]
+            if self._details:
+                histories["attention"] = tf.zeros([*shape, source])
+            if self._config.coverage_penalty:
+                coverage = [tf.zeros([batch, beam, source])]
+        return _State(
+            position=tf.constant(0),
+            tokens=tf.fill([batch, beam], self._ids.start),
+            log_probs=tf.where(is_first & ~is_empty, 0.0, NOTHING),
+            coverage=coverage,
+            histories=histories,
+            complete=_Complete(
+                scores=tf.where(is_first & is_empty, 0.0, NOTHING),
+                log_probs=tf.where(is_first & is_empty, 0.0, NOTHING),
+                lengths=tf.fill([batch, beam], 0),
+                finished=tf.fill([batch, beam], False),
+                histories=histories,
+            ),
+            cache=cache,
+        )
+
+    def _candidates(self, logits: tf.Tensor, state: _State, inputs: _Inputs) -> _Candidates:
+        """Returns the best 2K continuations of each sentence: at most K end, so K stay open."""
+        beam, length_limit = self._beam, tf.shape(state.histories["ids"])[2]
+        forced = None
+        for prefix in inputs.prefix:
+            forced = tf.repeat(tf.gather(prefix, state.position, axis=1), beam)
+        best = Next(
+            logits,
+            tf.reshape(state.histories["ids"], [-1, length_limit]),
+            state.position,
+            self._ids,
+            min_length=self._config.min_length,
+            constraints=self._constraints,
+            forced=forced,
+            normalized=self._normalized,
+        ).best(2 * beam)
+        each = best.tokens.shape[1] or tf.shape(best.tokens)[1]  # static wherever it can be
+        count = beam * (min(2, each) if isinstance(each, int) else tf.minimum(2, each))
+        log_probs = tf.reshape(best.log_probs, [-1, beam, each])
+        log_probs = tf.reshape(log_probs + tf.expand_dims(state.log_probs, -1), [-1, beam * each])
+        ranks = log_probs
+        if self._config.diversity_penalty:
+            siblings = tf.cumsum(tf.cast(exists(best.log_probs), tf.float32), 1, exclusive=True)
+            ranks -= self._config.diversity_penalty * tf.reshape(siblings, [-1, beam * each])
+        ranks, chosen = tf.math.top_k(ranks, count)
+        tokens, own = (tf.reshape(t, [-1, beam * each]) for t in (best.tokens, best.own))
+        if self._config.diversity_penalty:
+            log_probs = _take(log_probs, chosen)
+        else:
+            log_probs = ranks
+        if "token_log_probs" in state.histories:
+            own = _take(own, chosen)
+        return _Candidates(ranks, log_probs, _take(tokens, chosen), own, chosen // each)
+
+    def _extended(
+        self, state: _State, new: _Candidates, attention: tf.Tensor | None
+    ) -> tuple[Histories, list[tf.Tensor]]:
+        """Returns the histories and the coverage of the candidates."""
+        values: dict[str, tf.Tensor] = {"ids": new.tokens, "token_log_probs": new.token_log_probs}
+        if "attention" in state.histories or state.coverage:
+            source = tf.shape(attention)[-1]
+            attention = tf.reshape(tf.cast(attention, tf.float32), [-1, self._beam, source])
+            values["attention"] = _take(attention, new.parents)
+        coverage = [_take(so_far, new.parents) + values["attention"] for so_far in state.coverage]
+        histories = {
+            name: write(_take(history, new.parents), values[name], state.position)
+            for name, history in state.histories.items()
+        }
+        return histories, coverage
+
+    def _end_decided(
+        self, log_probs: tf.Tensor, scores: tf.Tensor, longest_penalty: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the open hypotheses' log-probabilities, none left in sentences that have ended.
+
+        A hypothesis only loses probability as it grows, the length penalty only
+        grows, and that of coverage is at most 0: no score of its extensions can
+        exceed its log-probability so far, divided by the penalty of the longest
+        output. When even the best open hypothesis cannot exceed the last of the
+        results asked for, the sentence's results are final.
+
+        Args:
+            log_probs: float32 `[batch, beam]`, of the open hypotheses.
+            scores: float32 `[batch, beam]`, of the complete ones, best first.
+            longest_penalty: float32 `[batch]`.
+        """
+        bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty
+        undecided = bound > scores[:, self._config.n_best - 1]
+        return tf.where(tf.expand_dims(undecided, -1), log_probs, NOTHING)
+
+    def _result(self, complete: _Complete) -> SearchResult:
+        complete = tf.nest.map_structure(lambda each: each[:, : self._config.n_best], complete)
+        histories = complete.histories
+        token_log_probs = histories.get("token_log_probs")
+        log_probs = complete.log_probs
+        if self._config.repetition_penalty != 1:  # what ranked them is not the model's own
+            log_probs = tf.where(
+                complete.lengths > 0, tf.reduce_sum(token_log_probs, axis=-1), log_probs
+            )
+        return SearchResult(
+            histories["ids"],
+            complete.scores,
+            complete.lengths,
+            complete.finished,
+            log_probs,
+            token_log_probs if self._details else None,
+            histories.get("attention"),
+        )
 
 
-def _exists(log_probs: tf.Tensor) -> tf.Tensor:
-    """Returns where log-probabilities are real; a NaN is not, so a broken model ends at once."""
-    return log_probs > NOTHING / 2
-
-
-def _initial_state(
-    cache: Any,
-    max_lengths: tf.Tensor,
-    length_limit: int | tf.Tensor,
-    beam: int,
-    start_id: int,
-    pad_id: int,
-) -> _State:
-    batch = tf.shape(max_lengths)[0]
-    is_first = tf.fill([batch, 1], True)
-    is_first = tf.concat([is_first, tf.fill([batch, beam - 1], False)], axis=-1)
-    # All beams begin as the same empty hypothesis: but one they do not exist.
-    # Where no token is allowed, the empty hypothesis is already complete.
-    is_empty = tf.expand_dims(max_lengths == 0, -1)
-    no_ids = tf.fill([batch, beam, length_limit], pad_id)
-    return _State(
-        position=tf.constant(0),
-        tokens=tf.fill([batch, beam], start_id),
-        log_probs=tf.where(is_first & ~is_empty, 0.0, NOTHING),
-        ids=no_ids,
-        results=SearchResult(
-            ids=no_ids,
-            scores=tf.where(is_first & is_empty, 0.0, NOTHING),
-            lengths=tf.fill([batch, beam], 0),
-            finished=tf.fill([batch, beam], False),
-        ),
-        cache=cache,
+def _best_complete(complete: _Complete, ends: _Complete) -> _Complete:
+    """Returns the best of the complete hypotheses and of the first of `ends`, as many as before."""
+    places = complete.scores.shape[1]
+    both = tf.nest.map_structure(
+        lambda old, new: tf.concat([old, new[:, :places]], axis=1), complete, ends
     )
-
-
-def _best_continuations(
-    logits: tf.Tensor, log_probs: tf.Tensor, excluded: set[int]
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the best extensions of each sentence's open hypotheses by one token.
-
-    Of 2K, at most K end, so that K open ones remain; greedy search needs one.
-
-    Args:
-        logits: float `[batch * beam, vocab]`, of the next token.
-        log_probs: float32 `[batch, beam]`, of the open hypotheses.
-        excluded: ids that are never generated.
-
-    Returns:
-        log-probability float32, parent (an index into the beam) int32 and token
-        int32, each `[batch, 2 * beam]` (greedy: `[batch, 1]`), best first.
-    """
-    batch, beam = tf.shape(log_probs)[0], log_probs.shape[1]
-    count = 2 * beam if beam > 1 else 1
-    vocab = tf.shape(logits)[-1]
-    next_log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-    for excluded_id in sorted(excluded):
-        next_log_probs += tf.one_hot(excluded_id, vocab, on_value=NOTHING, off_value=0.0)
-    # First within each hypothesis: on a CPU faster than among all of beam * vocab.
-    count_each = tf.minimum(count, vocab)
-    next_log_probs, tokens = tf.math.top_k(next_log_probs, count_each)
-    # --> [batch, beam, count_each]
-    next_log_probs = tf.reshape(next_log_probs, [batch, beam, count_each])
-    totals = tf.expand_dims(log_probs, -1) + next_log_probs
-    # --> [batch, beam * count_each]
-    totals = tf.reshape(totals, [batch, beam * count_each])
-    tokens = tf.reshape(tokens, [batch, beam * count_each])
-    # --> [batch, count]
-    totals, indices = tf.math.top_k(totals, count)
-    return totals, indices // count_each, tf.gather(tokens, indices, batch_dims=1)
-
-
-def _best_results(results: SearchResult, candidates: SearchResult) -> SearchResult:
-    """Returns the best of both, as many as `results` has places for."""
-    places = results.scores.shape[1]
-    both = [tf.concat(fields, axis=1) for fields in zip(results, candidates, strict=True)]
-    _, kept = tf.math.top_k(both[1], places)
-    return SearchResult(*_take(both, kept))
-
-
-def _end_decided(
-    log_probs: tf.Tensor, scores: tf.Tensor, max_lengths: tf.Tensor, config: DecodingConfig
-) -> tf.Tensor:
-    """Returns the open hypotheses' log-probabilities, none left in sentences that have ended.
-
-    A hypothesis only loses probability as it grows, and the penalty only grows:
-    no score of its extensions can exceed its log-probability so far, divided by
-    the penalty of the longest output. When even the best open hypothesis cannot
-    exceed the last of the results asked for, the sentence's results are final.
-
-    Args:
-        log_probs: float32 `[batch, beam]`, of the open hypotheses, best first.
-        scores: float32 `[batch, beam]`, of the complete ones, best first.
-        max_lengths: int32 `[batch]`.
-        config: length penalty and number of results.
-    """
-    bound = log_probs[:, 0] / length_penalty(max_lengths, config.length_penalty)
-    undecided = bound > scores[:, config.n_best - 1]
-    return tf.where(tf.expand_dims(undecided, -1), log_probs, NOTHING)
+    scores, kept = tf.math.top_k(both.scores, places)
+    rest = _take((both.log_probs, both.lengths, both.finished, both.histories), kept)
+    return _Complete(scores, *rest)
 
 
 def _take(structure: Any, indices: tf.Tensor) -> Any:
@@ -253,8 +357,8 @@ def _take(structure: Any, indices: tf.Tensor) -> Any:
     return tf.nest.map_structure(lambda each: tf.gather(each, indices, batch_dims=1), structure)
 
 
-def _follow(cache: Any, parents: tf.Tensor) -> Any:
-    """Returns the cache's rows `[batch * beam, ...]` of `parents` int32 `[batch, beam]`."""
-    first_rows = tf.range(tf.shape(parents)[0]) * parents.shape[1]
-    rows = tf.reshape(tf.expand_dims(first_rows, -1) + parents, [-1])
-    return tf.nest.map_structure(lambda each: tf.gather(each, rows), cache)
+def write(history: tf.Tensor, values: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+    """Returns a history `[batch, beam, length, ...]` with `values` `[batch, beam, ...]` in it."""
+    here = tf.range(tf.shape(history)[2]) == position
+    here = tf.reshape(here, [-1] + [1] * (len(history.shape) - 3))
+    return tf.where(here, tf.expand_dims(values, 2), history)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from keras_transformer.errors import InputError
 from keras_transformer.run_directory import RunDirectory
 
-_MODULES = {"saved_model": "keras_transformer.export.saved_model"}
+_MODULES = {
+    "saved_model": "keras_transformer.export.saved_model",
+    "ctranslate2": "keras_transformer.export.ctranslate2",
+}
+_QUANTIZED = ("ctranslate2",)  # formats that hold weights in other types than float32
 
 FORMATS: tuple[str, ...] = tuple(_MODULES)
+
+_Found = TypeVar("_Found")
 
 
 class Exported(NamedTuple):
@@ -21,24 +29,32 @@ class Exported(NamedTuple):
     path: Path
     sentences: int  # that run and export were compared on
     ties: list[str]  # sentences with other tokens of the same score, told apart by rounding
+    # Of a format with a search of its own, which is compared by what it thinks of the run's
+    # translations: the largest difference between the two log-probabilities of one of them.
+    largest_difference: float | None = None
 
 
 def export(
-    run: RunDirectory,
+    run: str | Path | RunDirectory,
     output_dir: str | Path,
     sentences: Sequence[str],
     *,
     format: str = "saved_model",
     settings: Mapping[str, Any] | None = None,
+    quantization: str | None = None,
+    precision: str = "float32",
 ) -> Exported:
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
     Args:
-        run: the run.
+        run: the run, or what else `inference.load_translator` takes, as an ensemble.
         output_dir: directory of the versions.
         sentences: source text on which export and run are compared.
         format: one of `FORMATS`.
         settings: what differs from the run's `decoding.` configuration.
+        quantization: type that the weights are stored in, of the format ctranslate2;
+            float32 where it is "none" or not given.
+        precision: of weights and products, float32 or bfloat16, of the format saved_model.
 
     Raises:
         InputError: for an unknown format, settings that do not fit, no sentences,
@@ -48,6 +64,57 @@ def export(
         raise InputError(f"{format!r} is no format; expected one of {', '.join(FORMATS)}")
     if not sentences:
         raise InputError("there are no sentences to compare run and export on; expected some")
+    arguments = {}
+    if quantization is not None:
+        if format not in _QUANTIZED:
+            raise InputError(
+                f"quantization is {quantization}, but the format is {format}; expected the format "
+                f"{' or '.join(_QUANTIZED)}, or no quantization"
+            )
+        arguments["quantization"] = quantization
+    if precision != "float32":
+        if format != "saved_model":
+            raise InputError(
+                f"precision is {precision}, but the format is {format}; expected the format "
+                "saved_model, or no precision"
+            )
+        arguments["precision"] = precision
+    if format == "ctranslate2" and not isinstance(run, RunDirectory):
+        run = RunDirectory(run)  # which says so where it is none: no ensemble goes into that format
     exporter = importlib.import_module(_MODULES[format])
-    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings)
+    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **arguments)
     return exported
+
+
+def publish(output_dir: Path, write: Callable[[Path], _Found]) -> tuple[Path, _Found]:
+    """Makes the next version under `output_dir`, whole or not at all.
+
+    Args:
+        output_dir: directory of the versions; made if need be.
+        write: writes the directory that it is given, which is not there yet, and reads
+            it back. That directory's name is no number, so no server looks at it; it
+            gets its number only when `write` has returned.
+
+    Returns:
+        The version's path, and what `write` returned.
+
+    Raises:
+        InputError: where `output_dir` cannot be written.
+    """
+    partial = output_dir / f".exporting-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had our number
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        found = write(partial)
+        path = output_dir / str(_next_version(output_dir))
+        partial.rename(path)
+    except OSError as error:
+        raise InputError(f"{output_dir} cannot be written ({error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return path, found
+
+
+def _next_version(output_dir: Path) -> int:
+    names = (path.name for path in output_dir.iterdir())
+    return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=0)

@@ -2,13 +2,12 @@
 
 `serving_default` takes `text` string `[B]` and returns `translations` string
 `[B, K]` and `scores` float32 `[B, K]`, best first. `lengths` returns the source
-tokens of each text and how many of them are translated. Everything is float32.
+tokens of each text and how many of them are translated. Weights and products are float32, or
+bfloat16 where that is asked for; scores are float32.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import Exported
-from keras_transformer.inference import batches, load_translator
+from keras_transformer.export import Exported, publish
+from keras_transformer.inference import batches, load_translator, trained_tokens
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 
@@ -27,43 +26,42 @@ _TIE = 1e-4  # scores as close as this may change places from one machine to ano
 
 
 def export(
-    run: RunDirectory,
+    run: str | RunDirectory,
     output_dir: Path,
     sentences: Sequence[str],
     settings: Mapping[str, Any] | None = None,
+    precision: str = "float32",
 ) -> Exported:
     """Writes the next version under `output_dir`; the arguments are `export.export`'s.
 
-    It is written under a name that is no number, which no server looks at, and
-    gets its number only when it has been read back and found to translate as
-    the run does.
+    It gets its number only when it has been read back and found to translate as the
+    run does in the same precision.
     """
-    translator = load_translator(run, settings)
-    partial = output_dir / f".exporting-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had our number
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        _save(translator, partial)
-        check_ops(partial)
-        exported = tf.saved_model.load(str(partial))
-        ties = list(_differences(translator, exported, sentences))
-        path = output_dir / str(_next_version(output_dir))
-        partial.rename(path)
-    except OSError as error:
-        raise InputError(f"{output_dir} cannot be written ({error})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    translator = load_translator(run, settings, precision=precision)
+
+    def write(path: Path) -> list[str]:
+        _save(translator, trained_tokens(run), path)
+        check_ops(path)
+        return list(_differences(translator, tf.saved_model.load(str(path)), sentences))
+
+    path, ties = publish(output_dir, write)
     return Exported(path, len(sentences), ties)
 
 
-def _save(translator: Translator, path: Path) -> None:
+def _save(translator: Translator, longest: int | None, path: Path) -> None:
     module = tf.Module(name="translator")
     module.translate = translator.translate
     module.lengths = translator.lengths
-    module.search = translator.search  # no signature: its ids differ in length
+    # No signatures: what they return differs in length.
+    module.search = translator.search
+    module.translate_in_detail = translator.translate_in_detail
     module.tokenizer = translator.tokenizer
     # The variables alone, not the layers: nothing of Keras is left in what is saved.
-    module.weights = [v.value for v in translator.transformer.weights_by_path().values()]
+    module.weights = [
+        variable.value for each in translator.transformers for variable in each.weights
+    ]
+    # 0 where it is not known.
+    module.trained_tokens = tf.Variable(longest or 0, trainable=False, name="trained_tokens")
     signatures = {"serving_default": module.translate, "lengths": module.lengths}
     try:
         tf.saved_model.save(module, str(path), signatures=signatures)
@@ -135,8 +133,3 @@ def _hypotheses(result: list[Any], row: int) -> list[list[int]]:
     ids, lengths, _ = result
     pairs = zip(ids[row], lengths[row], strict=True)
     return [hypothesis[:length].tolist() for hypothesis, length in pairs]
-
-
-def _next_version(output_dir: Path) -> int:
-    names = (path.name for path in output_dir.iterdir())
-    return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=0)

@@ -59,6 +59,19 @@ class Tokenizer(tf.Module):
         """As `tokenize_source`, in the target vocabulary; there is no `start_id` in front."""
         return self._target.tokenize(text)
 
+    def source_pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces, string, of source ids int32 of any shape, as in `"▁man"`."""
+        return _pieces(self._source, ids, self.source_vocab_size)
+
+    def target_pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """As `source_pieces`, of target ids."""
+        return _pieces(self._target, ids, self.target_vocab_size)
+
+    def phrase_ids(self, phrase: str) -> list[int]:
+        """Returns the target ids of `phrase` as words of a text, without an end token."""
+        (ids,) = self._vocabulary.encode_target([phrase.encode()])
+        return [token for token in ids if token != self.end_id]
+
     def detokenize(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the texts, string `[N]`, each in one line, of target ids.
 
@@ -100,3 +113,10 @@ class Tokenizer(tf.Module):
 def _graph_tokenizer(model: bytes) -> tensorflow_text.SentencepieceTokenizer:
     # Not FastSentencepieceTokenizer: it segments wrongly with BPE and has no byte fallback.
     return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, add_eos=True)
+
+
+def _pieces(
+    tokenizer: tensorflow_text.SentencepieceTokenizer, ids: tf.Tensor, vocab_size: int
+) -> tf.Tensor:
+    flat = tf.clip_by_value(tf.reshape(ids, [-1]), 0, vocab_size - 1)
+    return tf.reshape(tokenizer.id_to_string(flat), tf.shape(ids))

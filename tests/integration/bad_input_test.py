@@ -199,6 +199,11 @@ CASES = {
         "translate", "--model_dir=run --beam_size=2 --n_best=3 --output=new",
         "error: decoding.n_best is 3; expected at most decoding.beam_size (2)", text="the dog\n",
     ),
+    "several translations of a document": Case(
+        "translate", "--model_dir=run --document --n_best=2 --output=new", text="the dog\n",
+        message="error: run gives 2 translations of each sentence (decoding.n_best); expected 1 to "
+        "translate a document",
+    ),
     "a field of training to translate": Case(
         "translate", "--model_dir=run --set=model.d_ff=8", text="the dog\n",
         message="error: model.d_ff cannot be changed after training; expected settings of decoding",

@@ -48,6 +48,23 @@ def test_translate_keeps_every_line(run_dir: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_translate_keeps_the_lines_of_a_document(run_dir: Path, tmp_path: Path) -> None:
+    first, second = (phrase.capitalize() + "." for phrase in PHRASES[:2])
+    text = f"\ufeff{first}\r\n\r\n  {first} {second}\t{first}\n{'ball ' * 300}\n \n{second}"
+    sentences = f"{first}\n{second}\n".encode()
+    code, out, _ = run_binary(tmp_path, "translate", f"--model_dir={run_dir}", text=sentences)
+    assert code == 0
+    first, second = out.splitlines()
+    code, out, err = run_binary(
+        tmp_path, "translate", f"--model_dir={run_dir}", "--document", text=text.encode()
+    )
+    head, end = f"{first}\r\n\r\n  {first} {second}\t{first}\n", f"\n \n{second}"
+    assert out.startswith(head) and out.endswith(end)
+    assert "\n" not in out.removeprefix(head).removesuffix(end)
+    assert code == 3
+    assert err.splitlines()[-1].startswith("line 4 has a sentence of ")
+
+
 def test_bytes_that_are_no_text_end_before_any_output(run_dir: Path, tmp_path: Path) -> None:
     code, out, err = run_binary(
         tmp_path, "translate", f"--model_dir={run_dir}", "--output=out.de", text=b"good\nb\xe4d\n"

@@ -1,0 +1,244 @@
+"""One hypothesis at a time: greedy search, and outputs drawn from the model's distribution."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.candidates import Continuations, Next
+from keras_transformer.decoding.constraints import Constraints
+from keras_transformer.decoding.penalties import coverage_penalty, length_penalty
+from keras_transformer.decoding.result import NOTHING, SearchResult, SpecialIds, StepFn, exists
+
+
+class _State(NamedTuple):
+    position: tf.Tensor  # int32 []: tokens that each open output has
+    tokens: tf.Tensor  # int32 [rows]: the last of each
+    is_open: tf.Tensor  # bool [rows]
+    log_probs: tf.Tensor  # float32 [rows]: what is added up, constraints applied
+    lengths: tf.Tensor  # int32 [rows]
+    finished: tf.Tensor  # bool [rows]
+    histories: dict[str, tf.Tensor]  # by name, [rows, length, ...]: what grows with an output
+    cache: Any  # the model's
+
+
+class Sampling:
+    """Draws `n_best` outputs of each sentence, or finds one by greedy search.
+
+    The random numbers of a sentence are a function of the seed, the position, the sample
+    and of the sentence's own number alone: it gets the same outputs in any batch.
+
+    Args:
+        step_fn, config, ids, constraints, details, normalized: as `BeamSearch`'s, where the
+            beam is of `n_best` outputs that go on by themselves. Without `config.sample`, or
+            at temperature 0, each token is the likeliest.
+    """
+
+    def __init__(
+        self,
+        step_fn: StepFn,
+        config: DecodingConfig,
+        ids: SpecialIds,
+        *,
+        constraints: Constraints | None = None,
+        details: bool = False,
+        normalized: bool = False,
+    ):
+        self._step_fn = step_fn
+        self._config = config
+        self._greedy = not config.sample or config.temperature == 0
+        self._ids = ids
+        self._constraints = constraints
+        self._details = details
+        self._normalized = normalized
+
+    def search(
+        self,
+        cache: Any,
+        max_lengths: tf.Tensor,
+        length_limit: int | tf.Tensor,
+        prefix: tf.Tensor | None = None,
+        source_mask: tf.Tensor | None = None,
+        numbers: tf.Tensor | None = None,
+    ) -> SearchResult:
+        """Returns `n_best` outputs of each sentence, best first.
+
+        Args:
+            cache, max_lengths, length_limit, prefix, source_mask: as `BeamSearch.search`'s.
+            numbers: float32 `[batch]` from 0 to 1, as made of each sentence's text, that let
+                different sentences draw different numbers; by default all draw the same.
+        """
+        count, batch = self._config.n_best, tf.shape(max_lengths)[0]
+        rows = batch * count
+        max_lengths = tf.repeat(max_lengths, count)
+        if prefix is not None:
+            prefix = tf.repeat(prefix, count, axis=0)
+        numbers = tf.zeros([batch]) if numbers is None else numbers
+
+        def step(state: _State) -> tuple[_State]:
+            logits, cache, attention = self._step_fn(state.tokens, state.position, state.cache)
+            forced = None if prefix is None else tf.gather(prefix, state.position, axis=1)
+            distribution = Next(
+                logits,
+                state.histories["ids"],
+                state.position,
+                self._ids,
+                min_length=self._config.min_length,
+                constraints=self._constraints,
+                forced=forced,
+                normalized=self._normalized,
+            )
+            if self._greedy:
+                chosen = _likeliest(distribution)
+            else:
+                chosen = self._drawn(distribution, state.position, numbers)
+            return (self._next_state(state, chosen, cache, attention, max_lengths),)
+
+        shape = [rows, length_limit]
+        histories = {"ids": tf.fill(shape, self._ids.pad)}
+        if self._details or self._config.repetition_penalty != 1:
+            histories["token_log_probs"] = tf.zeros(shape)
+        if source_mask is not None and (self._details or self._config.coverage_penalty):
+            histories["attention"] = tf.zeros([*shape, tf.shape(source_mask)[1]])
+        first = _State(
+            position=tf.constant(0),
+            tokens=tf.fill([rows], self._ids.start),
+            is_open=max_lengths > 0,
+            log_probs=tf.zeros([rows]),
+            lengths=tf.fill([rows], 0),
+            finished=tf.fill([rows], False),
+            histories=histories,
+            cache=cache,
+        )
+        (state,) = tf.while_loop(lambda state: tf.reduce_any(state.is_open), step, (first,))
+        return self._result(state, batch, source_mask)
+
+    def _next_state(
+        self,
+        state: _State,
+        chosen: Continuations,
+        cache: Any,
+        attention: tf.Tensor | None,
+        max_lengths: tf.Tensor,
+    ) -> _State:
+        # Where no token is possible, as in a broken model, the output comes to nothing.
+        here = state.is_open & exists(chosen.log_probs)
+        ended = chosen.tokens == self._ids.end
+        length = state.position + 1
+        log_probs = tf.where(here, state.log_probs + chosen.log_probs, NOTHING)
+
+        values = {"ids": chosen.tokens, "token_log_probs": chosen.own}
+        if "attention" in state.histories:
+            values["attention"] = tf.cast(attention, tf.float32)
+        at = tf.range(tf.shape(state.histories["ids"])[1]) == state.position
+        at &= tf.expand_dims(here, 1)
+        histories = {
+            name: tf.where(
+                at if len(history.shape) == 2 else tf.expand_dims(at, -1),
+                tf.expand_dims(values[name], 1),
+                history,
+            )
+            for name, history in state.histories.items()
+        }
+        return _State(
+            position=length,
+            tokens=tf.where(here, chosen.tokens, self._ids.pad),
+            is_open=here & ~ended & (length < max_lengths),
+            log_probs=tf.where(state.is_open, log_probs, state.log_probs),
+            lengths=tf.where(here, length, state.lengths),
+            finished=state.finished | (here & ended),
+            histories=histories,
+            cache=cache,
+        )
+
+    def _drawn(self, distribution: Next, position: tf.Tensor, numbers: tf.Tensor) -> Continuations:
+        """Returns a token of each row, drawn with the numbers float32 `[batch]`."""
+        log_probs = distribution.all()
+        vocab = tf.shape(log_probs)[1]
+        count = tf.minimum(self._config.top_k, vocab) if self._config.top_k else vocab
+        log_probs, tokens = tf.math.top_k(log_probs, count)
+        temperature = max(self._config.temperature, 1e-30)  # a smaller float32 may be taken for 0
+        scores = (log_probs - log_probs[:, :1]) / temperature
+        # What is forbidden stays so at the highest temperature.
+        probs = tf.nn.softmax(tf.where(exists(log_probs), scores, -float("inf")))
+        if self._config.top_p < 1:
+            before = tf.cumsum(probs, axis=-1, exclusive=True)
+            probs = tf.where(before < self._config.top_p, probs, 0.0)  # the likeliest is kept
+        drawn = _uniform(self._config.seed, position, self._config.n_best)
+        # One number of each position and sample, turned by that of the sentence.
+        drawn = tf.reshape(tf.math.floormod(tf.expand_dims(numbers, 1) + drawn, 1.0), [-1, 1])
+        cumulative = tf.cumsum(probs, axis=-1)
+        passed = tf.reduce_sum(tf.cast(cumulative <= drawn * cumulative[:, -1:], tf.int32), axis=-1)
+        kept = tf.reduce_sum(tf.cast(probs > 0, tf.int32), axis=-1)
+        place = tf.minimum(passed, tf.maximum(kept - 1, 0))
+        tokens, log_probs = (tf.gather(each, place, batch_dims=1) for each in (tokens, log_probs))
+        return Continuations(tokens, log_probs, distribution.of(tokens))
+
+    def _result(
+        self, state: _State, batch: tf.Tensor, source_mask: tf.Tensor | None
+    ) -> SearchResult:
+        config, found = self._config, exists(state.log_probs)
+        histories = {
+            name: _where(found, history, self._ids.pad if name == "ids" else 0.0)
+            for name, history in state.histories.items()
+        }
+        scores = state.log_probs / length_penalty(state.lengths, config.length_penalty)
+        if config.coverage_penalty:  # of a greedy search, one output a sentence
+            coverage = tf.reduce_sum(histories["attention"], axis=1, keepdims=True)
+            scores += coverage_penalty(coverage, source_mask, config.coverage_penalty)[:, 0]
+        log_probs = state.log_probs
+        if config.repetition_penalty != 1:  # what decided is not the model's own
+            log_probs = tf.reduce_sum(histories["token_log_probs"], axis=-1)
+        result = {
+            "ids": histories["ids"],
+            "scores": tf.where(found, scores, NOTHING),
+            "lengths": tf.where(found, state.lengths, 0),
+            "finished": state.finished,
+            "log_probs": tf.where(found, log_probs, NOTHING),
+        }
+        if self._details:
+            result.update(histories)
+        # --> [batch, n_best, ...]
+        for name, field in result.items():
+            shape = tf.concat([[batch, config.n_best], tf.shape(field)[1:]], 0)
+            result[name] = tf.reshape(field, shape)
+        if config.n_best > 1:
+            _, order = tf.math.top_k(result["scores"], config.n_best)
+            result = {name: tf.gather(f, order, batch_dims=1) for name, f in result.items()}
+        return SearchResult(**result)
+
+
+def _likeliest(distribution: Next) -> Continuations:
+    """Returns the best token of each row, of equal ones the first."""
+    best = distribution.best(1)
+    place = tf.argmax(best.log_probs, axis=-1)  # tokens that may not come can stand before it
+    return Continuations(*(tf.gather(field, place, batch_dims=1) for field in best))
+
+
+def _uniform(seed: int, position: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns numbers float32 `[count]`, at least 0 and less than 1, a hash of seed and position.
+
+    TensorFlow's stateless generators give other numbers under XLA than without.
+    """
+    mixed = _mixed(tf.constant(seed % 2**32, tf.int64))
+    mixed = _mixed(mixed + tf.cast(position, tf.int64))
+    mixed = _mixed(mixed + tf.range(count, dtype=tf.int64))
+    return tf.cast(tf.bitwise.right_shift(mixed, 8), tf.float32) / 2**24
+
+
+def _mixed(number: tf.Tensor) -> tf.Tensor:
+    """Returns a hash of the lower 32 bits of `number`, int64 (Wellons's "lowbias32")."""
+    mask = 2**32 - 1
+    number = tf.bitwise.bitwise_and(number, mask)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        number = tf.bitwise.bitwise_xor(number, tf.bitwise.right_shift(number, shift))
+        number = tf.bitwise.bitwise_and(number * factor, mask)
+    return number
+
+
+def _where(rows: tf.Tensor, field: tf.Tensor, other: float) -> tf.Tensor:
+    """Returns `field` `[rows, ...]` where `rows`, bool `[rows]`, is True, and else `other`."""
+    rows = tf.reshape(rows, [-1] + [1] * (len(field.shape) - 1))
+    return tf.where(rows, field, tf.cast(other, field.dtype))

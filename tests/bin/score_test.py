@@ -1,0 +1,141 @@
+"""bin/score.py as its user runs it, all command lines in one process that loads TensorFlow once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from keras_transformer.run_directory import RunDirectory
+from tests.conftest import PHRASES, ROOT
+from tests.integration.bad_input_test import DRIVER
+
+MODEL = "--model_dir=run "
+FILES = MODEL + "--source=six.en --target=six.de"
+PAIRS = [f"{source}\t{target}" for source, target in zip(PHRASES, reversed(PHRASES), strict=True)]
+STDIN = "".join(f"{pair}\n" for pair in PAIRS)
+
+SCORED = {
+    "files": (FILES, ""),
+    "standard input": (MODEL, STDIN),
+    "one file": (MODEL + "--pairs=six.tsv --output=scores.tsv", ""),
+    "JSON lines": (FILES + " --format=jsonl --length_penalty=0", ""),
+    "ids": (MODEL + "--target_ids --format=jsonl", f"{PHRASES[0]}\t5 6 3\n{PHRASES[0]}\t5 6\n"),
+    "empty and long": (MODEL, f"\tein\na\t\n{'ball ' * 100}\tein\n"),
+}
+MISTAKES = {
+    "different numbers of lines": (
+        MODEL + "--source=six.en --target=two.de", "",
+        "six.en has 6 lines and two.de has 2; expected the same number",
+    ),
+    "no UTF-8": (
+        MODEL + "--source=six.en --target=latin1.de", "",
+        "latin1.de, line 2: byte 0xe4 at byte offset 7 is not UTF-8 (",
+    ),
+    "no tab": (MODEL, "a\tb\na b\n", "standard input, line 2 has no tabs; expected one, between"),
+    "two tabs": (
+        MODEL + "--pairs=three.tsv", "", "three.tsv, line 1 has 2 tabs; expected one, between"
+    ),
+    "no pairs": (MODEL, "", "standard input is empty; expected lines of a source, a tab and a "),
+    "no ids": (
+        MODEL + "--target_ids --output=new", STDIN, "standard input, line 1: 'zwei' is no token id"
+    ),
+    "a source alone": (
+        MODEL + "--source=six.en", "",
+        "pairs are given by --source; expected --source and --target, or --pairs, or none of them",
+    ),
+    "too many files": (
+        FILES + " --pairs=six.tsv", "", "pairs are given by --pairs and --source and --target; exp"
+    ),
+    "a SavedModel": (
+        "--model_dir=export", STDIN, "export is a SavedModel, which translates and does not score; "
+        "expected the run directory that it was exported from",
+    ),
+    "a field of the model": (
+        MODEL + "--set=model.d_ff=8", STDIN, "model.d_ff cannot be changed after training; expected"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(
+    run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Any]]:
+    """Exit code, output, errors and new files of every command line."""
+    folder = tmp_path_factory.mktemp("score")
+    shutil.copytree(run_directory.path, folder / "run")
+    (folder / "export" / "1").mkdir(parents=True)
+    (folder / "export" / "1" / "saved_model.pb").touch()
+    sources, targets = zip(*(pair.split("\t") for pair in PAIRS), strict=True)
+    files = {
+        "six.en": "".join(f"{source}\n" for source in sources).encode(),
+        "six.de": "".join(f"{target}\n" for target in targets).encode(),
+        "six.tsv": STDIN.encode(),
+        "two.de": b"ein\nzwei\n",
+        "three.tsv": b"a\tb\tc\n",
+        "latin1.de": b"a dog\nb\xe4r\n",
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    cases = {**SCORED, **MISTAKES}
+    process = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
+        input=json.dumps([["score", flags.split(), text] for flags, text, *_ in cases.values()]),
+        cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    answers = dict(zip(cases, json.loads(process.stdout), strict=True))
+    answers["one file"][1] = (folder / "scores.tsv").read_text()
+    return answers
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    results: dict[str, list[Any]], name: str
+) -> None:
+    code, out, err, left = results[name]
+    assert (code, out, left) == (1, "", [])
+    assert err.startswith("error: " + MISTAKES[name][2]) and err.count("\n") == 1
+
+
+def test_files_one_file_and_standard_input_are_scored_alike(results: dict[str, list[Any]]) -> None:
+    code, out, err, _ = results["files"]
+    assert code == 0 and len(out.splitlines()) == len(PHRASES)
+    assert results["standard input"][1] == results["one file"][1] == out
+    rows = [row.split("\t") for row in out.splitlines()]
+    assert all(float(log_prob) < 0 for log_prob, *_ in rows)
+    tokens = sum(int(tokens) for _, tokens, *_ in rows)
+    assert err.startswith("perplexity ")
+    assert f", {tokens} tokens, {len(PHRASES)} sentences, scored in " in err
+
+
+def test_json_lines_tell_the_same(results: dict[str, list[Any]]) -> None:
+    _, out, _, _ = results["JSON lines"]
+    rows = [row.split("\t") for row in results["files"][1].splitlines()]
+    for line, row in zip(out.splitlines(), rows, strict=True):
+        fields = json.loads(line)
+        assert (fields["log_prob"], fields["tokens"]) == (float(row[0]), int(row[1]))
+        assert fields["score"] == fields["log_prob"]  # a length penalty of 0
+        assert len(fields["pieces"]) == len(fields["token_log_probs"]) == fields["tokens"]
+
+
+def test_ids_are_scored_as_they_stand(results: dict[str, list[Any]]) -> None:
+    finished, unfinished = map(json.loads, results["ids"][1].splitlines())
+    assert finished["pieces"] == [*unfinished["pieces"], "</s>"]
+    assert finished["token_log_probs"][:2] == pytest.approx(unfinished["token_log_probs"], abs=1e-4)
+
+
+def test_what_is_empty_or_cut_is_scored_and_told(results: dict[str, list[Any]]) -> None:
+    code, out, err, _ = results["empty and long"]
+    assert code == 3 and len(out.splitlines()) == 3
+    empty, cut, summary = err.splitlines()
+    assert empty == "line 1: the source is empty, and was scored as it is"
+    assert cut.startswith("line 3: the source has ") and "the first 40 were used" in cut
+    assert ", 3 sentences, " in summary
+    assert out.splitlines()[1].split("\t")[1] == "1"  # the end token

@@ -1,0 +1,318 @@
+"""A run in CTranslate2's format: the same probabilities, the refusals, nothing half done."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+from keras_transformer import inference
+from keras_transformer.config import Config
+from keras_transformer.errors import InputError
+from keras_transformer.export import Exported, export
+from keras_transformer.export import ctranslate2 as exporter
+from keras_transformer.model import Transformer
+from keras_transformer.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.conftest import PHRASES
+
+SENTENCES = [*PHRASES, "", "ball " * 30, "☃ 雪"]
+PAIRS = [("a small dog", "ein kleiner Hund"), ("", "das Haus am Fluss"), ("☃ ball", "")]
+
+MODELS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "textbook": {
+        "model__norm_position": "pre",
+        "model__tie_embeddings": "none",
+        "model__scale_embeddings": False,
+        "model__sinusoid_layout": "halves",
+        "model__layer_norm_epsilon": 0.1,
+        "model__activation": "gelu",
+        "model__attention_bias": True,
+        "model__output_bias": True,
+    },
+    "separate": {
+        "model__tie_embeddings": "target",
+        "model__output_bias": True,
+        "model__positions": "learned",
+        "model__max_positions": 20,
+        "model__activation": "silu",
+        "model__key_dim": 5,
+        "model__value_dim": 5,
+        "model__num_encoder_layers": 2,
+    },
+}
+
+LOADER = """
+import sys
+import ctranslate2, sentencepiece
+
+model, *lines = sys.argv[1:]
+tokenizer = sentencepiece.SentencePieceProcessor(model_file=f"{model}/joint.model")
+translator = ctranslate2.Translator(model)
+sources = [tokenizer.id_to_piece(tokenizer.encode(line)) for line in lines]
+for result in translator.translate_batch(sources, beam_size=4, max_decoding_length=20):
+    print(tokenizer.decode(result.hypotheses[0]))
+assert not [name for name in sys.modules if name.startswith(("keras", "tensorflow"))]
+"""
+
+
+def make_run(path: Path, name: str = "paper", **changes: Any) -> RunDirectory:
+    """A run of a tiny model with random weights, none of them zero or one."""
+    phrases = [phrase.encode() for phrase in PHRASES]
+    if name == "separate":
+        tokenizer = Tokenizer(learn_vocabulary(phrases[:3], 40), learn_vocabulary(phrases[3:], 50))
+    else:
+        tokenizer = Tokenizer(learn_vocabulary(phrases, 60))
+    changes = {
+        "model__source_vocab_size": tokenizer.source_vocab_size,
+        "model__target_vocab_size": tokenizer.target_vocab_size,
+        "model__num_encoder_layers": 1,
+        "model__num_decoder_layers": 2,
+        "model__d_model": 16,
+        "model__d_ff": 32,
+        "model__num_heads": 2,
+        "decoding__max_extra_tokens": 5,
+        "decoding__max_source_tokens": 40,
+        **MODELS[name],
+        **changes,
+    }
+    run = RunDirectory.create(path, Config().replace(**changes), tokenizer, "fingerprint")
+    model = Transformer(run.config.model, dtype="float32")
+    model.build()
+    random = np.random.default_rng(1)
+    weights = {
+        path: random.normal(0, 0.3, variable.shape).astype(np.float32)
+        for path, variable in model.weights_by_path().items()
+    }
+    run.save_checkpoint(100, weights, {}, {})
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
+    made = {}
+
+    def get(name: str) -> RunDirectory:
+        if name not in made:
+            made[name] = make_run(tmp_path_factory.mktemp("runs") / name, name)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def exported(
+    runs: Callable[[str], RunDirectory], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Exported]:
+    made = {}
+
+    def get(name: str) -> Exported:
+        if name not in made:
+            path = tmp_path_factory.mktemp("exports")
+            made[name] = export(runs(name), path, SENTENCES, format="ctranslate2")
+        return made[name]
+
+    return get
+
+
+def processors(path: Path) -> list[sentencepiece.SentencePieceProcessor]:
+    names = ["joint", "joint"] if (path / "joint.model").exists() else ["source", "target"]
+    return [
+        sentencepiece.SentencePieceProcessor(model_file=str(path / f"{name}.model"))
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_are_as_probable_as_in_the_run(
+    runs: Callable[[str], RunDirectory], exported: Callable[[str], Exported], name: str
+) -> None:
+    result = exported(name)
+    assert result.sentences == len(SENTENCES)
+    assert result.largest_difference is not None
+    assert result.largest_difference < 1e-4
+    source, target = processors(result.path)
+    transformer = inference.load_translator(runs(name)).transformer
+    translator = ctranslate2.Translator(str(result.path))
+    for source_text, target_text in PAIRS:
+        source_ids, target_ids = source.encode(source_text), target.encode(target_text)
+        logits = transformer(
+            {
+                "source_ids": tf.constant([[*source_ids, source.eos_id()]]),
+                "target_ids": tf.constant([[target.bos_id(), *target_ids]]),
+            }
+        )
+        expected = tf.nn.log_softmax(logits)[0].numpy()
+        (scores,) = translator.score_batch(
+            [source.id_to_piece(source_ids)], [target.id_to_piece(target_ids)]
+        )
+        assert scores.tokens == target.id_to_piece([*target_ids, target.eos_id()])
+        labels = [*target_ids, target.eos_id()]
+        np.testing.assert_allclose(
+            scores.log_probs, expected[range(len(labels)), labels], atol=1e-4
+        )
+
+
+def test_translates_as_the_run_where_both_search_alike(
+    runs: Callable[[str], RunDirectory], exported: Callable[[str], Exported]
+) -> None:
+    ours = inference.load_translator(runs("paper"), {"decoding.beam_size": 1})
+    path = exported("paper").path
+    source, target = processors(path)
+    translator = ctranslate2.Translator(str(path))
+    for sentence in PHRASES:
+        result = ours.search(tf.constant([sentence]))
+        ids = source.encode(sentence)
+        (theirs,) = translator.translate_batch(
+            [source.id_to_piece(ids)],
+            beam_size=1, min_decoding_length=0, max_decoding_length=len(ids) + 6,
+            suppress_sequences=[["<pad>"], ["<s>"]], return_end_token=True,
+        )  # fmt: skip
+        expected = result.ids[0, 0, : result.lengths[0, 0]].numpy().tolist()
+        tokens = target.piece_to_id(theirs.hypotheses[0])
+        assert tokens == [i for i in expected if i != target.eos_id()]
+
+
+def test_needs_ctranslate2_and_sentencepiece_alone(
+    exported: Callable[[str], Exported], tmp_path: Path
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    process = subprocess.run(
+        [sys.executable, "-c", LOADER, str(exported("paper").path), *SENTENCES],
+        capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert len(process.stdout.splitlines()) == len(SENTENCES)
+
+
+def test_files(exported: Callable[[str], Exported]) -> None:
+    names = {name: {path.name for path in exported(name).path.iterdir()} for name in MODELS}
+    shared = {"model.bin", "config.json", "shared_vocabulary.json", "joint.model"}
+    assert names["paper"] == names["textbook"] == shared
+    separate = {"source_vocabulary.json", "target_vocabulary.json", "source.model", "target.model"}
+    assert names["separate"] == {"model.bin", "config.json", *separate}
+    config = json.loads((exported("textbook").path / "config.json").read_text())
+    assert config["layer_norm_epsilon"] == 0.1
+    assert (config["decoder_start_token"], config["eos_token"]) == ("<s>", "</s>")
+
+
+def test_a_long_sentence_is_cut_by_the_engine(exported: Callable[[str], Exported]) -> None:
+    path = exported("paper").path
+    (source, _), translator = processors(path), ctranslate2.Translator(str(path))
+    pieces = source.id_to_piece(source.encode("ball " * 2000))
+    assert len(pieces) > 2048
+    (result,) = translator.translate_batch([pieces])
+    assert result.hypotheses
+
+
+@pytest.mark.parametrize("quantization", [q for q in exporter.QUANTIZATIONS if q != "none"])
+def test_quantized(
+    runs: Callable[[str], RunDirectory],
+    exported: Callable[[str], Exported],
+    tmp_path: Path,
+    quantization: str,
+) -> None:
+    result = export(
+        runs("paper"), tmp_path, PHRASES, format="ctranslate2", quantization=quantization
+    )
+    sizes = [(each.path / "model.bin").stat().st_size for each in (result, exported("paper"))]
+    assert sizes[0] < sizes[1]
+    assert result.largest_difference is not None
+    assert 0 < result.largest_difference < 5
+    (source, _), translator = processors(result.path), ctranslate2.Translator(str(result.path))
+    (translated,) = translator.translate_batch([source.id_to_piece(source.encode(PHRASES[0]))])
+    assert translated.hypotheses
+
+
+def test_quantizing_leaves_the_run_as_it_is(
+    runs: Callable[[str], RunDirectory], tmp_path: Path
+) -> None:
+    export(runs("paper"), tmp_path, PHRASES, format="ctranslate2", quantization="int8")
+    again = export(runs("paper"), tmp_path, PHRASES, format="ctranslate2", quantization="none")
+    assert again.path == tmp_path / "2"
+    assert again.largest_difference is not None
+    assert again.largest_difference < 1e-4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_special_pieces_of_other_names(tmp_path: Path) -> None:
+    models = []
+    for language, name in ((PHRASES[:3], "<unk>"), (PHRASES[3:], "[UNK]")):
+        lines = tmp_path / "lines"
+        lines.write_text("\n".join(language))
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(lines), model_prefix=str(tmp_path / "model"), vocab_size=40,
+            hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, unk_piece=name,
+            minloglevel=2,
+        )  # fmt: skip
+        models.append((tmp_path / "model.model").read_bytes())
+    source, target = exporter._pieces(Vocabulary(*models))
+    assert source[:4] == target[:4] == ["<pad>", "[UNK]", "<s>", "</s>"]
+    assert source[4:] != target[4:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__attention_window": 3}, r"model.attention_window is 3, which .* expected none"),
+        ({"model__value_dim": 4}, r"model.value_dim is 4, .* expected model.key_dim \(8\)"),
+    ],
+)
+def test_what_the_engine_cannot_express(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    run = make_run(tmp_path / "run", **changes)
+    with pytest.raises(InputError, match=message):
+        export(run, tmp_path / "export", SENTENCES, format="ctranslate2")
+    assert not (tmp_path / "export").exists()
+
+
+def test_other_weights_are_not_published(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_norm = exporter._fill_norm
+
+    def tampered(spec: Any, weights: Any, place: str) -> None:
+        fill_norm(spec, weights, place)
+        spec.gamma = spec.gamma * factor
+
+    monkeypatch.setattr(exporter, "_fill_norm", tampered)
+    factor = 1.01
+    with pytest.raises(InputError, match=r"translation of sentence \d .* nothing was exported"):
+        export(runs("paper"), tmp_path, SENTENCES, format="ctranslate2")
+    factor = float("nan")
+    with pytest.raises(InputError, match="log-probability nan"):
+        export(runs("paper"), tmp_path, SENTENCES, format="ctranslate2", quantization="int8")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs("paper")
+    with pytest.raises(InputError, match="quantization is 'int4'; expected one of none, int8, "):
+        export(run, tmp_path, SENTENCES, format="ctranslate2", quantization="int4")
+    with pytest.raises(InputError, match="quantization is int8, but the format is saved_model; "):
+        export(run, tmp_path, SENTENCES, quantization="int8")
+    with pytest.raises(InputError, match="decoding.beam_size cannot be stored in a CTranslate2 "):
+        export(run, tmp_path, SENTENCES, format="ctranslate2", settings={"decoding.beam_size": "2"})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file cannot be written"):
+        export(run, tmp_path / "file", SENTENCES, format="ctranslate2")
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(InputError, match="needs the package ctranslate2, which is not installed"):
+        importlib.reload(exporter)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
