@@ -140,9 +140,42 @@ BAD_SETTINGS = [
     ({"model.pad_id": "3"}, "expected four different ids"),
     ({"model.end_id": "37000"}, "expected four different ids below 37000"),
     ({"model.source_vocab_size": "5"}, "tie_embeddings is all, but .* 5 and 37000 pieces"),
-    ({"decoding.beam_size": "0"}, "beam_size is 0; expected at least 1"),
+    ({"decoding.beam_size": "0"}, "decoding.beam_size is 0; expected at least 1"),
+    ({"decoding.n_best": "0"}, "decoding.n_best is 0; expected at least 1"),
     ({"decoding.n_best": "5"}, r"n_best is 5; expected at most decoding.beam_size \(4\)"),
-    ({"decoding.length_penalty": "-0.5"}, "length_penalty is -0.5; expected 0 or more"),
+    ({"decoding.length_penalty": "-0.5"}, "length_penalty is -0.5; expected at least 0"),
+    ({"decoding.coverage_penalty": "-1"}, "coverage_penalty is -1.0; expected at least 0"),
+    ({"decoding.diversity_penalty": "-1"}, "diversity_penalty is -1.0; expected at least 0"),
+    ({"decoding.repetition_penalty": "0.9"}, "repetition_penalty is 0.9; expected at least 1"),
+    ({"decoding.no_repeat_ngram": "-1"}, "no_repeat_ngram is -1; expected at least 0"),
+    ({"decoding.min_length": "-1"}, "min_length is -1; expected at least 0"),
+    ({"decoding.max_length": "0"}, "max_length is 0; expected at least 1"),
+    ({"decoding.max_length": "-1"}, "max_length is -1; expected at least 1"),
+    (
+        {"decoding.min_length": "5", "decoding.max_length": "4"},
+        r"max_length is 4; expected at least decoding.min_length \(5\)",
+    ),
+    ({"decoding.max_extra_tokens": "0"}, "max_extra_tokens is 0; expected at least 1"),
+    ({"decoding.max_source_tokens": "0"}, "max_source_tokens is 0; expected at least 1"),
+    ({"decoding.sample": "yes"}, "sample is 'yes'; expected true or false"),
+    ({"decoding.temperature": "-1"}, "temperature is -1.0; expected at least 0"),
+    ({"decoding.temperature": "nan"}, "temperature is 'nan'; expected a finite number"),
+    ({"decoding.top_k": "-1"}, "top_k is -1; expected at least 0"),
+    ({"decoding.top_p": "0"}, "top_p is 0.0; expected above 0, at most 1"),
+    ({"decoding.top_p": "1.1"}, "top_p is 1.1; expected above 0, at most 1"),
+    ({"decoding.temperature": "0"}, "temperature is 0.0, and nothing is drawn; expected decoding."),
+    ({"decoding.top_k": "5"}, "top_k is 5, and nothing is drawn; expected decoding.sample=true"),
+    ({"decoding.top_p": "0.9"}, "top_p is 0.9, and nothing is drawn; expected decoding.sample"),
+    (
+        {"decoding.sample": "true", "decoding.coverage_penalty": "0.2"},
+        "coverage_penalty is 0.2, and decoding.sample is true; expected one of them",
+    ),
+    (
+        {"decoding.sample": "true", "decoding.diversity_penalty": "0.5"},
+        "diversity_penalty is 0.5, and decoding.sample is true; expected one of them",
+    ),
+    ({"decoding.banned": 3}, "banned is 3; expected text"),
+    ({"decoding.seed": "1.5"}, "seed is '1.5'; expected a whole number"),
 ]
 
 
@@ -184,6 +217,35 @@ def test_the_settings_of_the_training_engine_are_taken_from_strings():
     # AdamW without decay is Adam; and every metric can be the best where it is computed.
     Config().updated({"training.optimizer": "adamw", "training.weight_decay": "0"})
     Config().updated({"training.best_metric": "loss", "training.bleu_steps": "500"})
+
+
+def test_the_settings_of_the_search_are_taken_from_strings():
+    searched = Config().updated(
+        {
+            "decoding.max_length": "7",
+            "decoding.min_length": "7",
+            "decoding.no_repeat_ngram": "3",
+            "decoding.repetition_penalty": "1.2",
+            "decoding.banned": "a dog|cat",
+            "decoding.diversity_penalty": "0.5",
+        }
+    )
+    assert (searched.decoding.min_length, searched.decoding.max_length) == (7, 7)
+    assert (searched.decoding.no_repeat_ngram, searched.decoding.banned) == (3, "a dog|cat")
+    assert (searched.decoding.repetition_penalty, searched.decoding.diversity_penalty) == (1.2, 0.5)
+    assert searched.updated({"decoding.max_length": "none"}).decoding.max_length is None
+    drawn = Config().updated(
+        {
+            "decoding.sample": "true",
+            "decoding.n_best": "9",  # more than the beam, which nothing is searched with
+            "decoding.temperature": "0",
+            "decoding.top_k": "10",
+            "decoding.top_p": "1",
+            "decoding.seed": "-3",
+        }
+    )
+    assert drawn.decoding.sample is True
+    assert (drawn.decoding.n_best, drawn.decoding.temperature, drawn.decoding.seed) == (9, 0.0, -3)
 
 
 @pytest.mark.parametrize("section", [ModelConfig, TrainingConfig, DecodingConfig])

@@ -1,0 +1,350 @@
+"""The search's definition in NumPy, float64, and step functions that are tables of scores.
+
+A hypothesis is a node of the tree of all prefixes, so that a table is an array over
+nodes, and the reference reads of a table what no order of computation can change: which
+tokens may follow a prefix, and what each of them counts. Nothing here is fast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from keras_transformer import decoding
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding import NOTHING, SearchResult, SpecialIds
+
+Tokens = tuple[int, ...]
+
+PAD, UNKNOWN, START, END, A, B = range(6)
+IDS = SpecialIds(START, END, PAD)
+VOCAB, LENGTH, SOURCE = 6, 5, 3
+NODES = sum(VOCAB**length for length in range(LENGTH))
+# Of 6 tokens 4 are generated, 3 of them ordinary: the third has 9 * 4 candidates, and so on.
+EXHAUSTIVE_BEAMS = {3: 36, 4: 108, 5: 324}
+
+
+def node(prefix: Iterable[int]) -> int:
+    """A number that no other prefix has: 0 for the empty one."""
+    return functools.reduce(lambda number, token: number * VOCAB + token + 1, prefix, 0)
+
+
+# --- Tables and the step functions that read them -------------------------------------------
+
+
+class Tables(NamedTuple):
+    """What a step function returns for every prefix of every sentence."""
+
+    logits: NDArray[Any]  # float32 [sentence, node, vocab], of the next token
+    attention: NDArray[Any]  # float32 [sentence, node, source]
+    source_mask: NDArray[Any]  # bool [sentence, source]
+
+    def __getitem__(self, sentences: Any) -> Tables:
+        return Tables(*(field[sentences] for field in tuple(self)))
+
+
+def random_tables(seed: int, sentences: int, scale: float = 2.0) -> Tables:
+    random = np.random.default_rng(seed)
+    logits = scale * random.standard_normal((sentences, NODES, VOCAB))
+    return _with_attention(random, logits)
+
+
+def tied_tables(seed: int, sentences: int) -> Tables:
+    """Log-probabilities of few values whose sums are exact, so that many are equal."""
+    random = np.random.default_rng(seed)
+    return _with_attention(random, -random.integers(1, 17, (sentences, NODES, VOCAB)) / 4)
+
+
+def _with_attention(random: np.random.Generator, logits: NDArray[Any]) -> Tables:
+    sentences = len(logits)
+    attention = random.exponential(size=(sentences, NODES, SOURCE)) ** 3
+    attention /= attention.sum(-1, keepdims=True)
+    lengths = random.integers(1, SOURCE + 1, (sentences, 1))
+    mask = np.arange(SOURCE) < lengths
+    return Tables(logits.astype(np.float32), attention.astype(np.float32), mask)
+
+
+def scripted_tables(script: dict[Tokens, dict[int, float]]) -> Tables:
+    """A table of one sentence: prefix → {token: probability}; where it is silent, all ends."""
+    logits = np.full((1, NODES, VOCAB), -50.0, np.float32)
+    logits[:, :, END] = 0.0
+    for prefix, probabilities in script.items():
+        row = logits[0, node(prefix)]
+        row[:] = -50.0
+        for token, probability in probabilities.items():
+            row[token] = np.log(probability)
+    attention = np.full((1, NODES, SOURCE), 1 / SOURCE, np.float32)
+    return Tables(logits, attention, np.full((1, SOURCE), True))
+
+
+def step_of(tables: Tables) -> decoding.StepFn:
+    """A step function that knows the prefix from the cache alone."""
+
+    def step(ids: tf.Tensor, position: tf.Tensor, cache: Any) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        nodes = tf.where(position == 0, 0, cache["node"] * VOCAB + ids + 1)
+        at = tf.stack([cache["sentence"][0], nodes], axis=-1)
+        cache = {"node": nodes, "sentence": cache["sentence"]}
+        return tf.gather_nd(tables.logits, at), cache, tf.gather_nd(tables.attention, at)
+
+    return step
+
+
+class Rules(NamedTuple):
+    """All that a search is told but for the sentences."""
+
+    config: DecodingConfig
+    banned: tuple[Tokens, ...] = ()
+    ids: SpecialIds = IDS
+
+
+def search(
+    tables: Tables,
+    max_lengths: Any,
+    rules: Rules | DecodingConfig,
+    *,
+    step: decoding.StepFn | None = None,
+    vocab_size: int = VOCAB,
+    **arguments: Any,
+) -> SearchResult:
+    """`decoding.search` over tables."""
+    if isinstance(rules, DecodingConfig):
+        rules = Rules(rules)
+    max_lengths = tf.convert_to_tensor(max_lengths, tf.int32)
+    each = decoding.rows_per_sentence(rules.config)
+    sentences = tf.repeat(tf.range(tf.shape(max_lengths)[0]), each)
+    return decoding.search(
+        step or step_of(tables),
+        {"node": tf.zeros_like(sentences), "sentence": [sentences]},
+        max_lengths,
+        rules.config,
+        rules.ids,
+        vocab_size,
+        banned=rules.banned,
+        source_mask=tables.source_mask,
+        **arguments,
+    )
+
+
+# --- The definition ----------------------------------------------------------------------------
+
+
+def log_softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    """Float64; NaN in rows that are no distribution."""
+    logits = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def penalized(log_prob: Any, length: Any, alpha: float) -> Any:
+    return log_prob / ((5 + length) / 6) ** alpha
+
+
+def ordinary(prefix: Iterable[int], ids: SpecialIds = IDS) -> Tokens:
+    """What a prefix forces: its tokens before the first that is no ordinary one."""
+    tokens = list(prefix)
+    ends = [n for n, token in enumerate(tokens) if not 0 <= token < VOCAB or token in ids]
+    return tuple(tokens[: min(ends, default=len(tokens))])
+
+
+def factor(rules: Rules, prefix: Tokens, tokens: Tokens, token: int) -> float | None:
+    """What the log-probability of `token` after `tokens` counts; None where it may not come."""
+    config, banned, ids = rules
+    if len(tokens) < len(prefix):
+        return 1.0 if token == prefix[len(tokens)] else None
+    output = (*tokens, token)
+    n = config.no_repeat_ngram
+    forbidden = (
+        (token in (ids.start, ids.pad) and token != ids.end)
+        or (token == ids.end and len(output) < config.min_length)
+        or any(output[-len(phrase) :] == phrase for phrase in banned)
+        or (n and any(output[i : i + n] == output[-n:] for i in range(len(output) - n)))
+    )
+    if forbidden:
+        return None
+    return config.repetition_penalty if token in tokens else 1.0
+
+
+class Outputs(NamedTuple):
+    """All complete outputs of a sentence, whatever its table."""
+
+    tokens: list[Tokens]
+    nodes: NDArray[Any]  # int [output, LENGTH]: of the prefix before each token
+    ids: NDArray[Any]  # int [output, LENGTH]
+    factors: NDArray[Any]  # float64 [output, LENGTH], 0 behind the output
+    lengths: NDArray[Any]  # int [output]
+
+    def scores(
+        self, tables: Tables, sentence: int, alpha: float, beta: float, normalized: bool = False
+    ) -> dict[Tokens, tuple[float, float]]:
+        """Score and log-probability of each output that is possible."""
+        logits = tables.logits[sentence]
+        log_probs = logits.astype(np.float64) if normalized else log_softmax(logits)
+        own = np.where(self.factors > 0, log_probs[self.nodes, self.ids], 0.0)
+        with np.errstate(invalid="ignore"):
+            scores = penalized((own * self.factors).sum(-1), self.lengths, alpha)
+        attention = tables.attention[sentence].astype(np.float64)[self.nodes]
+        coverage = np.where(self.factors[..., None] > 0, attention, 0.0).sum(1)
+        covered = np.log(np.clip(coverage, 1e-9, 1.0))[:, tables.source_mask[sentence]]
+        scores += beta * covered.sum(-1)
+        sums = own.sum(-1)
+        return {
+            tokens: (float(score), float(log_prob))
+            for tokens, score, log_prob in zip(self.tokens, scores, sums, strict=True)
+            if np.isfinite(log_prob)
+        }
+
+
+@functools.cache
+def outputs(rules: Rules, prefix: Tokens, max_length: int) -> Outputs:
+    """Every sequence that the rules allow."""
+    found: list[tuple[Tokens, list[float]]] = []
+
+    def extend(tokens: Tokens, factors: list[float]) -> None:
+        for token in range(VOCAB):
+            counts = factor(rules, prefix, tokens, token)
+            if counts is None:
+                continue
+            output = (*tokens, token)
+            if token == rules.ids.end or len(output) == max_length:
+                found.append((output, [*factors, counts]))
+            else:
+                extend(output, [*factors, counts])
+
+    extend((), [])
+    shape = (len(found), LENGTH)
+    nodes, ids, all_factors = np.zeros(shape, int), np.zeros(shape, int), np.zeros(shape)
+    for row, (tokens, factors) in enumerate(found):
+        nodes[row, : len(tokens)] = [node(tokens[:n]) for n in range(len(tokens))]
+        ids[row, : len(tokens)] = tokens
+        all_factors[row, : len(tokens)] = factors
+    lengths = np.array([len(tokens) for tokens, _ in found], int)
+    return Outputs([tokens for tokens, _ in found], nodes, ids, all_factors, lengths)
+
+
+def continuations(
+    rules: Rules, prefix: Tokens, tokens: Tokens, log_probs: NDArray[Any]
+) -> list[tuple[float, int]]:
+    """What each possible next token counts, and the token: best first, equal ones by id."""
+    row, found = log_probs[node(tokens)], []
+    for token in range(VOCAB):
+        counts = factor(rules, prefix, tokens, token)
+        if counts is not None and np.isfinite(row[token]):
+            found.append((row[token] * counts, token))
+    return sorted(found, key=lambda one: -one[0])
+
+
+class Patient(NamedTuple):
+    """What a search finds that takes every step; ties: lower parent first, then lower id."""
+
+    complete: list[tuple[Tokens, float]]  # with the sum of what the tokens count, as found
+    open_after: list[list[float]]  # what the open hypotheses count after each step
+
+
+def patient_search(
+    rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any]
+) -> Patient:
+    """Beam search of one sentence that goes on to the maximum whatever it has found."""
+    config, found = rules.config, Patient([], [])
+    beam: list[tuple[Tokens, float]] = [((), 0.0)]
+    for length in range(1, max_length + 1):
+        candidates = []
+        for tokens, total in beam:
+            following = continuations(rules, prefix, tokens, log_probs)
+            for place, (counts, token) in enumerate(following):
+                rank = total + counts - config.diversity_penalty * place
+                candidates.append((rank, (*tokens, token), total + counts))
+        candidates.sort(key=lambda one: -one[0])
+        beam = []
+        for place, (_, tokens, total) in enumerate(candidates[: 2 * config.beam_size]):
+            if tokens[-1] == rules.ids.end or length == max_length:
+                if place < config.beam_size:
+                    found.complete.append((tokens, total))
+            elif len(beam) < config.beam_size:
+                beam.append((tokens, total))
+        found.open_after.append([total for _, total in beam])
+    return found
+
+
+def greedy_search(
+    rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any]
+) -> Tokens | None:
+    """The likeliest token at each step; None where at one of them there is none."""
+    tokens: Tokens = ()
+    while len(tokens) < max_length and rules.ids.end not in tokens:
+        following = continuations(rules, prefix, tokens, log_probs)
+        if not following:
+            return None
+        tokens = (*tokens, following[0][1])
+    return tokens
+
+
+def distribution(
+    rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any], tokens: Tokens = ()
+) -> dict[Tokens, float]:
+    """The probability that each output is drawn with."""
+    if len(tokens) == max_length or rules.ids.end in tokens:
+        return {tokens: 1.0}
+    config = rules.config
+    following = continuations(rules, prefix, tokens, log_probs)[: config.top_k or None]
+    probs = np.exp([counts / config.temperature for counts, _ in following])
+    probs /= probs.sum()
+    probs[np.cumsum(probs) - probs >= config.top_p] = 0.0
+    found = {}
+    for (_, token), prob in zip(following, probs / probs.sum(), strict=True):
+        if prob:
+            rest = distribution(rules, prefix, max_length, log_probs, (*tokens, token))
+            found.update({output: prob * p for output, p in rest.items()})
+    return found
+
+
+# --- Comparison ---------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    tokens: Tokens
+    score: float
+    log_prob: float
+
+
+def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> list[Found]:
+    """The outputs of one sentence, best first, after checks of form."""
+    fields = [np.asarray(field)[sentence] for field in result[:5]]
+    found = []
+    for tokens, score, length, finished, log_prob in zip(*fields, strict=True):
+        assert (tokens[length:] == ids.pad).all()
+        if score == NOTHING:
+            assert (length, finished, log_prob) == (0, False, NOTHING)
+            continue
+        assert len(found) == 0 or score <= found[-1].score, "the empty places come last"
+        output = tuple(tokens[:length].tolist())
+        assert finished == (output[-1:] == (ids.end,))
+        assert ids.end not in output[:-1]
+        found.append(Found(output, float(score), float(log_prob)))
+    return found
+
+
+def assert_scored(found: list[Found], expected: dict[Tokens, tuple[float, float]]) -> None:
+    """Each of `found` is an output that is expected, with its score and log-probability."""
+    for tokens, score, log_prob in found:
+        assert tokens in expected
+        np.testing.assert_allclose((score, log_prob), expected[tokens], atol=3e-5)
+
+
+def assert_best(
+    found: list[Found], expected: dict[Tokens, tuple[float, float]], n_best: int
+) -> None:
+    """`found` are the best of `expected`: different, scored as they are, none better left out.
+
+    Where scores are distinct the tokens are thereby the same; which of equal ones comes
+    first is left open.
+    """
+    assert_scored(found, expected)
+    assert len({one.tokens for one in found}) == len(found)
+    best = sorted((score for score, _ in expected.values()), reverse=True)[:n_best]
+    np.testing.assert_allclose([one.score for one in found], best, atol=3e-5)

@@ -1,0 +1,202 @@
+"""Greedy search and drawn outputs against plain NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.config import DecodingConfig
+from tests.decoding.reference import (
+    END,
+    LENGTH,
+    PAD,
+    START,
+    UNKNOWN,
+    A,
+    B,
+    Rules,
+    assert_scored,
+    distribution,
+    greedy_search,
+    hypotheses,
+    log_softmax,
+    ordinary,
+    outputs,
+    penalized,
+    random_tables,
+    scripted_tables,
+    search,
+    tied_tables,
+)
+from tests.decoding.strategies import OTHER_IDS, PHRASES, SEEDS, batches, rules
+
+# --- Greedy -----------------------------------------------------------------------------------
+
+
+def assert_greedy(result, rules, tables, batch, normalized=False):
+    config = rules.config
+    for sentence, max_length in enumerate(batch.max_lengths.tolist()):
+        prefix, logits = ordinary(batch.prefix[sentence], rules.ids), tables.logits[sentence]
+        log_probs = logits.astype(np.float64) if normalized else log_softmax(logits)
+        tokens = greedy_search(rules, prefix, max_length, log_probs)
+        found = hypotheses(result, sentence, rules.ids)
+        assert [one.tokens for one in found] == ([] if tokens is None else [tokens])
+        scores = outputs(rules, prefix, max_length).scores(
+            tables, sentence, config.length_penalty, config.coverage_penalty, normalized
+        )
+        assert_scored(found, scores)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=SEEDS, rules=rules(1), batch=batches(40))
+def test_beam_of_one_is_greedy(seed, rules, batch):
+    tables = tied_tables(seed, 40)  # of equal tokens the lowest id
+    result = search(tables, batch.max_lengths, rules, prefix=batch.prefix, normalized=True)
+    assert_greedy(result, rules, tables, batch, normalized=True)
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data(), seed=SEEDS, ids=st.sampled_from(OTHER_IDS), batch=batches(40))
+def test_greedy_where_ids_have_two_meanings(data, seed, ids, batch):
+    told, tables = data.draw(rules(1, ids)), random_tables(seed, 40)
+    result = search(tables, batch.max_lengths, told, prefix=batch.prefix)
+    assert_greedy(result, told, tables, batch)
+
+
+def test_greedy_comes_to_nothing_where_no_token_is_possible():
+    tables = random_tables(3, 2)
+    tables.logits[0, 1:] = np.nan  # a broken model, behind any first token
+    result = search(tables, [LENGTH, LENGTH], DecodingConfig(beam_size=1), details=True)
+    assert hypotheses(result, 0) == []
+    assert not result.token_log_probs[0].numpy().any() and not result.attention[0].numpy().any()
+    [whole] = hypotheses(result, 1)
+    alone = search(tables[1:], [LENGTH], DecodingConfig(beam_size=1))
+    assert hypotheses(alone, 0) == [whole]
+
+
+# --- Drawn ------------------------------------------------------------------------------------
+
+SAMPLES = 20_000
+
+
+def sampling(**options):
+    return DecodingConfig(sample=True, **options)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=SEEDS,
+    ngram=st.integers(0, 3),
+    min_length=st.integers(0, 4),
+    repetition=st.sampled_from([1.0, 1.5]),
+    temperature=st.sampled_from([0.5, 1.0, 1e9, 1e-45]),
+    top_k=st.integers(0, 9),
+    top_p=st.sampled_from([1e-9, 0.7, 1.0]),
+    banned=PHRASES,
+    batch=batches(20),
+)
+def test_what_is_drawn_obeys_the_rules(
+    seed, ngram, min_length, repetition, temperature, top_k, top_p, banned, batch
+):
+    config = sampling(
+        n_best=5, min_length=min_length, repetition_penalty=repetition, no_repeat_ngram=ngram,
+        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed % 2**31,
+    )  # fmt: skip
+    rules, tables = Rules(config, banned), random_tables(seed, 20)
+    tables.logits[np.random.default_rng(seed).random(tables.logits.shape) < 0.1] = -np.inf
+    result = search(tables, batch.max_lengths, rules, prefix=batch.prefix)
+    for sentence, max_length in enumerate(batch.max_lengths.tolist()):
+        prefix = ordinary(batch.prefix[sentence])
+        scores = outputs(rules, prefix, max_length).scores(tables, sentence, 0.6, 0.0)
+        assert_scored(hypotheses(result, sentence), scores)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0, "n_best": 3}, {"top_k": 1, "temperature": 5.0}, {"top_p": 1e-9}],
+)
+def test_what_leaves_one_choice_is_greedy(options):
+    tables = random_tables(4, 30)
+    expected = search(tables, [LENGTH] * 30, DecodingConfig(beam_size=1))
+    found = search(tables, [LENGTH] * 30, sampling(seed=5, **options))
+    for n in range(options.get("n_best", 1)):
+        np.testing.assert_array_equal(found.ids[:, n], expected.ids[:, 0])
+        np.testing.assert_allclose(found.scores[:, n], expected.scores[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 3.0, "top_k": 2},
+        {"top_p": 0.6},
+        {"temperature": 2.0, "top_k": 3, "top_p": 0.8},
+        {"no_repeat_ngram": 1, "min_length": 3, "repetition_penalty": 2.0},
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 2**31 - 1])
+def test_frequencies_are_those_of_the_distribution(options, seed):
+    rules = Rules(sampling(n_best=SAMPLES, seed=seed, **options), banned=((A, A), (UNKNOWN,)))
+    tables = random_tables(6, 1, scale=1.0)
+    result = search(tables, [4], rules)
+    drawn, counts = np.unique(result.ids.numpy()[0], axis=0, return_counts=True)
+    expected = distribution(rules, (), 4, log_softmax(tables.logits[0]))
+    frequencies = dict.fromkeys(expected, 0.0)
+    for row, count in zip(drawn, counts, strict=True):
+        tokens = tuple(int(token) for token in row if token != PAD)
+        assert tokens in expected
+        frequencies[tokens] = count / SAMPLES
+    observed, probs = np.array([*frequencies.values()]), np.array([*expected.values()])
+    np.testing.assert_allclose(probs.sum(), 1)
+    deviations = (observed - probs) / np.sqrt(probs * (1 - probs) / SAMPLES + 1e-12)
+    assert (np.abs(deviations[probs * SAMPLES > 5]) < 4.5).all()
+    often = probs * SAMPLES > 5
+    chi_square = (SAMPLES * (observed - probs)[often] ** 2 / probs[often]).sum()
+    assert chi_square < often.sum() + 5 * np.sqrt(2 * often.sum())
+
+
+def test_sentences_with_numbers_of_their_own_draw_their_own_tokens():
+    count = 1000
+    tables, numbers = random_tables(6, 1), np.arange(count, dtype=np.float32) / count
+    tables = tables[np.zeros(count, int)]
+    result = search(tables, [1] * count, sampling(seed=3), numbers=numbers)
+    probs = np.exp(log_softmax(tables.logits[0, 0]))
+    probs[[PAD, START]] = 0
+    # Numbers spread evenly over the whole range hit each token as often as its probability.
+    frequencies = np.bincount(result.ids.numpy().ravel(), minlength=6) / count
+    np.testing.assert_allclose(frequencies, probs / probs.sum(), atol=2 / count)
+
+
+def test_the_same_seed_draws_the_same_alone_or_in_a_batch_and_another_does_not():
+    tables, numbers = random_tables(7, 12, scale=0.5), np.linspace(0, 1, 12, dtype=np.float32)
+    max_lengths = [5, 1, 4, 5, 0, 5, 3, 5, 5, 2, 5, 5]
+    config = sampling(n_best=3, seed=11, top_p=0.9)
+    together = search(tables, max_lengths, config, numbers=numbers)
+    again = search(tables, max_lengths, config, numbers=numbers)
+    np.testing.assert_array_equal(together.ids, again.ids)
+    for n, max_length in enumerate(max_lengths):
+        alone = search(tables[n : n + 1], [max_length], config, numbers=numbers[n : n + 1])
+        np.testing.assert_array_equal(together.ids[n, :, : alone.ids.shape[2]], alone.ids[0])
+        np.testing.assert_allclose(together.scores[n], alone.scores[0], atol=2e-6)
+    other = search(tables, max_lengths, sampling(n_best=3, seed=12, top_p=0.9), numbers=numbers)
+    assert (together.ids.numpy() != other.ids.numpy()).any(axis=(1, 2)).sum() > 6
+
+
+def test_samples_differ_from_one_another_and_come_best_first():
+    result = search(random_tables(9, 20, scale=0.5), [LENGTH] * 20, sampling(n_best=8))
+    distinct = [len(np.unique(ids, axis=0)) for ids in result.ids.numpy()]
+    assert np.mean(distinct) > 4
+    assert (np.diff(result.scores.numpy(), axis=1) <= 0).all()
+    for sentence in range(20):
+        for tokens, score, log_prob in hypotheses(result, sentence):
+            assert score == pytest.approx(penalized(log_prob, len(tokens), 0.6), abs=1e-5)
+
+
+def test_an_ended_output_draws_nothing_more():
+    tables = scripted_tables({(): {END: 0.5, A: 0.5}, (A,): {B: 1.0}})
+    result = search(tables, [LENGTH], sampling(n_best=200))
+    found = {one.tokens for one in hypotheses(result, 0)}
+    assert found == {(END,), (A, B, END)}
+    assert tf.reduce_all(result.finished)

@@ -1,0 +1,407 @@
+"""The way in: what it takes and refuses, what it returns, and where it runs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer import decoding
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding import NOTHING, SpecialIds
+from keras_transformer.errors import InputError
+from tests.decoding.reference import (
+    END,
+    LENGTH,
+    PAD,
+    SOURCE,
+    START,
+    UNKNOWN,
+    VOCAB,
+    A,
+    B,
+    Rules,
+    Tables,
+    hypotheses,
+    log_softmax,
+    node,
+    random_tables,
+    scripted_tables,
+    search,
+    step_of,
+    tied_tables,
+)
+from tests.decoding.strategies import SEEDS, batches, rules
+
+PLAIN = {
+    "beam": DecodingConfig(beam_size=3, n_best=2),
+    "greedy": DecodingConfig(beam_size=1),
+    "sampling": DecodingConfig(sample=True, n_best=2, seed=5),
+}
+CONSTRAINED = {"min_length": 3, "no_repeat_ngram": 2, "repetition_penalty": 1.5}
+RICH = {
+    "beam": Rules(
+        DecodingConfig(beam_size=3, n_best=2, coverage_penalty=0.3, diversity_penalty=0.2,
+                       **CONSTRAINED),
+        banned=((A, A), (B, UNKNOWN, A), (UNKNOWN, UNKNOWN)),
+    ),
+    "greedy": Rules(
+        DecodingConfig(beam_size=1, coverage_penalty=0.3, **CONSTRAINED), banned=((A, B), (A, A))
+    ),
+    "sampling": Rules(
+        DecodingConfig(sample=True, n_best=3, temperature=2.0, top_k=3, top_p=0.9, seed=7,
+                       **CONSTRAINED),
+        banned=((A, B), (A, A)),
+    ),
+}  # fmt: skip
+each_plain = pytest.mark.parametrize("config", PLAIN.values(), ids=PLAIN)
+each_rich = pytest.mark.parametrize("rules", RICH.values(), ids=RICH)
+
+
+def assert_same(one, other, **tolerance):
+    """The fields of two results are equal, or close where a tolerance is given."""
+    for name, field in one._asdict().items():
+        expected = getattr(other, name)
+        assert (field is None) == (expected is None)
+        if field is not None:
+            np.testing.assert_allclose(field, expected, rtol=0, **tolerance, err_msg=name)
+
+
+# --- Batches ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    data=st.data(), seed=SEEDS, beam=st.integers(1, 4), batch=batches(5), is_static=st.booleans()
+)
+def test_a_batch_gives_each_sentence_what_it_gets_alone(data, seed, beam, batch, is_static):
+    told, tables = data.draw(rules(beam)), tied_tables(seed, 5)
+    limit = LENGTH if is_static else tf.constant(LENGTH)  # the batch shrinks, or keeps its shape
+    arguments = {"normalized": True, "details": True, "length_limit": limit}
+    together = search(tables, batch.max_lengths, told, prefix=batch.prefix, **arguments)
+    for n in range(5):
+        one = slice(n, n + 1)
+        alone = search(
+            tables[one], batch.max_lengths[one], told, prefix=batch.prefix[one], **arguments
+        )
+        assert_same(type(alone)(*(field[one] for field in together)), alone, atol=0)
+
+
+def test_sentences_that_have_ended_leave_the_batch():
+    tables, config = random_tables(3, 5), DecodingConfig(beam_size=2, min_length=LENGTH)
+    rows, kept = [], []
+
+    def step(ids, position, cache):
+        rows.append(len(ids))
+        return step_of(tables)(ids, position, cache)
+
+    def keep(cache, sentences):
+        kept.append(sentences.numpy().tolist())
+        return decoding.beam.keep_rows(cache, sentences, beam=2)
+
+    found = search(tables, [1, 4, 2, 1, 5], config, step=step, keep=keep)
+    assert rows == [10, 10, 4, 4, 2]  # five open, three; two, two; one
+    assert kept == [[1, 4], [1], []]
+    expected = search(tables, [1, 4, 2, 1, 5], config, length_limit=LENGTH)
+    assert_same(found, expected, atol=0)
+
+
+@each_plain
+def test_sentences_without_tokens_take_no_step(config):
+    def step(ids, position, cache):
+        raise AssertionError("a step was taken")
+
+    count = config.n_best
+    prefix = np.full([2, 3], A, np.int32)
+    result = search(random_tables(1, 2), [0, -3], config, step=step, prefix=prefix, details=True)
+    assert result.ids.shape == [2, count, 1]
+    assert result.attention.shape == [2, count, 1, SOURCE]
+    for sentence in range(2):
+        assert hypotheses(result, sentence)[0] == ((), 0.0, 0.0)
+    for limit in (None, 3):
+        shape = [0, count, limit or 1, SOURCE]
+        ranks = {"ids": 3, "token_log_probs": 3, "attention": 4}
+        result = search(
+            random_tables(1, 0), np.zeros([0], np.int32), config, step=step, details=True,
+            length_limit=limit, prefix=np.zeros([0, 0], np.int32),
+        )  # fmt: skip
+        for name, field in result._asdict().items():
+            assert field.shape == shape[: ranks.get(name, 2)]
+
+
+@each_plain
+def test_a_sentence_without_tokens_stays_empty_beside_others(config):
+    result = search(random_tables(1, 3), [0, LENGTH, 0], config)
+    for sentence in (0, 2):
+        assert hypotheses(result, sentence)[0] == ((), 0.0, 0.0)
+        assert (result.lengths.numpy()[sentence] == 0).all()
+    assert hypotheses(result, 1)[0].tokens
+
+
+@each_plain
+def test_length_limit_lowers_the_maximum_and_fixes_the_shape(config):
+    tables, count = random_tables(4, 2), config.n_best
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False)
+    def limited(max_lengths):
+        result = search(tables, max_lengths, config, length_limit=3)
+        assert [field.shape.as_list() for field in result[:5]] == [
+            [None, count, 3], *[[None, count]] * 4,
+        ]  # fmt: skip
+        return result
+
+    assert_same(limited([2, 5]), search(tables, [2, 3], config), atol=1e-6)
+
+
+@each_rich
+def test_a_large_vocabulary_gives_what_a_small_one_does(rules):
+    tables, step = random_tables(5, 4), step_of(random_tables(5, 4))
+
+    def large_step(ids, position, cache):
+        logits, cache, attention = step(ids, position, cache)
+        return (
+            tf.pad(logits, [[0, 0], [0, 2053 - VOCAB]], constant_values=-np.inf),
+            cache,
+            attention,
+        )
+
+    for told in (rules, Rules(DecodingConfig(beam_size=20, n_best=20))):
+        small = search(tables, [5, 2, 4, 5], told, details=True)
+        large = search(tables, [5, 2, 4, 5], told, details=True, step=large_step, vocab_size=2053)
+        assert_same(small, large, atol=1e-5)
+
+
+# --- What is returned -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", [*map(Rules, PLAIN.values()), *RICH.values()])
+def test_details_are_those_of_the_hypothesis_own_path(rules):
+    tables, prefix = random_tables(12, 8), np.int32([[A], [-1]] * 4)
+    max_lengths = [1, 5, 5, 4, 0, 5, 3, 2]
+    result = search(tables, max_lengths, rules, prefix=prefix, details=True)
+    plain = search(tables, max_lengths, rules, prefix=prefix)
+    assert (plain.token_log_probs, plain.attention) == (None, None)
+    assert_same(plain, result._replace(token_log_probs=None, attention=None), atol=0)
+    for sentence in range(8):
+        log_probs = log_softmax(tables.logits[sentence])
+        for n, (tokens, _, log_prob) in enumerate(hypotheses(result, sentence)):
+            own = result.token_log_probs.numpy()[sentence, n]
+            attention = result.attention.numpy()[sentence, n]
+            nodes = [node(tokens[:length]) for length in range(len(tokens))]
+            np.testing.assert_allclose(own[: len(tokens)], log_probs[nodes, tokens], atol=1e-5)
+            assert own.sum() == pytest.approx(log_prob, abs=1e-5)
+            expected = tables.attention[sentence, nodes]
+            np.testing.assert_array_equal(attention[: len(tokens)], expected)
+            assert not own[len(tokens) :].any() and not attention[len(tokens) :].any()
+
+
+def test_attention_is_not_returned_without_a_source_mask():
+    tables, max_lengths = random_tables(1, 2), tf.constant([3, 3])
+    for config in PLAIN.values():
+        rows = 2 * decoding.rows_per_sentence(config)
+        cache = {"node": tf.zeros([rows], tf.int32), "sentence": [tf.zeros([rows], tf.int32)]}
+        ids = SpecialIds(START, END, PAD)
+        step = step_of(tables)
+        result = decoding.search(step, cache, max_lengths, config, ids, VOCAB, details=True)
+        assert result.attention is None
+        assert result.token_log_probs.shape == result.ids.shape
+
+
+def test_logits_of_low_precision_are_scored_in_float32():
+    tables = random_tables(5, 3, scale=4.0)
+    low = tables._replace(logits=tf.cast(tables.logits, tf.bfloat16))
+    rounded = tables._replace(logits=tf.cast(low.logits, tf.float32).numpy())
+    for config in PLAIN.values():
+        result = search(low, [LENGTH] * 3, config)
+        assert result.scores.dtype == result.log_probs.dtype == tf.float32
+        assert_same(result, search(rounded, [LENGTH] * 3, config), atol=0)
+
+
+# --- Bad input --------------------------------------------------------------------------------
+
+
+@each_plain
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+@pytest.mark.parametrize("vocab", [VOCAB, 2053])
+def test_a_broken_model_ends_at_once_and_gives_nothing(config, value, vocab):
+    steps = []
+
+    def step(ids, position, cache):
+        steps.append(position)
+        return tf.fill([tf.shape(ids)[0], vocab], value), cache, None
+
+    result = search(random_tables(1, 2), [LENGTH] * 2, config, step=step, vocab_size=vocab)
+    assert len(steps) == 1
+    assert hypotheses(result, 0) == hypotheses(result, 1) == []
+
+
+@each_plain
+def test_a_broken_sentence_leaves_the_others_alone(config):
+    def step_of_large(tables, broken):
+        step = step_of(tables)
+
+        def large_step(ids, position, cache):
+            assert (ids.numpy() >= 0).all() and (ids.numpy() < VOCAB).all()
+            logits, cache, attention = step(ids, position, cache)
+            logits = tf.pad(logits, [[0, 0], [0, 2053 - VOCAB]], constant_values=-1e4)
+            is_broken = (cache["sentence"][0] == broken) & (position >= 1)
+            return tf.where(is_broken[:, None], np.nan, logits), cache, attention
+
+        return large_step
+
+    tables = random_tables(2, 3)
+    arguments = {"min_length": LENGTH}  # so that none has ended before
+    config = DecodingConfig(**{**config.__dict__, **arguments})
+    found, expected = (
+        search(tables, [LENGTH] * 3, config, step=step_of_large(tables, broken), vocab_size=2053)
+        for broken in (1, -1)
+    )
+    assert hypotheses(found, 1) == []
+    for sentence in (0, 2):
+        assert hypotheses(found, sentence) == hypotheses(expected, sentence) != []
+
+
+@each_plain
+def test_a_prefix_ends_where_it_is_no_ordinary_token(config):
+    prefix = np.int64([[A, B, A], [A, 77, A], [A, -5, A], [PAD, A, A], [B, START, A], [B, END, A]])
+    tables = random_tables(3, 6)
+    result = search(tables, [LENGTH] * 6, config, prefix=prefix)
+    cut = np.int32([[A, B, A], [A, -1, -1], [A, -1, -1], [-1] * 3, [B, -1, -1], [B, -1, -1]])
+    assert_same(result, search(tables, [LENGTH] * 6, config, prefix=cut), atol=0)
+    for sentence, forced in enumerate([(A, B, A), (A,), (A,), (), (B,), (B,)]):
+        for one in hypotheses(result, sentence):
+            assert one.tokens[: len(forced)] == forced
+
+
+@each_plain
+def test_a_prefix_of_nothing_is_none(config):
+    tables = random_tables(3, 2)
+    expected = search(tables, [LENGTH] * 2, config)
+    for width in (0, 3):
+        prefix = np.full([2, width], -1, np.int32)
+        assert_same(search(tables, [LENGTH] * 2, config, prefix=prefix), expected, atol=0)
+
+
+@each_plain
+def test_a_prefix_longer_than_the_maximum_is_cut(config):
+    prefix = np.int32([[A, B, A, B, A, B, A]] * 2)
+    result = search(random_tables(3, 2), [2, 3], config, prefix=prefix)
+    assert hypotheses(result, 0)[0].tokens == (A, B)
+    assert hypotheses(result, 1)[0].tokens == (A, B, A)
+    assert not result.finished.numpy().any()
+
+
+@each_plain
+def test_a_prefix_may_hold_what_is_banned(config):
+    rules = Rules(config, banned=((A,), (B, B)))
+    result = search(random_tables(3, 1), [LENGTH], rules, prefix=np.int32([[A, B, B]]))
+    for one in hypotheses(result, 0):
+        assert one.tokens[:3] == (A, B, B)
+        assert A not in one.tokens[3:] and one.tokens[3] != B
+
+
+@pytest.mark.parametrize(
+    ("banned", "message"),
+    [
+        ([(UNKNOWN,), (END,), (A,), (B,)], "every token is banned; expected some"),
+        ([(t,) for t in range(VOCAB)], "every token is banned; expected some"),
+        ([(A, VOCAB)], r"\[4, 6\] is banned, and 6 is no id; expected ids below 6"),
+        ([(-1,)], r"\[-1\] is banned, and -1 is no id; expected ids below 6"),
+    ],
+)
+def test_bans_that_cannot_be_meant(banned, message):
+    with pytest.raises(InputError, match=message):
+        search(random_tables(1, 1), [3], Rules(DecodingConfig(), tuple(banned)))
+
+
+@each_plain
+def test_where_all_but_the_end_is_banned_an_output_is_empty_text(config):
+    rules = Rules(config, banned=((UNKNOWN,), (A,), (B,)))
+    assert hypotheses(search(random_tables(1, 1), [3], rules), 0)[0].tokens == (END,)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (SpecialIds(start=VOCAB, end=END, pad=PAD), "the start id is 6; expected one of the 6 ids"),
+        (SpecialIds(start=START, end=-1, pad=PAD), "the end id is -1; expected one of the 6 ids"),
+        (SpecialIds(start=START, end=END, pad=99), "the pad id is 99; expected one of the 6 ids"),
+    ],
+)
+def test_special_ids_outside_of_the_vocabulary(ids, message):
+    with pytest.raises(InputError, match=message):
+        search(random_tables(1, 1), [3], Rules(DecodingConfig(), ids=ids))
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_coverage_penalty_needs_a_source_mask(beam):
+    config = DecodingConfig(beam_size=beam, coverage_penalty=0.2)
+    with pytest.raises(InputError, match="coverage_penalty is 0.2, and there is no source mask"):
+        search(random_tables(1, 1)._replace(source_mask=None), [3], config)
+
+
+# --- Where it runs --------------------------------------------------------------------------------
+
+
+@each_rich
+def test_jit_compiled_gives_the_same(rules):
+    max_lengths, prefix = tf.constant([5, 2, 0, 4]), tf.constant([[A, B], [A, 9], [B, A], [-1, A]])
+
+    def searched(*tables):
+        arguments = {"length_limit": LENGTH, "details": True, "prefix": prefix}
+        return search(Tables(*tables), max_lengths, rules, **arguments)
+
+    compiled = tf.function(searched, jit_compile=True, autograph=False)
+    for seed in (7, 8):
+        tables = [tf.constant(field) for field in random_tables(seed, 4)]
+        assert_same(compiled(*tables), searched(*tables), atol=1e-5)
+
+
+class Searcher(tf.Module):
+    def __init__(self, tables, rules):
+        super().__init__()
+        self.tables = Tables(*map(tf.Variable, tables))
+        self.rules = rules
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)],
+        autograph=False,
+    )
+    def __call__(self, max_lengths, prefix):
+        result = search(self.tables, max_lengths, self.rules, prefix=prefix, details=True)
+        return result._asdict()
+
+
+@each_rich
+def test_saved_model_without_xla_ops(rules, tmp_path):
+    searcher = Searcher(random_tables(6, 3), rules)
+    tf.saved_model.save(searcher, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for max_lengths in ([3, 5, 4], [5, 0, 5]):
+        prefix = tf.constant([[A, B], [-1, -1], [B, -1]])
+        found = decoding.SearchResult(**loaded(tf.constant(max_lengths), prefix))
+        tables = Tables(*(field.numpy() for field in searcher.tables))
+        expected = search(tables, max_lengths, rules, prefix=prefix, details=True)
+        assert_same(found, expected, atol=1e-5)
+    graph = loaded.signatures["serving_default"].graph.as_graph_def()
+    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+    assert any("While" in node.op for node in nodes)
+    assert not [node.op for node in nodes if node.op.startswith("Xla")]
+
+
+def test_the_cache_follows_the_parents_of_its_hypotheses():
+    tables = scripted_tables({(): {A: 0.6, B: 0.4}, (A,): {A: 0.5, B: 0.5}, (B,): {B: 1.0}})
+    followed = []
+
+    def follow(cache, parents):
+        followed.append(parents.numpy().tolist())
+        return decoding.beam.follow_rows(cache, parents)
+
+    config = DecodingConfig(beam_size=2, length_penalty=0)
+    [best] = hypotheses(search(tables, [LENGTH], config, follow=follow), 0)
+    assert best.tokens == (B, B, END)
+    assert followed[:2] == [[[0, 0]], [[1, 0]]]
+
+
+def test_nothing_is_finite_and_below_any_score():
+    assert np.isfinite(np.float32(NOTHING)) and np.float32(NOTHING) == NOTHING

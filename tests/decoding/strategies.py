@@ -1,0 +1,66 @@
+"""Hypothesis's strategies for what a search is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding import SpecialIds
+from tests.decoding.reference import END, IDS, LENGTH, PAD, START, VOCAB, A, B, Rules
+
+SEEDS = st.integers(0, 2**31)
+
+# Marian's models begin with the pad or the end token; some have one token for all.
+OTHER_IDS = [
+    SpecialIds(PAD, END, PAD),
+    SpecialIds(START, END, END),
+    SpecialIds(END, END, PAD),
+    SpecialIds(END, END, END),
+]
+
+PHRASES = st.sets(
+    st.lists(st.sampled_from([1, A, B, END]), min_size=1, max_size=3).map(tuple), max_size=3
+).map(tuple)
+
+
+@st.composite
+def rules(draw: st.DrawFn, beam_size: int, ids: SpecialIds = IDS, **fixed: Any) -> Rules:
+    """Any mixture of options of a search with this beam."""
+    options = {
+        "beam_size": beam_size,
+        "n_best": draw(st.sampled_from([1, (beam_size + 1) // 2, beam_size])),
+        "length_penalty": draw(st.sampled_from([0.0, 0.6, 1.0, 2.0])),
+        "coverage_penalty": draw(st.sampled_from([0.0, 0.0, 0.4])),
+        "min_length": draw(st.integers(0, 4)),
+        "repetition_penalty": draw(st.sampled_from([1.0, 1.0, 1.5])),
+        "no_repeat_ngram": draw(st.sampled_from([0, 0, 1, 2, 3])),
+    }
+    options.update({name: value for name, value in fixed.items() if name != "banned"})
+    banned = fixed["banned"] if "banned" in fixed else draw(PHRASES)
+    return Rules(DecodingConfig(**options), banned, ids)
+
+
+class Batch:
+    """Sentences of different maxima and forced prefixes (int32 `[sentence, any]`)."""
+
+    def __init__(self, size: int, max_lengths: list[int], prefixes: list[list[int]]):
+        self.max_lengths = np.resize(np.array(max_lengths, np.int32), size)
+        width = max(map(len, prefixes))
+        padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes]
+        each = np.resize(np.arange(len(prefixes)), size)
+        self.prefix = np.array(padded, np.int32).reshape(len(prefixes), width)[each]
+
+    def __repr__(self) -> str:
+        return f"{self.max_lengths.tolist()}, {self.prefix.tolist()}"
+
+
+@st.composite
+def batches(draw: st.DrawFn, size: int, longest: int = LENGTH) -> Batch:
+    """A forced token may be of another kind or none at all; there a prefix ends."""
+    lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=3))
+    token = st.sampled_from([1, A, B, A, B]) | st.integers(-2, VOCAB + 1)
+    prefixes = draw(st.lists(st.lists(token, max_size=LENGTH + 1), min_size=1, max_size=5))
+    return Batch(size, [longest, *lengths], prefixes)
