@@ -5,24 +5,20 @@ Example:
     benchmarks/exactness.py --model_dir=build/run --source=multi30k/test_2016_flickr.en
 
 Searches with the run's limits and length penalty, a beam of 4, and nothing else that guides
-a search; in float32, and in batches of 64 sentences of similar lengths, as bin/translate.py does.
+a search; in float32, and in batches of similar lengths, as bin/translate.py does.
 
-Prints one JSON object. Each comparison lists all sentences whose tokens differ, both
-translations in pieces, their scores as keras_transformer.scoring recomputes them, and
-`difference`, the first score minus the second:
+Prints one JSON object; the exit code is 1 where one of these bounds does not hold:
 
-* `ctranslate2`: the run, exported and decoded by CTranslate2 with the same beam, neither with a
-  length penalty, so that scores are log P. At least 99.5 % are the same, all others near ties
-  (under 1e-3).
-* `batch_against_alone`, `cached_against_uncached`: a sentence among others and by itself; keys
-  and values kept, and the whole prefix decoded anew at each step (of --uncached sentences
-  alone). All that differ are ties (under 1e-4).
-* `beams`: the mean score of beams 1 to 6, which never falls.
-* `scores`: the largest difference between the scores that those searches report and recomputed
-  ones: under 1e-4.
-* `precisions`: translations in bfloat16 beside those in float32, for information.
+* `ctranslate2`: of the sentences that the exported run translates in CTranslate2, with the same
+  beam and neither with a length penalty, 99.5 % are the same, the rest near ties (under 1e-3).
+* `batch_against_alone`, `cached_against_uncached` (of --uncached sentences, every step a pass
+  over all tokens so far): the same, or ties (under 1e-4).
+* `beams`: the mean score of beams 1 to 6 never falls.
+* `scores`: those that these searches report are within 1e-4 of recomputed ones.
+* `precisions`: bfloat16 beside float32, without a bound.
 
-The exit code is 1 where one of these bounds does not hold.
+Sentences whose tokens differ are listed, both translations in pieces, with the scores
+that keras_transformer.scoring gives them and `difference`, the first minus the second.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ import dataclasses
 import itertools
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +39,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import sentencepiece
 import tensorflow as tf
-from absl import app, flags
+from absl import app, flags, logging
 from decoders import machine
 from decoders.comparison import say
 
@@ -68,29 +63,22 @@ flags.DEFINE_integer("uncached", 50, "sentences decoded without a cache", lower_
 BEAM = 4
 BEAMS = range(1, 7)
 SAME = 0.995  # share of sentences that have CTranslate2's tokens, at least
-NEAR_TIE = 1e-3  # between engines whose kernels differ
-TIE = 1e-4  # between ways through the same kernels
+NEAR_TIE = 1e-3  # between engines
+TIE = 1e-4  # within one
 ROUNDING = 1e-6  # of a mean score
 OF_THE_RUN = ("length_penalty", "max_length", "max_extra_tokens", "max_source_tokens")
 
-Ids = list[int]
+Ids = list[int]  # of a translation, the end id included
 Search = Callable[[tf.Tensor], SearchResult]  # of text, string [B]
-
-
-class Found(NamedTuple):
-    """The best translation of a sentence."""
-
-    ids: Ids  # the end id included
-    score: float  # as the search reports it
 
 
 class Examined(NamedTuple):
     """The search that others are compared with, and what it found."""
 
     translator: Translator
-    scorer: Scorer
     lines: list[str]
-    found: list[Found]
+    ids: list[Ids]
+    scores: np.ndarray  # float32 [lines], as reported
 
 
 def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
@@ -98,44 +86,51 @@ def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
     fields = [f for f in dataclasses.fields(DecodingConfig) if f.name not in OF_THE_RUN]
     settings = {f"decoding.{f.name}": f.default for f in fields} | {"decoding.beam_size": BEAM}
     translator = inference.load_translator(run, settings)
-    _check_text(translator, lines)
-    found = decode("batches", translator.search, lines, inference.batches(lines))
-    examined = Examined(translator, Scorer(translator), lines, found)
+    tokens = translator.lengths(tf.constant(lines))["tokens"].numpy()
+    for number in np.flatnonzero(tokens == 1) + 1:  # the end token alone
+        raise InputError(f"line {number} of the source has no text; expected a sentence")
+    examined = Examined(translator, lines, *decode("batches", translator.search, lines))
+    bfloat16 = inference.load_translator(run, settings, precision="bfloat16")
     return {
         "ctranslate2": beside_ctranslate2(run, examined),
         "batch_against_alone": batch_against_alone(examined),
         "cached_against_uncached": cached_against_uncached(examined),
         **beams_and_scores(examined),
-        "precisions": precisions(run, settings, examined),
+        "precisions": precisions(examined, bfloat16),
     }
 
 
 def decode(
-    name: str, search: Search, lines: Sequence[str], groups: Sequence[Sequence[int]]
-) -> list[Found]:
-    """Searches in groups (indices of `lines`), of which each core takes one at a time."""
-    results: dict[int, Found] = {}
+    name: str, search: Search, lines: Sequence[str], groups: list[list[int]] | None = None
+) -> tuple[list[Ids], np.ndarray]:
+    """Returns the ids and the scores, float32 `[lines]`, of the best translations.
+
+    A batch is one of `groups` (indices of lines); by default those of similar lengths.
+    """
     start = time.perf_counter()
+    groups = groups or inference.batches(lines)
+    ids: list[Ids] = [[] for _ in lines]
+    scores = np.zeros(len(lines), np.float32)
     with concurrent.futures.ThreadPoolExecutor(inference.workers()) as pool:
-        outputs = pool.map(lambda group: search(tf.constant([lines[i] for i in group])), groups)
-        for group, output in zip(groups, outputs, strict=True):
-            columns = (each[:, 0].numpy() for each in (output.ids, output.lengths, output.scores))
-            for index, ids, length, score in zip(group, *columns, strict=True):
-                results[index] = Found(ids[:length].tolist(), float(score))
+        results = pool.map(lambda group: search(tf.constant([lines[i] for i in group])), groups)
+        for group, result in zip(groups, results, strict=True):
+            scores[group] = result.scores[:, 0]
+            rows, lengths = result.ids[:, 0].numpy(), result.lengths[:, 0].numpy()
+            for index, row, length in zip(group, rows, lengths, strict=True):
+                ids[index] = row[:length].tolist()
     say(f"{name}: {len(lines):,} sentences in {time.perf_counter() - start:.1f} s")
-    return [results[index] for index in range(len(lines))]
+    return ids, scores
 
 
 def beside_ctranslate2(run: RunDirectory, examined: Examined) -> dict[str, Any]:
-    """Compares log P without a length penalty."""
+    """Compares an independent search with the same weights."""
     lines = examined.lines
     translator = _with(examined.translator, length_penalty=0.0)
-    found = decode("no length penalty", translator.search, lines, inference.batches(lines))
+    ours, _ = decode("no length penalty", translator.search, lines)
     with tempfile.TemporaryDirectory() as folder:
         exported = export(run, folder, lines[:8], format="ctranslate2")
         theirs = _ctranslate2_ids(exported.path, translator, lines)
-    ours = {"run": [each.ids for each in found]}
-    return _compare(examined, lines, ours | {"ctranslate2": theirs}, NEAR_TIE, alpha=0.0, same=SAME)
+    return _compare(translator, lines, {"run": ours, "ctranslate2": theirs}, NEAR_TIE, SAME)
 
 
 def _ctranslate2_ids(path: Path, translator: Translator, lines: Sequence[str]) -> list[Ids]:
@@ -144,76 +139,68 @@ def _ctranslate2_ids(path: Path, translator: Translator, lines: Sequence[str]) -
 
     start = time.perf_counter()
     names = ["joint"] * 2 if translator.tokenizer.joint else ["source", "target"]
-    source, target = (
-        sentencepiece.SentencePieceProcessor(model_file=str(path / f"{name}.model"))
-        for name in names
-    )
-    engine = ctranslate2.Translator(str(path), device="cpu", compute_type="float32")
+    models = [str(path / f"{name}.model") for name in names]
+    source, target = (sentencepiece.SentencePieceProcessor(model_file=model) for model in models)
+    engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
     longest = translator.config.max_source_tokens - 1  # and the end token, which it adds itself
     sources = [source.id_to_piece(source.encode(line)[:longest]) for line in lines]
     limits = translator.max_lengths(tf.constant([len(pieces) + 1 for pieces in sources])).numpy()
-    results: dict[int, Ids] = {}
-    for limit in np.unique(limits):  # which is one for all sentences of a call
+    options = {
+        "beam_size": translator.config.beam_size,
+        "length_penalty": 0,
+        "min_decoding_length": 0,
+        "max_input_length": 0,
+        "return_end_token": True,
+    }
+    ids: list[Ids] = [[] for _ in lines]
+    for limit in np.unique(limits):  # a call has one limit for all its sentences
         group = np.flatnonzero(limits == limit)
-        outputs = engine.translate_batch(
-            [sources[i] for i in group],
-            beam_size=translator.config.beam_size,
-            num_hypotheses=1,
-            length_penalty=0,
-            min_decoding_length=0,
-            max_decoding_length=int(limit),
-            max_input_length=0,
-            return_end_token=True,
-        )
-        for index, output in zip(group, outputs, strict=True):
-            results[index] = target.piece_to_id(output.hypotheses[0])
+        pieces = [sources[index] for index in group]
+        results = engine.translate_batch(pieces, max_decoding_length=int(limit), **options)
+        for index, result in zip(group, results, strict=True):
+            ids[index] = target.piece_to_id(result.hypotheses[0])
     say(f"CTranslate2: {len(lines):,} sentences in {time.perf_counter() - start:.1f} s")
-    return [results[index] for index in range(len(lines))]
+    return ids
 
 
 def batch_against_alone(examined: Examined) -> dict[str, Any]:
     """Compares each sentence among others with the same by itself."""
-    lines = examined.lines
-    alone = decode("alone", examined.translator.search, lines, [[i] for i in range(len(lines))])
-    ids = {"batch": [each.ids for each in examined.found], "alone": [each.ids for each in alone]}
-    return _compare(examined, lines, ids, TIE)
+    translator, lines = examined.translator, examined.lines
+    alone, _ = decode("alone", translator.search, lines, [[i] for i in range(len(lines))])
+    return _compare(translator, lines, {"batch": examined.ids, "alone": alone})
 
 
 def cached_against_uncached(examined: Examined) -> dict[str, Any]:
     """Compares the step function of `Translator.search_ids` with one that keeps nothing."""
+    translator = examined.translator
     stride = max(1, len(examined.lines) // FLAGS.uncached)
     lines = examined.lines[::stride][: FLAGS.uncached]
-    ids = {}
-    for name, search in (
-        ("cached", examined.translator.search),
-        ("uncached", _uncached(examined.translator)),
-    ):
-        found = decode(name, search, lines, inference.batches(lines))
-        ids[name] = [each.ids for each in found]
-    return _compare(examined, lines, ids, TIE)
+    cached, _ = decode("cached", translator.search, lines)
+    uncached, _ = decode("uncached", _uncached(translator), lines)
+    return _compare(translator, lines, {"cached": cached, "uncached": uncached})
 
 
 def _uncached(translator: Translator) -> Search:
     """Returns a search whose every step is a whole forward pass over the tokens so far."""
-    transformer, tokenizer, config = translator.transformer, translator.tokenizer, translator.config
+    transformer, ids, config = translator.transformer, translator.tokenizer, translator.config
 
-    def step(ids: tf.Tensor, position: tf.Tensor, cache: dict[str, Any]) -> tuple[Any, Any, None]:
-        here = tf.range(tf.shape(cache["targets"])[1]) == position
-        targets = tf.where(here, tf.expand_dims(ids, 1), cache["targets"])
-        decoded = transformer.decode(targets[:, : position + 1], cache["memory"], training=False)
-        return decoded.logits[:, -1], {**cache, "targets": targets}, None
+    def step(tokens: tf.Tensor, position: tf.Tensor, cache: Any) -> tuple[tf.Tensor, Any, None]:
+        targets, *memory = cache
+        here = tf.range(tf.shape(targets)[1]) == position
+        targets = tf.where(here, tf.expand_dims(tokens, 1), targets)
+        so_far = targets[:, : position + 1]
+        decoded = transformer.decode(so_far, Memory(*memory), training=False)
+        return decoded.logits[:, -1], [targets, *memory], None
 
     def search(text: tf.Tensor) -> SearchResult:
         source_ids, lengths = translator.source_ids(text)
         max_lengths = translator.max_lengths(lengths)
-        memory = transformer.encode(source_ids, training=False)
-        # --> [batch * beam, ...]: each hypothesis has a memory of its own
-        memory = Memory(*(tf.repeat(each, config.beam_size, axis=0) for each in memory[:2]))
-        shape = [tf.shape(memory.mask)[0], tf.reduce_max(max_lengths)]
-        cache = {"memory": memory, "targets": tf.fill(shape, tokenizer.pad_id)}
-        special_ids = SpecialIds(tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id)
-        size = tokenizer.target_vocab_size
-        return decoding.search(step, cache, max_lengths, config, special_ids, size)
+        states, mask, _ = transformer.encode(source_ids, training=False)
+        # --> [batch * beam, ...]
+        memory = [tf.repeat(each, config.beam_size, axis=0) for each in (states, mask)]
+        targets = tf.fill([tf.shape(memory[0])[0], tf.reduce_max(max_lengths)], ids.pad_id)
+        special, size = SpecialIds(ids.start_id, ids.end_id, ids.pad_id), ids.target_vocab_size
+        return decoding.search(step, [targets, *memory], max_lengths, config, special, size)
 
     signature = [tf.TensorSpec([None], tf.string)]
     return tf.function(search, input_signature=signature, autograph=False)
@@ -221,86 +208,75 @@ def _uncached(translator: Translator) -> Search:
 
 def beams_and_scores(examined: Examined) -> dict[str, Any]:
     """Returns `beams`, the mean score of each beam, and `scores`, whether scores are right."""
-    lines, alpha = examined.lines, examined.translator.config.length_penalty
-    means, largest = [], 0.0
+    means, largest = {}, 0.0
     for beam in BEAMS:
-        found = examined.found
+        ids, scores = examined.ids, examined.scores
         if beam != BEAM:
-            search = _with(examined.translator, beam_size=beam).search
-            found = decode(f"beam {beam}", search, lines, inference.batches(lines))
-        scores = score_ids(examined.scorer, lines, [each.ids for each in found])
-        means.append(float(np.mean([each.score for each in found])))
-        differences = [a.score - b.penalized(alpha) for a, b in zip(found, scores, strict=True)]
-        largest = max(largest, float(np.max(np.abs(differences))))
-    rising = all(b >= a - ROUNDING for a, b in itertools.pairwise(means))
-    mean_scores = {str(beam): round(mean, 6) for beam, mean in zip(BEAMS, means, strict=True)}
+            translator = _with(examined.translator, beam_size=beam)
+            ids, scores = decode(f"beam {beam}", translator.search, examined.lines)
+        means[str(beam)] = round(float(scores.mean(dtype=np.float64)), 6)
+        differences = scores - _rescored(examined.translator, examined.lines, ids)
+        largest = max(largest, float(np.abs(differences).max()))
+    rising = all(b >= a - ROUNDING for a, b in itertools.pairwise(means.values()))
     return {
-        "beams": {"length_penalty": alpha, "mean_scores": mean_scores, "holds": rising},
+        "beams": {"mean_scores": means, "holds": rising},
         "scores": {"largest_difference": round(largest, 8), "holds": largest < TIE},
     }
 
 
-def precisions(run: RunDirectory, settings: dict[str, Any], examined: Examined) -> dict[str, Any]:
+def precisions(examined: Examined, bfloat16: Translator) -> dict[str, Any]:
     """Returns how translations in bfloat16 differ from those in float32."""
-    lines, alpha = examined.lines, examined.translator.config.length_penalty
-    search = inference.load_translator(run, settings, precision="bfloat16").search
-    found = decode("bfloat16", search, lines, inference.batches(lines))
-    rescored = score_ids(examined.scorer, lines, [each.ids for each in found])
-    full = np.array([each.score for each in examined.found])
-    reported = np.array([each.score for each in found]) - full
-    lost = np.array([each.penalized(alpha) for each in rescored]) - full
-    identical = sum(a.ids == b.ids for a, b in zip(examined.found, found, strict=True))
+    ids, reported = decode("bfloat16", bfloat16.search, examined.lines)
+    identical = sum(a == b for a, b in zip(examined.ids, ids, strict=True))
+    rescored = _rescored(examined.translator, examined.lines, ids)
+    # The score of the bfloat16 translation minus that of the float32 one.
     return {
-        "identical": identical,
-        "share": round(identical / len(lines), 4),
-        # Score of the bfloat16 translation minus that of the float32 one, ...
-        "mean_difference_in_float32": round(float(lost.mean()), 6),  # both by the float32 model
-        "mean_difference_reported": round(float(reported.mean()), 6),  # each by its own
+        "share": round(identical / len(ids), 4),
+        "mean_difference_reported": round(float(np.mean(reported - examined.scores)), 6),
+        "mean_difference_in_float32": round(float(np.mean(rescored - examined.scores)), 6),
     }
 
 
 def _compare(
-    examined: Examined,
+    translator: Translator,
     lines: Sequence[str],
-    ids: dict[str, list[Ids]],
-    tie: float,
-    alpha: float | None = None,
+    found: dict[str, list[Ids]],
+    tie: float = TIE,
     same: float = 0.0,
 ) -> dict[str, Any]:
-    """Returns what is printed of two ways that translated `lines`.
+    """Returns what is printed of translations of `lines` that were `found` in two ways.
 
-    Args:
-        examined: whose model scores.
-        lines: the sentences.
-        ids: what each way found, by its name.
-        tie: below it a difference of scores counts for nothing.
-        alpha: the length penalty of the scores; by default that of `examined`.
-        same: share of the sentences that must have the same tokens.
+    Differences of scores are below `tie`, and `same` is the least share of equal tokens.
     """
-    alpha = examined.translator.config.length_penalty if alpha is None else alpha
-    pairs = list(zip(*ids.values(), strict=True))
-    different = [i for i, (first, second) in enumerate(pairs) if first != second]
-    listed: list[dict[str, Any]] = [{"source": lines[i]} for i in different]
-    for name, found in ids.items():
-        targets = [found[i] for i in different]
-        scores = score_ids(examined.scorer, [lines[i] for i in different], targets)
-        for entry, target, score in zip(listed, targets, scores, strict=True):
-            pieces = examined.translator.tokenizer.target_pieces(tf.constant(target, tf.int32))
-            text = b" ".join(pieces.numpy()).decode()
-            entry[name] = {"pieces": text, "score": round(score.penalized(alpha), 6)}
-    for entry in listed:
-        first, second = (entry[name]["score"] for name in ids)
+    pairs = zip(*found.values(), strict=True)
+    different = [index for index, (first, second) in enumerate(pairs) if first != second]
+    sources = [lines[index] for index in different]
+    differences: list[dict[str, Any]] = [{"source": source} for source in sources]
+    for name, ids in found.items():
+        targets = [ids[index] for index in different]
+        scores = _rescored(translator, sources, targets)
+        for entry, target, score in zip(differences, targets, scores, strict=True):
+            pieces = translator.tokenizer.target_pieces(tf.constant(target, tf.int32)).numpy()
+            entry[name] = {"pieces": b" ".join(pieces).decode(), "score": round(float(score), 6)}
+    for entry in differences:
+        first, second = (entry[name]["score"] for name in found)
         entry["difference"] = round(first - second, 6)
+    ties = sum(abs(entry["difference"]) < tie for entry in differences)
     share = 1 - len(different) / len(lines)
-    ties = sum(abs(entry["difference"]) < tie for entry in listed)
     return {
         "sentences": len(lines),
-        "identical": len(lines) - len(different),
         "share": round(share, 4),
+        "different": len(different),
         "ties": ties,
-        "differences": listed,
         "holds": share >= same and ties == len(different),
+        "differences": differences,
     }
+
+
+def _rescored(translator: Translator, lines: Sequence[str], ids: Sequence[Ids]) -> np.ndarray:
+    """Returns scores float64 `[lines]`, recomputed."""
+    alpha = translator.config.length_penalty
+    return np.array([s.penalized(alpha) for s in score_ids(Scorer(translator), lines, ids)])
 
 
 def _with(translator: Translator, **changes: Any) -> Translator:
@@ -309,18 +285,11 @@ def _with(translator: Translator, **changes: Any) -> Translator:
     return Translator(translator.transformers, translator.tokenizer, config)
 
 
-def _check_text(translator: Translator, lines: Sequence[str]) -> None:
-    tokens = translator.lengths(tf.constant(lines))["tokens"].numpy()
-    for number in np.flatnonzero(tokens == 1) + 1:  # the end token alone
-        raise InputError(
-            f"{FLAGS.source}, line {number} has no text; expected a sentence to translate"
-        )
-
-
 def main(argv: list[str]) -> int:
     """Prints what came out."""
     del argv
     inference.use_cores_for_batches()
+    logging.set_verbosity(logging.ERROR)  # every translator has a graph of its own, by intent
     try:
         run = RunDirectory(FLAGS.model_dir)
         result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])

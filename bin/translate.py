@@ -39,11 +39,7 @@ flags.DEFINE_string("prefix", None, "file of texts, line by line, that translati
 flags.DEFINE_enum("format", "text", ["text", "jsonl"], "text|jsonl")
 flags.DEFINE_boolean("attention", False, "with --format=jsonl: also the whole attention")
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights")
-flags.DEFINE_boolean(
-    "jit_compile",
-    False,
-    "compile a run's search with XLA, for single lines",
-)
+flags.DEFINE_boolean("jit_compile", None, "compile a run's search with XLA, for single lines")
 command_line.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
@@ -59,13 +55,21 @@ def _read_input() -> bytes:
 
 
 def _check_flags() -> None:
-    detailed = [name for name in ("prefix", "attention") if FLAGS[name].value]
-    if FLAGS.format == "text" and detailed == ["attention"]:
+    if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention does not go into text; expected --format=jsonl")
-    if FLAGS.document and (FLAGS.format != "text" or detailed):
-        raise InputError(
-            "--document gives a text; expected no --format, --prefix and --attention beside it"
-        )
+    for name in ("document", "jit_compile"):
+        if FLAGS[name].value and (FLAGS.format != "text" or FLAGS.prefix is not None):
+            raise InputError(
+                f"--{name} is for plain translation; expected no --format=jsonl and no --prefix "
+                "beside it"
+            )
+
+
+def _settings() -> dict[str, str]:
+    settings = command_line.config_settings()
+    if FLAGS.jit_compile is not None:
+        del settings["training.jit_compile"]  # what a flag of this name is to bin/train.py
+    return settings
 
 
 def _translated(model: Any, lines: list[str]) -> str:
@@ -97,9 +101,9 @@ def main(argv: list[str]) -> int:
     inference.use_cores_for_batches()
     model = inference.load_model(
         FLAGS.model_dir,
-        command_line.config_settings(),
+        _settings(),
         precision=FLAGS.precision,
-        jit_compile=FLAGS.jit_compile,
+        jit_compile=bool(FLAGS.jit_compile),
     )
     with inference.output_file(FLAGS.output) as file:
         if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays

@@ -149,21 +149,20 @@ def _runs(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]
     """Returns runs, and the names of their weights, of `DIRECTORY[@WEIGHTS][,DIRECTORY...]`."""
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
-    if RunDirectory.is_run(model_dir):  # whatever signs are in its name
-        run = RunDirectory(model_dir)
-        return [(run, run.selected)]
+    whole = str(model_dir)
+    path, name = _path_and_weights(whole)
+    alone = RunDirectory.is_run(path) and "," not in (name or "")
     runs = []
-    for member in str(model_dir).split(","):
-        path, at, name = member.rpartition("@")
-        path = path if at else member
-        if not RunDirectory.is_run(path):
-            what = "no run directory" if Path(path).exists() else "not there"
-            raise InputError(
-                f"{path} is {what}; expected what bin/train.py or bin/export.py writes"
-            )
-        run = RunDirectory(path)
-        runs.append((run, name if at else run.selected))
+    for path, name in map(_path_and_weights, [whole] if alone else whole.split(",")):
+        run = RunDirectory(Path(path))
+        runs.append((run, run.selected if name is None else name))
     return runs
+
+
+def _path_and_weights(member: str) -> tuple[str, str | None]:
+    """Splits `DIRECTORY[@WEIGHTS]`, whatever signs are in the directory's own name."""
+    path, at, name = member.rpartition("@")
+    return (path, name) if at and not RunDirectory.is_run(member) else (member, None)
 
 
 def load_translator(
@@ -296,21 +295,22 @@ def translate_in_detail(
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):
         raise InputError(
-            f"there are {len(lines):,} lines and {len(prefixes):,} prefixes; expected as many"
+            f"there are {len(lines):,} lines and {len(prefixes):,} prefixes; expected a prefix for "
+            "each line"
         )
+    source_lengths = [used for _, used in token_counts(model, lines)]
     results: list[dict[str, Any]] = [{} for _ in lines]
     for batch, outputs in _in_batches(model.in_detail, lines, prefix=prefixes):
         for row, index in enumerate(batch):
             fields = {name: field[row] for name, field in outputs.items()}
-            results[index] = _details(fields, attention)
+            results[index] = _details(fields, source_lengths[index], attention)
     return results
 
 
-def _details(fields: Mapping[str, np.ndarray], attention: bool) -> dict[str, Any]:
+def _details(
+    fields: Mapping[str, np.ndarray], source_length: int, attention: bool
+) -> dict[str, Any]:
     """What `translate_in_detail` returns of one line."""
-    source = [piece.decode() for piece in fields["source_tokens"]]
-    # Padding has no attention; it follows the end token, which is the last to have some.
-    used = int(np.max(np.nonzero(fields["attention"].any(axis=(0, 1)))[0], initial=-1)) + 1
     translations = []
     for i in range(len(fields["scores"])):
         if fields["scores"][i] <= NOTHING / 2:
@@ -323,13 +323,20 @@ def _details(fields: Mapping[str, np.ndarray], attention: bool) -> dict[str, Any
             "finished": bool(fields["finished"][i]),
             "tokens": [piece.decode() for piece in fields["tokens"][i][:length]],
             "ids": fields["ids"][i][:length].tolist(),
-            "token_log_probs": fields["token_log_probs"][i][:length].round(6).tolist(),
+            "token_log_probs": _rounded(fields["token_log_probs"][i][:length], 6),
             "alignment": fields["alignments"][i][:length].tolist(),
         }
         if attention:
-            translation["attention"] = fields["attention"][i][:length, :used].round(4).tolist()
+            weights = fields["attention"][i][:length, :source_length]
+            translation["attention"] = _rounded(weights, 4)
         translations.append(translation)
-    return {"source_tokens": source[:used], "translations": translations}
+    source = [piece.decode() for piece in fields["source_tokens"][:source_length]]
+    return {"source_tokens": source, "translations": translations}
+
+
+def _rounded(values: np.ndarray, decimals: int) -> Any:
+    # In float64: the digits of a rounded float32 go on.
+    return values.astype(np.float64).round(decimals).tolist()
 
 
 def _in_batches(

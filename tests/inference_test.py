@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +15,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import inference
+from keras_transformer import inference, scoring
 from keras_transformer.errors import InputError
 from keras_transformer.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+from keras_transformer.translator import CompiledTranslator
 from tests.conftest import PHRASES
 
 
@@ -65,6 +71,102 @@ class TestLoadModel:
         tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
         with pytest.raises(InputError, match="other is a SavedModel without 'serving_default'"):
             inference.load_model(tmp_path / "other")
+
+    def test_a_search_compiled_by_xla(self, run_directory: RunDirectory) -> None:
+        compiled = inference.load_model(run_directory.path, jit_compile=True)
+        assert isinstance(compiled.translate.__self__, CompiledTranslator)
+
+
+class TestLoadTranslator:
+    def test_weights_by_name(self, run_directory: RunDirectory) -> None:
+        named = inference.load_translator(f"{run_directory.path}@step-00000100")
+        expected = run_directory.read_weights(run_directory.checkpoints()[0])
+        assert_weights(named.transformer, expected)
+        with pytest.raises(InputError, match="run has no weights named 'bets'; expected last, b"):
+            inference.load_translator(f"{run_directory.path}@bets")
+
+    def test_an_ensemble_is_of_all_that_are_named(self, run_directory: RunDirectory) -> None:
+        path = run_directory.path
+        ensemble = inference.load_translator(
+            f"{path}@step-00000100,{path}", {"decoding.beam_size": 2}
+        )
+        assert ensemble.config.beam_size == 2
+        first, last = ensemble.transformers
+        assert_weights(first, run_directory.named_weights("step-00000100"))
+        assert_weights(last, run_directory.selected_weights())
+
+    def test_an_ensemble_of_different_vocabularies(self, own_run: RunDirectory) -> None:
+        other = Path(shutil.copytree(own_run.path, own_run.path.with_name("other")))
+        capitals = Tokenizer(learn_vocabulary((p.upper().encode() for p in PHRASES), 60))
+        capitals.save(other / "tokenizer")  # of the same size: the pieces are what differs
+        with pytest.raises(InputError, match="run and .*other have different vocabularies; expec"):
+            inference.load_translator(f"{own_run.path},{other}")
+
+    def test_an_ensemble_with_a_member_that_is_not_there(self, run_directory: RunDirectory) -> None:
+        for members in (f"{run_directory.path},missing", f"missing@best,{run_directory.path}"):
+            with pytest.raises(InputError, match="^missing is not there; expected what bin/train"):
+                inference.load_model(members)
+
+    def test_commas_and_ats_in_the_name_of_a_run(self, own_run: RunDirectory) -> None:
+        comma, at = (own_run.path.with_name(name) for name in ("one,two", "run@best"))
+        for path in (comma, at):
+            shutil.copytree(own_run.path, path)
+        weights = own_run.named_weights("step-00000100")
+        for model_dir, name in (
+            (comma, "last"),
+            (at, "last"),
+            (f"{comma}@step-00000100", "step-00000100"),
+            (f"{at}@step-00000100", "step-00000100"),
+        ):
+            translator = inference.load_translator(model_dir)
+            assert_weights(translator.transformer, own_run.named_weights(name))
+        _, member = inference.load_translator(f"{own_run.path}@last,{at}").transformers
+        assert_weights(member, own_run.selected_weights())
+        _, member = inference.load_translator(f"{at},{own_run.path}@step-00000100").transformers
+        assert_weights(member, weights)
+
+    def test_precision(self, run_directory: RunDirectory) -> None:
+        half = inference.load_translator(run_directory.path, precision="bfloat16").transformer
+        kernels = [path for path in half.weights_by_path() if path.endswith("kernel")]
+        assert {half.weights_by_path()[path].dtype for path in kernels} == {"bfloat16"}
+        with pytest.raises(InputError, match="precision 'int8' is unknown; expected float32, bfl"):
+            inference.load_translator(run_directory.path, precision="int8")
+
+
+def assert_weights(transformer: Any, expected: dict[str, np.ndarray]) -> None:
+    weights = transformer.weights_by_path()
+    assert weights.keys() == expected.keys()
+    for path, weight in weights.items():
+        np.testing.assert_array_equal(weight, expected[path])
+
+
+class TestTrainedTokens:
+    @pytest.fixture
+    def reported_run(self, own_run: RunDirectory) -> RunDirectory:
+        write_report(own_run, max_length=9)
+        return own_run
+
+    def test_are_those_of_the_report(self, reported_run: RunDirectory) -> None:
+        model = inference.load_model(reported_run.path)
+        assert model.trained_tokens == 9
+        (remark,) = inference.remarks(model, ["a", "ball " * 4])
+        assert "line 2 has" in remark and "the longest source of training 9;" in remark
+
+    def test_of_an_ensemble_are_what_all_have_seen(
+        self, reported_run: RunDirectory, run_directory: RunDirectory
+    ) -> None:
+        longer = RunDirectory(
+            shutil.copytree(reported_run.path, reported_run.path.with_name("longer"))
+        )
+        write_report(longer, max_length=12)
+        members = [longer.path, reported_run.path, run_directory.path]  # of the last: not known
+        assert inference.trained_tokens(",".join(map(str, members))) == 9
+        assert inference.trained_tokens(run_directory) is None
+
+
+def write_report(run: RunDirectory, max_length: int) -> None:
+    report = {"train": {"source": {"max_length": max_length}}}
+    (run.path / "data_report.json").write_text(json.dumps(report))
 
 
 class TestTranslateLines:
@@ -117,6 +219,155 @@ class TestTranslateLines:
         )
         assert cut.startswith("line 3 has ") and "were translated" in cut
         assert inference.remarks(model._replace(trained_tokens=longest), lines) == [cut]
+
+
+class TestTranslateInDetail:
+    LINES = (PHRASES[0], "", "ball", *PHRASES[3:], "ball " * 30)
+
+    @pytest.fixture(scope="class", params=["{0}", "{0}@step-00000100,{0}@step-00000300"])
+    def several(
+        self, run_directory: RunDirectory, request: pytest.FixtureRequest
+    ) -> inference.Model:
+        members = request.param.format(run_directory.path)
+        return inference.load_model(members, {"decoding.n_best": 2})
+
+    def test_each_translation_is_explained(self, several: inference.Model) -> None:
+        results = inference.translate_in_detail(several, self.LINES, attention=True)
+        json.dumps(results, allow_nan=False)
+        plain = inference.translate_lines(several, self.LINES)
+        used = [used for _, used in inference.token_counts(several, self.LINES)]
+        scorer = scoring.Scorer(several.owner)
+        for line, best, length, result in zip(self.LINES, plain, used, results, strict=True):
+            source, found = result["source_tokens"], result["translations"]
+            assert len(source) == length and source[-1] == "</s>"
+            text = "".join(source[:-1]).replace("▁", " ").strip()
+            assert text == line.strip() or length == 40 and line.startswith(text)
+            assert [translation["text"] for translation in found] == [each.text for each in best]
+            for translation, each in zip(found, best, strict=True):
+                assert translation["score"] == pytest.approx(each.score, abs=1e-4)
+                assert_consistent(translation, len(source))
+                if ids := translation["ids"]:
+                    (rescored,) = scoring.score_ids(scorer, [line], [ids])
+                    assert translation["log_prob"] == pytest.approx(rescored.log_prob, abs=1e-4)
+                    alpha = several.owner.config.length_penalty
+                    assert translation["score"] == pytest.approx(
+                        rescored.penalized(alpha), abs=1e-4
+                    )
+        assert results[1]["translations"] == [
+            {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True, "tokens": [], "ids": []}
+            | {"token_log_probs": [], "alignment": [], "attention": []}
+        ]
+
+    def test_numbers_are_short(self, several: inference.Model) -> None:
+        (result,) = inference.translate_in_detail(several, [PHRASES[0]], attention=True)
+        for translation in result["translations"]:
+            for number in translation["token_log_probs"]:
+                assert number == round(number, 6)
+            for weight in np.ravel(translation["attention"]).tolist():
+                assert weight == round(weight, 4)
+
+    def test_the_attention_is_given_on_request(self, several: inference.Model) -> None:
+        (result,) = inference.translate_in_detail(several, ["ball"])
+        assert all("attention" not in translation for translation in result["translations"])
+
+    def test_prefixes_stay_with_their_lines(self, several: inference.Model) -> None:
+        prefixes = ["", "ein", "das", "zwei", "", "mit", "Haus"]  # batches are in another order
+        results = inference.translate_in_detail(several, self.LINES, prefixes)
+        assert results[1]["translations"][0]["text"] == ""  # nothing to translate stays nothing
+        for prefix, result in list(zip(prefixes, results, strict=True))[2:]:
+            for translation in result["translations"]:
+                assert translation["text"].startswith(prefix)
+        with pytest.raises(InputError, match="are 7 lines and 6 prefixes; expected a prefix for e"):
+            inference.translate_in_detail(several, self.LINES, prefixes[1:])
+
+    def test_no_lines(self, model: inference.Model) -> None:
+        assert inference.translate_in_detail(model, [], []) == []
+
+
+def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
+    """Checks what must agree within one translation of `translate_in_detail`, with attention."""
+    length = len(translation["ids"])
+    assert sum(translation["token_log_probs"]) == pytest.approx(translation["log_prob"], abs=1e-4)
+    for name in ("tokens", "token_log_probs", "alignment", "attention"):
+        assert len(translation[name]) == length
+    assert translation["finished"] == (translation["tokens"][-1:] in ([], ["</s>"]))
+    pieces = translation["tokens"][: length - translation["finished"]] if length else []
+    assert "".join(pieces).replace("▁", " ").strip() == translation["text"]
+    for row, place in zip(translation["attention"], translation["alignment"], strict=True):
+        assert len(row) == source_length
+        assert sum(row) == pytest.approx(1, abs=1e-2)
+        assert row[place] == max(row)
+
+
+class TestWorkers:
+    def test_several_find_what_one_finds(
+        self, model: inference.Model, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
+        alone = inference.translate_lines(model, lines)
+        alone_in_detail = inference.translate_in_detail(model, lines)
+        monkeypatch.setattr(inference, "workers", lambda: 3)
+        together = inference.translate_lines(model, lines)
+        for one, other in zip(alone, together, strict=True):
+            assert [each.text for each in one] == [each.text for each in other]
+            assert [e.score for e in one] == pytest.approx([e.score for e in other], abs=1e-4)
+        in_detail = inference.translate_in_detail(model, lines)
+        for one, other in zip(alone_in_detail, in_detail, strict=True):
+            assert [t["ids"] for t in one["translations"]] == [
+                t["ids"] for t in other["translations"]
+            ]
+
+    def test_work_at_the_same_time(
+        self, model: inference.Model, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(inference, "workers", lambda: 3)
+        others = threading.Barrier(3, timeout=60)  # breaks unless three batches meet
+
+        def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            others.wait()
+            return {"translations": text[:, tf.newaxis], "scores": tf.zeros([len(text), 1])}
+
+        lines = [letter * length for letter in "abc" for length in (2, 5, 3)]
+        results = inference.translate_lines(model._replace(translate=translate), lines)
+        assert [best.text for (best,) in results] == lines
+
+    def test_a_failure_of_one_is_the_failure_of_all(
+        self, model: inference.Model, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(inference, "workers", lambda: 3)
+
+        def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            raise KeyError(len(text))
+
+        with pytest.raises(KeyError):
+            inference.translate_lines(model._replace(translate=translate), PHRASES)
+
+    @pytest.mark.parametrize(("gpus", "count"), [([], 5), (["GPU:0"], 1)])
+    def test_each_core_of_a_cpu_has_one(
+        self, monkeypatch: pytest.MonkeyPatch, gpus: Sequence[str], count: int
+    ) -> None:
+        threads = {"intra": 0, "inter": 0}
+        threading_of_tensorflow, cores = tf.config.threading, set(range(5))
+        for name in threads:
+            monkeypatch.setattr(
+                threading_of_tensorflow,
+                f"set_{name}_op_parallelism_threads",
+                lambda value, name=name: threads.update({name: value}),
+            )
+        monkeypatch.setattr(
+            threading_of_tensorflow, "get_intra_op_parallelism_threads", lambda: threads["intra"]
+        )
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
+        assert inference.workers() == 1
+        inference.use_cores_for_batches()
+        assert inference.workers() == count
+        assert threads == ({"intra": 0, "inter": 0} if gpus else {"intra": 1, "inter": 5})
+
+    def test_nothing_changes_once_tensorflow_has_begun(self, model: inference.Model) -> None:
+        inference.translate_lines(model, ["a"])
+        inference.use_cores_for_batches()
+        assert inference.workers() == 1
 
 
 class TestDecodeLines:

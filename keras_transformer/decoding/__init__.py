@@ -111,7 +111,7 @@ def search(
         "normalized": normalized,
     }
     if config.sample or config.beam_size == 1:
-        sampling = Sampling(step_fn, config, ids, **arguments)
+        sampling = Sampling(step_fn, config, ids, keep=keep, **arguments)
         return sampling.search(cache, max_lengths, length_limit, prefix, source_mask, numbers)
     beam = BeamSearch(step_fn, config, ids, follow=follow, keep=keep, **arguments)
     return beam.search(cache, max_lengths, length_limit, prefix, source_mask)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.beam import keep_rows
 from keras_transformer.decoding.candidates import Continuations, Next
 from keras_transformer.decoding.constraints import Constraints
 from keras_transformer.decoding.penalties import coverage_penalty, length_penalty
-from keras_transformer.decoding.result import NOTHING, SearchResult, SpecialIds, StepFn, exists
+from keras_transformer.decoding.result import (
+    NOTHING,
+    KeepFn,
+    SearchResult,
+    SpecialIds,
+    StepFn,
+    exists,
+)
+from keras_transformer.decoding.shrinking import search_loop
 
 
 class _State(NamedTuple):
@@ -24,6 +34,27 @@ class _State(NamedTuple):
     cache: Any  # the model's
 
 
+class _Inputs(NamedTuple):
+    """What is given of each output; a list is empty where there is none."""
+
+    max_lengths: tf.Tensor  # int32 [rows]
+    numbers: tf.Tensor  # float32 [batch]
+    prefix: list[tf.Tensor]  # int32 [rows, length]
+
+
+class _Found(NamedTuple):
+    """What a state is left with at the end, `[rows, ...]`."""
+
+    log_probs: tf.Tensor
+    lengths: tf.Tensor
+    finished: tf.Tensor
+    histories: dict[str, tf.Tensor]
+
+    @classmethod
+    def of(cls, state: _State) -> _Found:
+        return cls(state.log_probs, state.lengths, state.finished, state.histories)
+
+
 class Sampling:
     """Draws `n_best` outputs of each sentence, or finds one by greedy search.
 
@@ -31,8 +62,8 @@ class Sampling:
     and of the sentence's own number alone: it gets the same outputs in any batch.
 
     Args:
-        step_fn, config, ids, constraints, details, normalized: as `BeamSearch`'s, where the
-            beam is of `n_best` outputs that go on by themselves. Without `config.sample`, or
+        step_fn, config, ids, constraints, keep, details, normalized: as `BeamSearch`'s, where
+            the beam is of `n_best` outputs that go on by themselves. Without `config.sample`, or
             at temperature 0, each token is the likeliest.
     """
 
@@ -43,11 +74,13 @@ class Sampling:
         ids: SpecialIds,
         *,
         constraints: Constraints | None = None,
+        keep: KeepFn | None = None,
         details: bool = False,
         normalized: bool = False,
     ):
         self._step_fn = step_fn
         self._config = config
+        self._keep = keep or functools.partial(keep_rows, beam=config.n_best)
         self._greedy = not config.sample or config.temperature == 0
         self._ids = ids
         self._constraints = constraints
@@ -71,49 +104,88 @@ class Sampling:
                 different sentences draw different numbers; by default all draw the same.
         """
         count, batch = self._config.n_best, tf.shape(max_lengths)[0]
-        rows = batch * count
-        max_lengths = tf.repeat(max_lengths, count)
-        if prefix is not None:
-            prefix = tf.repeat(prefix, count, axis=0)
-        numbers = tf.zeros([batch]) if numbers is None else numbers
+        inputs = _Inputs(
+            max_lengths=tf.repeat(max_lengths, count),
+            numbers=tf.zeros([batch]) if numbers is None else tf.cast(numbers, tf.float32),
+            prefix=[] if prefix is None else [tf.repeat(prefix, count, axis=0)],
+        )
+        found = search_loop(
+            self._step,
+            lambda state: tf.reduce_any(self._by_sentence(state.is_open), axis=1),
+            # A sentence's outputs side by side, as what a sentence is left with.
+            lambda state: tf.nest.map_structure(self._by_sentence, _Found.of(state)),
+            self._kept,
+            self._first_state(cache, inputs, length_limit, source_mask),
+            inputs,
+            shrink=not isinstance(length_limit, int),
+        )
+        return self._result(found, batch, source_mask)
 
-        def step(state: _State) -> tuple[_State]:
-            logits, cache, attention = self._step_fn(state.tokens, state.position, state.cache)
-            forced = None if prefix is None else tf.gather(prefix, state.position, axis=1)
-            distribution = Next(
-                logits,
-                state.histories["ids"],
-                state.position,
-                self._ids,
-                min_length=self._config.min_length,
-                constraints=self._constraints,
-                forced=forced,
-                normalized=self._normalized,
-            )
-            if self._greedy:
-                chosen = _likeliest(distribution)
-            else:
-                chosen = self._drawn(distribution, state.position, numbers)
-            return (self._next_state(state, chosen, cache, attention, max_lengths),)
+    def _by_sentence(self, rows: tf.Tensor) -> tf.Tensor:
+        """From `[batch * n_best, ...]` to `[batch, n_best, ...]`."""
+        # The number of sentences, not -1, which is anything where there are no elements.
+        count = self._config.n_best
+        shape = [[tf.shape(rows)[0] // count, count], tf.shape(rows)[1:]]
+        return tf.ensure_shape(
+            tf.reshape(rows, tf.concat(shape, axis=0)), [None, count, *rows.shape[1:]]
+        )
 
+    def _step(self, state: _State, inputs: _Inputs) -> _State:
+        logits, cache, attention = self._step_fn(state.tokens, state.position, state.cache)
+        forced = [tf.gather(prefix, state.position, axis=1) for prefix in inputs.prefix]
+        distribution = Next(
+            logits,
+            state.histories["ids"],
+            state.position,
+            self._ids,
+            min_length=self._config.min_length,
+            constraints=self._constraints,
+            forced=forced[0] if forced else None,
+            normalized=self._normalized,
+        )
+        if self._greedy:
+            chosen = _likeliest(distribution)
+        else:
+            chosen = self._drawn(distribution, state.position, inputs.numbers)
+        return self._next_state(state, chosen, cache, attention, inputs.max_lengths)
+
+    def _kept(self, state: _State, inputs: _Inputs, sentences: tf.Tensor) -> tuple[_State, _Inputs]:
+        """Returns the state and the inputs of some sentences, int32 `[few]`."""
+        cache, numbers = self._keep(state.cache, sentences), tf.gather(inputs.numbers, sentences)
+        rows, inputs = keep_rows(
+            (state._replace(position=(), cache=()), inputs._replace(numbers=())),
+            sentences,
+            self._config.n_best,
+        )
+        return (
+            rows._replace(position=state.position, cache=cache),
+            inputs._replace(numbers=numbers),
+        )
+
+    def _first_state(
+        self,
+        cache: Any,
+        inputs: _Inputs,
+        length_limit: int | tf.Tensor,
+        source_mask: tf.Tensor | None,
+    ) -> _State:
+        rows = tf.shape(inputs.max_lengths)[0]
         shape = [rows, length_limit]
         histories = {"ids": tf.fill(shape, self._ids.pad)}
         if self._details or self._config.repetition_penalty != 1:
             histories["token_log_probs"] = tf.zeros(shape)
         if source_mask is not None and (self._details or self._config.coverage_penalty):
             histories["attention"] = tf.zeros([*shape, tf.shape(source_mask)[1]])
-        first = _State(
+        return _State(
             position=tf.constant(0),
             tokens=tf.fill([rows], self._ids.start),
-            is_open=max_lengths > 0,
+            is_open=inputs.max_lengths > 0,
             log_probs=tf.zeros([rows]),
             lengths=tf.fill([rows], 0),
             finished=tf.fill([rows], False),
             histories=histories,
             cache=cache,
         )
-        (state,) = tf.while_loop(lambda state: tf.reduce_any(state.is_open), step, (first,))
-        return self._result(state, batch, source_mask)
 
     def _next_state(
         self,
@@ -177,8 +249,11 @@ class Sampling:
         return Continuations(tokens, log_probs, distribution.of(tokens))
 
     def _result(
-        self, state: _State, batch: tf.Tensor, source_mask: tf.Tensor | None
+        self, state: _Found, batch: tf.Tensor, source_mask: tf.Tensor | None
     ) -> SearchResult:
+        state = tf.nest.map_structure(
+            lambda each: tf.reshape(each, tf.concat([[-1], tf.shape(each)[2:]], 0)), state
+        )
         config, found = self._config, exists(state.log_probs)
         histories = {
             name: _where(found, history, self._ids.pad if name == "ids" else 0.0)

@@ -117,7 +117,7 @@ class _MultiHeadAttention(keras.layers.Layer):
 
     def _split_parts(self, inputs: Any, *dims: int, few: bool = False) -> list[Any]:
         """Splits `[B, T, heads of the first dim, of the second, ...]` into `[B, H, T, dim]`s."""
-        if len(set(dims)) == 1:  # all heads are alike, and are moved at once
+        if few and len(set(dims)) == 1:  # all heads are alike, and are moved at once
             return ops.split(self._split_heads(inputs, dims[0], few), len(dims), axis=1)
         ends = [self.num_heads * sum(dims[: i + 1]) for i in range(len(dims) - 1)]
         parts = ops.split(inputs, ends, axis=-1)
