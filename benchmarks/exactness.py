@@ -145,13 +145,8 @@ def _ctranslate2_ids(path: Path, translator: Translator, lines: Sequence[str]) -
     longest = translator.config.max_source_tokens - 1  # and the end token, which it adds itself
     sources = [source.id_to_piece(source.encode(line)[:longest]) for line in lines]
     limits = translator.max_lengths(tf.constant([len(pieces) + 1 for pieces in sources])).numpy()
-    options = {
-        "beam_size": translator.config.beam_size,
-        "length_penalty": 0,
-        "min_decoding_length": 0,
-        "max_input_length": 0,
-        "return_end_token": True,
-    }
+    options = {"length_penalty": 0, "min_decoding_length": 0, "max_input_length": 0}
+    options |= {"beam_size": translator.config.beam_size, "return_end_token": True}
     ids: list[Ids] = [[] for _ in lines]
     for limit in np.unique(limits):  # a call has one limit for all its sentences
         group = np.flatnonzero(limits == limit)
@@ -202,8 +197,7 @@ def _uncached(translator: Translator) -> Search:
         special, size = SpecialIds(ids.start_id, ids.end_id, ids.pad_id), ids.target_vocab_size
         return decoding.search(step, [targets, *memory], max_lengths, config, special, size)
 
-    signature = [tf.TensorSpec([None], tf.string)]
-    return tf.function(search, input_signature=signature, autograph=False)
+    return tf.function(search, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 
 
 def beams_and_scores(examined: Examined) -> dict[str, Any]:
@@ -216,11 +210,11 @@ def beams_and_scores(examined: Examined) -> dict[str, Any]:
             ids, scores = decode(f"beam {beam}", translator.search, examined.lines)
         means[str(beam)] = round(float(scores.mean(dtype=np.float64)), 6)
         differences = scores - _rescored(examined.translator, examined.lines, ids)
-        largest = max(largest, float(np.abs(differences).max()))
+        largest = np.maximum(largest, np.abs(differences).max())  # a NaN stays one
     rising = all(b >= a - ROUNDING for a, b in itertools.pairwise(means.values()))
     return {
         "beams": {"mean_scores": means, "holds": rising},
-        "scores": {"largest_difference": round(largest, 8), "holds": largest < TIE},
+        "scores": {"largest_difference": round(float(largest), 8), "holds": bool(largest < TIE)},
     }
 
 
@@ -262,7 +256,7 @@ def _compare(
         first, second = (entry[name]["score"] for name in found)
         entry["difference"] = round(first - second, 6)
     ties = sum(abs(entry["difference"]) < tie for entry in differences)
-    share = 1 - len(different) / len(lines)
+    share = (len(lines) - len(different)) / len(lines)
     return {
         "sentences": len(lines),
         "share": round(share, 4),

@@ -91,6 +91,10 @@ def _random_spec(
         for sublayer in sublayers:
             sublayer.layer_norm.gamma = np.ones(d, np.float32)
             sublayer.layer_norm.beta = np.zeros(d, np.float32)
+    # As converters write it: without a table CTranslate2 computes sines at every step.
+    positions = _sinusoids(d)
+    spec.encoder.position_encodings.encodings = positions
+    spec.decoder.position_encodings.encodings = positions
     vocab_size = sizes.target_vocab_size
     embeddings = rng.normal(0, d**-0.5, (vocab_size, d)).astype(np.float32)
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = embeddings
@@ -104,6 +108,13 @@ def _random_spec(
     spec.validate()
     spec.optimize()
     return spec
+
+
+def _sinusoids(d_model: int, length: int = 512) -> Any:
+    """Returns sinusoidal positions float32 `[length, d_model]`, all sines first."""
+    frequencies = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    angles = np.arange(length)[:, None] * frequencies
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
 def _of_text(settings: dict[str, Any]) -> protocol.Started:
