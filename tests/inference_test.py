@@ -29,6 +29,19 @@ def model(run_directory: RunDirectory) -> inference.Model:
     return inference.load_model(run_directory.path)
 
 
+@pytest.fixture(scope="module", params=["{0}", "{0}@step-00000100,{0}@step-00000300"])
+def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> inference.Model:
+    """A model and an ensemble, some of whose translations end."""
+    members = request.param.format(run_directory.path)
+    model = inference.load_model(members, {"decoding.n_best": 2})
+    for transformer in model.owner.transformers:
+        embeddings = transformer.weights_by_path()["embedding/embeddings"]
+        factors = np.ones_like(embeddings[:, :1])
+        factors[model.owner.tokenizer.end_id] = 6
+        embeddings.assign(embeddings * factors)
+    return model
+
+
 @pytest.fixture
 def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
     """A copy of the run that a test may change."""
@@ -149,7 +162,7 @@ class TestTrainedTokens:
     def test_are_those_of_the_report(self, reported_run: RunDirectory) -> None:
         model = inference.load_model(reported_run.path)
         assert model.trained_tokens == 9
-        (remark,) = inference.remarks(model, ["a", "ball " * 4])
+        (remark,) = inference.remarks(model, ["a", "ball " * 9])
         assert "line 2 has" in remark and "the longest source of training 9;" in remark
 
     def test_of_an_ensemble_are_what_all_have_seen(
@@ -224,13 +237,6 @@ class TestTranslateLines:
 class TestTranslateInDetail:
     LINES = (PHRASES[0], "", "ball", *PHRASES[3:], "ball " * 30)
 
-    @pytest.fixture(scope="class", params=["{0}", "{0}@step-00000100,{0}@step-00000300"])
-    def several(
-        self, run_directory: RunDirectory, request: pytest.FixtureRequest
-    ) -> inference.Model:
-        members = request.param.format(run_directory.path)
-        return inference.load_model(members, {"decoding.n_best": 2})
-
     def test_each_translation_is_explained(self, several: inference.Model) -> None:
         results = inference.translate_in_detail(several, self.LINES, attention=True)
         json.dumps(results, allow_nan=False)
@@ -253,8 +259,9 @@ class TestTranslateInDetail:
                     assert translation["score"] == pytest.approx(
                         rescored.penalized(alpha), abs=1e-4
                     )
+        assert {t["finished"] for result in results for t in result["translations"]} == {0, 1}
         assert results[1]["translations"] == [
-            {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True, "tokens": [], "ids": []}
+            {"text": "", "score": 0.0, "log_prob": 0.0, "finished": False, "tokens": [], "ids": []}
             | {"token_log_probs": [], "alignment": [], "attention": []}
         ]
 
@@ -290,8 +297,8 @@ def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
     assert sum(translation["token_log_probs"]) == pytest.approx(translation["log_prob"], abs=1e-4)
     for name in ("tokens", "token_log_probs", "alignment", "attention"):
         assert len(translation[name]) == length
-    assert translation["finished"] == (translation["tokens"][-1:] in ([], ["</s>"]))
-    pieces = translation["tokens"][: length - translation["finished"]] if length else []
+    assert translation["finished"] == (translation["tokens"][-1:] == ["</s>"])
+    pieces = translation["tokens"][: length - translation["finished"]]
     assert "".join(pieces).replace("▁", " ").strip() == translation["text"]
     for row, place in zip(translation["attention"], translation["alignment"], strict=True):
         assert len(row) == source_length

@@ -711,6 +711,26 @@ class TestSelection:
             run.selected_weights()
 
 
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        (b'{"train": {"source": {"max_length": 93, "tokens": 7}}}', 93),
+        (b'{"train": {"source": {}}}', None),
+        (b'{"train": 93}', None),
+        (b'{"train": {"source": {"max_length": "many"}}}', None),
+        (b'{"train": {"sour', None),
+        (b"\xff", None),
+        (b"[]", None),
+    ],
+)
+def test_the_longest_source_is_that_of_the_report(
+    run: RunDirectory, report: bytes, expected: int | None
+) -> None:
+    assert run.trained_tokens is None  # there is no report yet
+    (run.path / "data_report.json").write_bytes(report)
+    assert run.trained_tokens == expected
+
+
 def test_metrics_are_added_line_by_line(run: RunDirectory) -> None:
     run.append_metrics({"step": 1, "loss": 2.5})
     RunDirectory(run.path).append_metrics({"step": 2, "loss": 2.0})

@@ -87,23 +87,28 @@ def test_a_batch_gives_each_sentence_what_it_gets_alone(data, seed, beam, batch,
         assert_same(type(alone)(*(field[one] for field in together)), alone, atol=0)
 
 
-def test_sentences_that_have_ended_leave_the_batch():
-    tables, config = random_tables(3, 5), DecodingConfig(beam_size=2, min_length=LENGTH)
-    rows, kept = [], []
+@pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"sample": True}])
+def test_sentences_that_have_ended_leave_the_batch(options):
+    tables, config = random_tables(3, 5), DecodingConfig(min_length=LENGTH, **options)
+    beam = decoding.rows_per_sentence(config)
+    sentences, kept = [], []
 
     def step(ids, position, cache):
-        rows.append(len(ids))
+        sentences.append(len(ids) // beam)
         return step_of(tables)(ids, position, cache)
 
-    def keep(cache, sentences):
-        kept.append(sentences.numpy().tolist())
-        return decoding.beam.keep_rows(cache, sentences, beam=2)
+    def keep(cache, few):
+        kept.append(few.numpy().tolist())
+        return decoding.beam.keep_rows(cache, few, beam=beam)
 
-    found = search(tables, [1, 4, 2, 1, 5], config, step=step, keep=keep)
-    assert rows == [10, 10, 4, 4, 2]  # five open, three; two, two; one
+    numbers = np.linspace(0, 1, 5, dtype=np.float32)
+    arguments = {"numbers": numbers, "prefix": np.int32([[A], [B], [-1], [A], [B]])}
+    found = search(tables, [1, 4, 2, 1, 5], config, step=step, keep=keep, **arguments)
+    # Five, then three are open; of two one.
+    assert sentences == [5, 5, 2, 2, 1]
     assert kept == [[1, 4], [1], []]
-    expected = search(tables, [1, 4, 2, 1, 5], config, length_limit=LENGTH)
-    assert_same(found, expected, atol=0)
+    expected = search(tables, [1, 4, 2, 1, 5], config, length_limit=LENGTH, **arguments)
+    assert_same(found, expected, atol=2e-6)
 
 
 @each_plain

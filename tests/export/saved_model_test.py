@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +96,106 @@ def test_settings_are_fixed_at_export(exported: Path) -> None:
         inference.load_model(exported, {"decoding.beam_size": "2"})
 
 
+def test_details_are_those_of_the_run(run_directory: RunDirectory, exported: Path) -> None:
+    run = inference.load_model(run_directory.path, {"decoding.n_best": "2"})
+    lines, prefixes = SENTENCES[:4], ["", "ein", "", "das"]
+    ours, theirs = (
+        inference.translate_in_detail(model, lines, prefixes, attention=True)
+        for model in (run, inference.load_model(exported))
+    )
+    for own, other in zip(ours, theirs, strict=True):
+        assert own["source_tokens"] == other["source_tokens"]
+        assert len(own["translations"]) == len(other["translations"]) == 2
+        for one, same in zip(own["translations"], other["translations"], strict=True):
+            assert one.keys() == same.keys()
+            for name, value in one.items():
+                if name in ("text", "tokens", "ids", "finished", "alignment"):
+                    assert value == same[name]
+                else:
+                    np.testing.assert_allclose(value, same[name], atol=2e-4)
+
+
+def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: Path) -> None:
+    run = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
+    report = {"train": {"source": {"max_length": 25}}}
+    (run.path / "data_report.json").write_text(json.dumps(report))
+    members = f"{run.path}@step-00000100,{run.path}@step-00000300"
+    path = export(members, tmp_path / "export", SENTENCES).path
+    ensemble, exported = inference.load_model(members), inference.load_model(path)
+    assert exported.trained_tokens == ensemble.trained_tokens == 25
+    assert any("longest source of training" in remark
+               for remark in inference.remarks(exported, ["ball " * 16]))  # fmt: skip
+    together, theirs, alone = (
+        [best for best, *_ in inference.translate_lines(model, SENTENCES)]
+        for model in (ensemble, exported, inference.load_model(run.path))
+    )
+    assert [best.text for best in theirs] == [best.text for best in together]
+    assert [best.text for best in theirs] != [best.text for best in alone]
+    scores = [[best.score for best in found] for found in (theirs, together)]
+    np.testing.assert_allclose(*scores, atol=1e-4)
+
+    inside = [weight.numpy() for weight in exported.owner.weights]
+    both = [run.named_weights(name) for name in ("step-00000100", "step-00000300")]
+    assert len(inside) == sum(map(len, both))
+    for weight in (weight for member in both for weight in member.values()):
+        assert any(np.array_equal(weight, each) for each in inside)
+
+
+def test_bfloat16_is_what_is_stored_and_computed(
+    run_directory: RunDirectory, exported: Path, tmp_path: Path
+) -> None:
+    settings = {"decoding.n_best": "2"}
+    path = export(
+        run_directory, tmp_path / "half", SENTENCES, settings=settings, precision="bfloat16"
+    ).path
+    half = inference.load_model(path)
+    scores = half.translate(text=tf.constant(SENTENCES))["scores"]
+    assert scores.dtype == tf.float32
+    run = inference.load_model(run_directory.path, settings, precision="bfloat16")
+    ours, theirs, exact = (
+        inference.translate_lines(model, SENTENCES)
+        for model in (run, half, inference.load_model(exported))
+    )
+    for own, other in zip(ours, theirs, strict=True):
+        assert [best.text for best in own] == [best.text for best in other]
+        np.testing.assert_allclose([t.score for t in own], [t.score for t in other], atol=1e-4)
+    assert [best.score for best, *_ in theirs] != [best.score for best, *_ in exact]
+
+    dtypes = [weight.dtype for weight in half.owner.weights if weight.shape.rank > 1]
+    assert set(dtypes) == {tf.bfloat16}
+    assert stored_bytes(path) < 0.6 * stored_bytes(exported)
+
+
+def stored_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
+
+
+def test_what_is_fixed_cannot_be_asked_of_a_saved_model(exported: Path) -> None:
+    for asked in ({"precision": "bfloat16"}, {"jit_compile": True}):
+        with pytest.raises(InputError, match="precision was fixed at export and which is never"):
+            inference.load_model(exported, **asked)
+
+
+def test_an_export_of_before_there_were_details(
+    run_directory: RunDirectory, tmp_path: Path
+) -> None:
+    translator = inference.load_translator(run_directory, {"decoding.beam_size": 1})
+    module = tf.Module()
+    module.translate, module.lengths = translator.translate, translator.lengths
+    module.tokenizer, module.transformer = translator.tokenizer, translator.transformer
+    signatures = {"serving_default": module.translate, "lengths": module.lengths}
+    tf.saved_model.save(module, str(tmp_path), signatures=signatures)
+    model = inference.load_model(tmp_path)
+    assert model.in_detail is None and model.trained_tokens is None
+    (found,) = inference.translate_lines(model, PHRASES[:1])
+    (expected,) = inference.translate_lines(
+        inference.load_model(run_directory.path, {"decoding.beam_size": 1}), PHRASES[:1]
+    )
+    assert [best.text for best in found] == [best.text for best in expected]
+    with pytest.raises(InputError, match="was exported without details of translations; expected"):
+        inference.translate_in_detail(model, PHRASES)
+
+
 def test_the_next_export_is_the_next_version(run_directory: RunDirectory, tmp_path: Path) -> None:
     for name in ("2", "notes", f".exporting-{os.getpid()}"):  # the last: of a killed process
         (tmp_path / name).mkdir()
@@ -167,6 +269,14 @@ def test_what_a_server_cannot_run_is_found(tmp_path: Path, forbidden: str) -> No
 def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'onnx' is no format; expected one of saved_model"):
         export(run_directory, tmp_path, SENTENCES, format="onnx")
+    for format, precision, message in (
+        ("ctranslate2", "bfloat16", "precision is bfloat16, but the format is ctranslate2; expect"),
+        ("saved_model", "int8", "precision 'int8' is unknown; expected float32, bfloat16"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export(run_directory, tmp_path, SENTENCES, format=format, precision=precision)
+    with pytest.raises(InputError, match="no weights named 'bets'"):
+        export(f"{run_directory.path}@bets", tmp_path, SENTENCES)
     with pytest.raises(InputError, match="no sentences to compare"):
         export(run_directory, tmp_path, [])
     with pytest.raises(InputError, match="beam_size is 0"):

@@ -204,6 +204,66 @@ CASES = {
         message="error: run gives 2 translations of each sentence (decoding.n_best); expected 1 to "
         "translate a document",
     ),
+    "the attention as text": Case(
+        "translate", "--model_dir=run --attention --prefix=six.en", text="the dog\n",
+        message="error: --attention does not go into text; expected --format=jsonl",
+    ),
+    "details of a document": Case(
+        "translate", "--model_dir=run --document --format=jsonl", text="the dog\n",
+        message="error: --document is for plain translation; expected no --format=jsonl and no --p",
+    ),
+    "a prefix of a document": Case(
+        "translate", "--model_dir=run --document --prefix=six.en", text="the dog\n",
+        message="error: --document is for plain translation; expected no --format=jsonl and no --p",
+    ),
+    "details of a compiled search": Case(
+        "translate", "--model_dir=run --jit_compile --format=jsonl", text="the dog\n",
+        message="error: --jit_compile is for plain translation; expected no --format=jsonl and no ",
+    ),
+    "the training's XLA to translate": Case(
+        "translate", "--model_dir=run --set=training.jit_compile=true", text="the dog\n",
+        message="error: training.jit_compile cannot be changed after training; expected settings o",
+    ),
+    "prefixes of other lines": Case(
+        "translate", "--model_dir=run --prefix=two.en --output=new", text="the dog\n" * 3,
+        message="error: there are 3 lines and 2 prefixes; expected a prefix for each line",
+    ),
+    "no prefixes": Case(
+        "translate", "--model_dir=run --prefix=none --output=new", text="the dog\n",
+        message="error: none is missing; expected a text file, one sentence a line",
+    ),
+    "an unknown precision": Case(
+        "translate", "--model_dir=run --precision=int8", "error: flag --precision=int8: value shou",
+        code=2,
+    ),
+    "weights that are not there": Case(
+        "translate", "--model_dir=run@bets", text="the dog\n",
+        message="error: run has no weights named 'bets'; expected last, best, ema, or the name of",
+    ),
+    "a model that is not there": Case(
+        "translate", "--model_dir=run,none", text="the dog\n",
+        message="error: none is not there; expected what bin/train.py --run_dir writes",
+    ),
+    "nothing after a comma": Case(
+        "translate", "--model_dir=run,", "error: . is no run directory", text="the dog\n"
+    ),
+    "an ensemble of different vocabularies": Case(
+        "translate", "--model_dir=run,other_vocabulary", text="the dog\n",
+        message="error: run and other_vocabulary have different vocabularies; expected one of all",
+    ),
+    "the likeliest of what is not drawn": Case(
+        "translate", "--model_dir=run --set=decoding.top_k=5", text="the dog\n",
+        message="error: decoding.top_k is 5, and nothing is drawn; expected decoding.sample=true",
+    ),
+    "a drawn search": Case(
+        "translate", "--model_dir=run --sample --set=decoding.coverage_penalty=0.2",
+        "error: decoding.coverage_penalty is 0.2, and decoding.sample is true; expected one of",
+        text="the dog\n",
+    ),
+    "drawn and not drawn": Case(
+        "translate", "--model_dir=run --sample --set=decoding.sample=false", text="the dog\n",
+        message="error: decoding.sample is given twice, by --sample=true and by --set=decoding.sam",
+    ),
     "a field of training to translate": Case(
         "translate", "--model_dir=run --set=model.d_ff=8", text="the dog\n",
         message="error: model.d_ff cannot be changed after training; expected settings of decoding",
@@ -246,6 +306,19 @@ CASES = {
     ),
     "an empty file to compare on": Case(
         "export", "--run_dir=run --output_dir=new --valid_source=empty", "error: empty is empty; e"
+    ),
+    "a missing run to export": Case(
+        "export", "--run_dir=none --output_dir=new --valid_source=six.en",
+        "error: none is not there; expected what bin/train.py --run_dir writes",
+    ),
+    "CTranslate2 in a SavedModel's precision": Case(
+        "export", "--run_dir=run --output_dir=new --valid_source=six.en --format=ctranslate2 "
+        "--precision=bfloat16",
+        "error: precision is bfloat16, but the format is ctranslate2; expected the format saved_m",
+    ),
+    "an ensemble for CTranslate2": Case(
+        "export", "--run_dir=run,run@last --output_dir=new --valid_source=six.en "
+        "--format=ctranslate2", "error: run,run@last is not there; expected what bin/train.py --r",
     ),
     "an unknown format": Case(
         "export", "--run_dir=run --output_dir=new --valid_source=six.en --format=onnx",
@@ -304,6 +377,10 @@ TAKEN = {
     "CRLF, a BOM, other line separators": Case(
         "translate", "--model_dir=run", "", 0, "\ufeffthe dog\r\nthe\u2028old\x85house\r\nx\x0cy",
     ),
+    "a line longer than any of training": Case(
+        "translate", "--model_dir=reported --set=decoding.max_source_tokens=200",
+        "it was translated as it is\n", 3, f"the dog\n{' '.join(PHRASES)}\n",
+    ),
     "no line": Case("translate", "--model_dir=run", "", 0, ""),
     "an empty line on one side": Case("prepare", _prepare("gap.en", "six.de"), "", 0),
 }  # fmt: skip
@@ -344,6 +421,13 @@ def results(
     weights = folder / "damaged_weights" / "checkpoints" / "step-00000300" / "weights.npz"
     weights.write_bytes(weights.read_bytes()[:-100])
     shutil.rmtree(folder / "no_tokenizer" / "tokenizer")
+    shutil.copytree(folder / "run", folder / "reported")
+    shutil.copy(folder / "data" / "report.json", folder / "reported" / "data_report.json")
+    shutil.copytree(folder / "run", folder / "other_vocabulary")
+    shutil.copytree(
+        folder / "other" / "tokenizer", folder / "other_vocabulary" / "tokenizer",
+        dirs_exist_ok=True,
+    )  # fmt: skip
     for name, place in (
         ("damaged_vocabulary", "tokenizer/joint.model"),
         ("damaged_store", "train/source_ids.npy"),

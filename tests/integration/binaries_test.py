@@ -8,11 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
+from keras_transformer import inference
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
+from tests.integration.bad_input_test import DRIVER
 from tests.recipe_test import write_corpus, write_recipe
 
 
@@ -63,6 +67,120 @@ def test_translate_keeps_the_lines_of_a_document(run_dir: Path, tmp_path: Path) 
     assert "\n" not in out.removeprefix(head).removesuffix(end)
     assert code == 3
     assert err.splitlines()[-1].startswith("line 4 has a sentence of ")
+
+
+ENSEMBLE = "run@step-00000100,run@step-00000300"
+TEXT = "".join(f"{phrase}\n" for phrase in PHRASES)
+PREFIXES = ("", "ein", "das", "", "zwei", "mit")
+DRAWN = "translate --model_dir=run --sample --n_best=3 --set=decoding.temperature=2"
+# Ways to translate TEXT, run one after the other in a single process.
+WAYS = {
+    "plain": "translate --model_dir=run",
+    "compiled": "translate --model_dir=run --jit_compile",
+    "bfloat16": "translate --model_dir=run --precision=bfloat16",
+    "ensemble": f"translate --model_dir={ENSEMBLE}",
+    "prefixes": "translate --model_dir=run --prefix=prefixes",
+    "details": "translate --model_dir=run --format=jsonl --n_best=2 --prefix=prefixes",
+    "attention": "translate --model_dir=run --format=jsonl --attention --output=attention.jsonl",
+    "drawn": DRAWN,
+    "drawn again": DRAWN,
+    "drawn otherwise": f"{DRAWN} --set=decoding.seed=1",
+    "export": f"export --run_dir={ENSEMBLE} --precision=bfloat16 --output_dir=export "
+    "--valid_source=text",
+    "exported": "translate --model_dir=export --format=jsonl",
+    "evaluation": "evaluate --model_dir=run --precision=bfloat16 --source=text --reference=text "
+    "--output=evaluated",
+}
+
+
+class Ways(NamedTuple):
+    """What they gave: the folder, and standard output by name."""
+
+    folder: Path
+    out: dict[str, str]
+
+    def objects(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out[name].removesuffix("\n").split("\n")]
+
+
+@pytest.fixture(scope="module")
+def ways(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Ways:
+    folder = tmp_path_factory.mktemp("ways")
+    shutil.copytree(run_directory.path, folder / "run")
+    (folder / "text").write_text(TEXT)
+    (folder / "prefixes").write_text("".join(f"{prefix}\n" for prefix in PREFIXES))
+    lines = [[name, arguments, TEXT] for name, *arguments in map(str.split, WAYS.values())]
+    process = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
+        input=json.dumps(lines), cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    out = {}
+    for name, (code, text, err, _) in zip(WAYS, json.loads(process.stdout), strict=True):
+        assert (name, code, err) == (name, 0, "")
+        out[name] = text
+    return Ways(folder, out)
+
+
+def test_a_compiled_search_finds_the_same(ways: Ways) -> None:
+    assert ways.out["compiled"] == ways.out["plain"]
+
+
+def test_precision_and_members_are_those_of_the_flags(ways: Ways) -> None:
+    run = ways.folder / "run"
+    members = ",".join(f"{run}@step-00000{step}00" for step in (1, 3))
+    for name, model in (
+        ("plain", inference.load_model(run)),
+        ("bfloat16", inference.load_model(run, precision="bfloat16")),
+        ("ensemble", inference.load_model(members)),
+    ):
+        found = inference.translate_lines(model, PHRASES)
+        assert ways.out[name] == inference.format_translations(model, found)
+    assert len({ways.out[name] for name in ("plain", "bfloat16", "ensemble")}) == 3
+
+
+def test_translations_begin_with_the_lines_of_a_file(ways: Ways) -> None:
+    texts = ways.out["prefixes"].split("\n")[:-1]
+    for prefix, text, free in zip(PREFIXES, texts, ways.out["plain"].split("\n"), strict=False):
+        assert text.startswith(prefix) and (prefix or text == free)
+    details = ways.objects("details")
+    assert [result["translations"][0]["text"] for result in details] == texts
+    assert [len(result["translations"]) for result in details] == [2] * len(PHRASES)
+
+
+def test_the_attention_comes_on_request(ways: Ways) -> None:
+    assert ways.out["attention"] == ""
+    lines = (ways.folder / "attention.jsonl").read_text().split("\n")[:-1]
+    texts = []
+    for result in map(json.loads, lines):
+        (best,) = result["translations"]
+        assert np.shape(best["attention"]) == (len(best["tokens"]), len(result["source_tokens"]))
+        texts.append(best["text"])
+    assert texts == ways.out["plain"].split("\n")[:-1]
+    assert "attention" not in ways.objects("details")[0]["translations"][0]
+
+
+def test_the_seed_decides_what_is_drawn(ways: Ways) -> None:
+    assert ways.out["drawn"] == ways.out["drawn again"] != ways.out["drawn otherwise"]
+    indices = [line.split(" ||| ")[0] for line in ways.out["drawn"].splitlines()]
+    assert indices == [str(i // 3) for i in range(18)]
+
+
+def test_an_ensemble_is_exported_and_explained(ways: Ways) -> None:
+    assert ways.out["export"].startswith("exported export/1, which translates 6 validation sen")
+    run = ways.folder / "run"
+    members = ",".join(f"{run}@step-00000{step}00" for step in (1, 3))
+    model = inference.load_model(members, precision="bfloat16")
+    expected = inference.translate_in_detail(model, PHRASES)
+    for theirs, ours in zip(ways.objects("exported"), expected, strict=True):
+        assert theirs["source_tokens"] == ours["source_tokens"]
+        assert theirs["translations"][0]["ids"] == ours["translations"][0]["ids"]
+
+
+def test_an_evaluation_in_bfloat16(ways: Ways) -> None:
+    assert (ways.folder / "evaluated").read_text() == ways.out["bfloat16"]
+    assert json.loads(ways.out["evaluation"].splitlines()[-1])["sentences"] == len(PHRASES)
 
 
 def test_bytes_that_are_no_text_end_before_any_output(run_dir: Path, tmp_path: Path) -> None:
@@ -176,14 +294,3 @@ def test_recipe_ends_with_its_results(tmp_path: Path) -> None:
     )
     assert results["machine"]["processor"] and results["machine"]["cores"] > 0
     assert (tmp_path / "work" / results["export"] / "saved_model.pb").is_file()
-
-
-def test_a_missing_run_is_one_sentence(tmp_path: Path) -> None:
-    code, out, err = run_binary(
-        tmp_path, "export", "--run_dir=none", "--output_dir=export", "--valid_source=x"
-    )
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == (
-        "error: none is not there; expected what bin/train.py --run_dir writes"
-    )
-    assert list(tmp_path.iterdir()) == []

@@ -75,6 +75,31 @@ def test_source_and_target_use_their_own_models(models):
     assert tokenizer.detokenize(tf.constant([ids]), [len(ids)]).numpy().tolist() == [text]
 
 
+def test_pieces_are_those_of_the_own_language(models):
+    source, target = models["unigram", False], models["bpe", True]
+    tokenizer = Tokenizer(source, target)
+    for pieces, model in ((tokenizer.source_pieces, source), (tokenizer.target_pieces, target)):
+        size = library(model).get_piece_size()
+        ids = tf.reshape(tf.range(size - size % 6), [2, 3, -1])  # any shape
+        assert pieces(ids).shape == ids.shape
+        expected = [library(model).id_to_piece(i) for i in range(size - size % 6)]
+        assert [piece.decode() for piece in pieces(ids).numpy().ravel()] == expected
+        assert pieces(tf.zeros([2, 0], tf.int32)).shape == [2, 0]
+        # No id fails: those of no piece have that of the nearest.
+        outside = pieces(tf.constant([-1, size, 2**31 - 1])).numpy().tolist()
+        nearest = [library(model).id_to_piece(i).encode() for i in (0, size - 1, size - 1)]
+        assert outside == nearest
+
+
+def test_a_phrase_is_the_target_ids_of_its_words(models):
+    target = models["bpe", False]
+    tokenizer = Tokenizer(models["unigram", False], target)
+    for phrase in ("große Möwe", "  der   Hund ", "</s>", ""):
+        assert tokenizer.phrase_ids(phrase) == library(target).encode(phrase)
+        (ids,) = ids_of(tokenizer.tokenize_target, [phrase])
+        assert [*tokenizer.phrase_ids(phrase), tokenizer.end_id] == ids
+
+
 @SETTINGS
 @hypothesis.given(
     texts=st.lists(st.binary(max_size=20) | st.text(max_size=20).map(str.encode), max_size=4)
