@@ -282,7 +282,7 @@ def _with(translator: Translator, **changes: Any) -> Translator:
 def main(argv: list[str]) -> int:
     """Prints what came out."""
     del argv
-    inference.use_cores_for_batches()
+    inference.use_cores_for_batches(lines=1000)
     logging.set_verbosity(logging.ERROR)  # every translator has a graph of its own, by intent
     try:
         run = RunDirectory(FLAGS.model_dir)

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     from keras_transformer.data.corpus import read_text
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
-    inference.use_cores_for_batches()
+    inference.use_cores_for_batches(len(sources))
     model = inference.load_model(
         FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision
     )

@@ -36,7 +36,7 @@ from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model_dir", None, "a run directory", required=True)
+flags.DEFINE_string("model_dir", None, "a run directory, RUN@WEIGHTS, or RUN,RUN", required=True)
 flags.DEFINE_string("source", None, "sources, one sentence a line")
 flags.DEFINE_string("target", None, "their targets, line by line")
 flags.DEFINE_string("pairs", None, "or both in one file: source, tab, target")

@@ -72,23 +72,26 @@ def _settings() -> dict[str, str]:
     return settings
 
 
-def _translated(model: Any, lines: list[str]) -> str:
-    """Returns what the lines come to in --format."""
+def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
+    """Returns what the lines come to in --format, and the remarks on them."""
     from keras_transformer import inference
     from keras_transformer.data.corpus import read_text
 
     if FLAGS.format == "text" and FLAGS.prefix is None:
-        return inference.format_translations(model, inference.translate_lines(model, lines))
+        results = inference.translate_lines(model, lines)
+        remarks = inference.remarks(model, lines, results)
+        return inference.format_translations(model, results), remarks
     prefixes = None if FLAGS.prefix is None else read_text(FLAGS.prefix)
-    results = inference.translate_in_detail(model, lines, prefixes, FLAGS.attention)
+    details = inference.translate_in_detail(model, lines, prefixes, FLAGS.attention)
+    results = [
+        [inference.Translation(t["text"], t["score"]) for t in detail["translations"]]
+        or [inference.NO_TRANSLATION]
+        for detail in details
+    ]
+    remarks = inference.remarks(model, lines, results, prefixes or [])
     if FLAGS.format == "text":
-        found = [
-            [inference.Translation(t["text"], t["score"]) for t in result["translations"]]
-            or [inference.Translation("", 0.0)]
-            for result in results
-        ]
-        return inference.format_translations(model, found)
-    return "".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results)
+        return inference.format_translations(model, results), remarks
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in details), remarks
 
 
 def main(argv: list[str]) -> int:
@@ -98,7 +101,7 @@ def main(argv: list[str]) -> int:
     _check_flags()
     data = _read_input()
     lines = inference.decode_lines(data, FLAGS.input or "standard input")
-    inference.use_cores_for_batches()
+    inference.use_cores_for_batches(len(lines))
     model = inference.load_model(
         FLAGS.model_dir,
         _settings(),
@@ -109,8 +112,7 @@ def main(argv: list[str]) -> int:
         if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays
             text, remarks = documents.translate(model, data.decode("utf-8-sig"))
         else:
-            text = _translated(model, lines)
-            remarks = inference.remarks(model, lines)
+            text, remarks = _translated(model, lines)
         file.write(text.encode())
     for remark in remarks:
         print(remark, file=sys.stderr)

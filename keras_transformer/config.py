@@ -285,16 +285,19 @@ class DecodingConfig:
     * `beam_size` 1 is greedy search. `n_best` results are returned for each sentence.
     * `length_penalty` is α of GNMT (Wu et al., 2016, equation 14), `coverage_penalty` its β.
     * An output has at least `min_length` tokens, and at most its input's length plus
-      `max_extra_tokens`, and at most `max_length` where there is one.
+      `max_extra_tokens` (or `min_length`, where that is more), and at most `max_length`
+      where there is one.
     * Input beyond `max_source_tokens` is cut, and whoever decodes is told.
     * `repetition_penalty` multiplies the log-probability of tokens that the output has
       already (Keskar et al., 2019); no n-gram of `no_repeat_ngram` tokens comes twice; no
-      phrase of `banned`, separated by "|", comes at all.
+      phrase of `banned`, separated by "|", comes in the pieces that the tokenizer gives
+      it (the same letters in other pieces may, and so may not a longer word that begins with them).
     * `diversity_penalty` is γ of Li et al. (2016): the r-th best continuation of one
       hypothesis counts γ r less when hypotheses are chosen, so that results differ more.
-    * `sample` draws `n_best` outputs in place of searching, from the distribution at
-      `temperature` (0 is greedy search), of the `top_k` likeliest tokens (0: all) and, of
-      these, the fewest whose probability reaches `top_p`. `seed` decides what is drawn.
+    * `sample` draws `n_best` outputs in place of searching (`beam_size` does not matter),
+      from the distribution at `temperature` (0 is greedy search), of the `top_k` likeliest
+      tokens (0: all) and, of these, the fewest whose probability reaches `top_p`. `seed`
+      decides what is drawn.
     """
 
     beam_size: int = 4
@@ -324,6 +327,11 @@ class DecodingConfig:
         }.items():  # fmt: skip
             value = getattr(self, name)
             require(value >= least, f"decoding.{name} is {value}; expected at least {least}")
+            require(value <= 2**20, f"decoding.{name} is {value}; expected at most {2**20:,}")
+        require(
+            self.max_length is None or self.max_length <= 2**20,
+            f"decoding.max_length is {self.max_length}; expected at most {2**20:,}, or none",
+        )
         require(
             self.max_length is None or self.max_length >= max(self.min_length, 1),
             f"decoding.max_length is {self.max_length}; expected at least "
@@ -341,6 +349,11 @@ class DecodingConfig:
                 f"decoding.{name} is {getattr(self, name)}, and nothing is drawn; expected "
                 "decoding.sample=true",
             )
+        require(
+            self.beam_size > 1 or not self.diversity_penalty,
+            f"decoding.diversity_penalty is {self.diversity_penalty}, and decoding.beam_size is 1; "
+            "expected a beam of hypotheses that can differ",
+        )
         for name in ("coverage_penalty", "diversity_penalty"):
             require(
                 not (self.sample and getattr(self, name)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import math
 import os
 import sys
 import time
@@ -35,7 +36,7 @@ class Translation(NamedTuple):
     """One translation of a line."""
 
     text: str
-    score: float  # log P / length penalty
+    score: float  # log P and penalties, as it was ranked by; minus infinity where there is none
 
 
 class Model(NamedTuple):
@@ -61,6 +62,10 @@ class Model(NamedTuple):
     owner: Any
     in_detail: Callable[..., dict[str, tf.Tensor]] | None = None
     trained_tokens: int | None = None
+
+
+# Of a model whose logits are no numbers, or that may not say anything.
+NO_TRANSLATION = Translation("", -math.inf)
 
 
 def load_model(
@@ -210,8 +215,10 @@ def load_translator(
     return Translator(transformers, tokenizer, first.config.updated(settings or {}).decoding)
 
 
-def use_cores_for_batches() -> None:
+def use_cores_for_batches(lines: int) -> None:
     """Gives each core of a CPU a batch of its own, in place of a part of every operation.
+
+    With fewer `lines` than cores the cores that are left share operations.
 
     Most operations of a search are too small to be worth sharing. To be called before
     TensorFlow does anything; later, or with a GPU, it changes nothing.
@@ -219,8 +226,9 @@ def use_cores_for_batches() -> None:
     if tf.config.list_physical_devices("GPU"):
         return
     with contextlib.suppress(RuntimeError):  # TensorFlow has begun, with the threads it has
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(_cores())
+        at_once = max(1, min(lines, _cores()))
+        tf.config.threading.set_intra_op_parallelism_threads(_cores() // at_once)
+        tf.config.threading.set_inter_op_parallelism_threads(at_once)
 
 
 def _cores() -> int:
@@ -228,8 +236,9 @@ def _cores() -> int:
 
 
 def workers() -> int:
-    """How many batches are translated at once: after `use_cores_for_batches` one a core."""
-    return _cores() if tf.config.threading.get_intra_op_parallelism_threads() == 1 else 1
+    """How many batches are translated at once: so many as `use_cores_for_batches` made room for."""
+    shared = tf.config.threading.get_intra_op_parallelism_threads()
+    return max(1, _cores() // shared) if shared else 1
 
 
 def batches(lines: Sequence[str], at_least: int = 1) -> list[list[int]]:
@@ -261,7 +270,7 @@ def translate_lines(model: Model, lines: Sequence[str]) -> list[list[Translation
                 Translation(text.decode("utf-8", "replace"), float(score))
                 for text, score in zip(row, row_scores, strict=True)
                 if score > NOTHING / 2
-            ] or [Translation("", 0.0)]  # a model whose logits are no numbers finds nothing
+            ] or [NO_TRANSLATION]
     return results
 
 
@@ -378,9 +387,30 @@ def token_counts(model: Model, lines: Sequence[str]) -> Iterator[tuple[int, int]
         yield from ((int(tokens), int(used)) for tokens, used in pairs)
 
 
-def remarks(model: Model, lines: Sequence[str]) -> list[str]:
-    """Returns one sentence for each line that is empty, cut, or longer than any of training."""
-    sentences = []
+def remarks(
+    model: Model,
+    lines: Sequence[str],
+    results: Sequence[Sequence[Translation]] = (),
+    prefixes: Sequence[str] = (),
+) -> list[str]:
+    """Returns one sentence for each line that is empty, cut, or longer than any of training.
+
+    And, where the results and prefixes are given, for each without a translation, or whose
+    translation does not begin with its prefix.
+    """
+    sentences = [
+        f"line {number} has no translation: the model's logits are no numbers, or it may not say "
+        "anything"
+        for number, result in enumerate(results, start=1)
+        if result[0] == NO_TRANSLATION
+    ]
+    pairs = enumerate(zip(results, prefixes, strict=False), start=1)
+    sentences += [
+        f"line {number} has a prefix that its translation does not begin with ({prefix[:40]!r}): "
+        "it has signs that the vocabulary has not, or is longer than the translation may be"
+        for number, (result, prefix) in pairs
+        if not result[0].text.startswith(" ".join(prefix.split()))
+    ]
     for number, (tokens, used) in enumerate(token_counts(model, lines), start=1):
         if tokens == 1:  # the end token alone
             sentences.append(f"line {number} is empty, and so is its translation")

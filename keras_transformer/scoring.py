@@ -20,7 +20,6 @@ from tqdm import tqdm
 from keras_transformer.errors import InputError
 from keras_transformer.inference import batches, load_translator
 from keras_transformer.model import Transformer
-from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 
 # Targets are never cut, but attention over 4,096 tokens already takes 64 MiB a head.
@@ -331,10 +330,10 @@ def summary(results: Sequence[PairScore], seconds: float) -> str:
 
 
 def load_scorer(model_dir: str | Path, settings: Mapping[str, Any] | None = None) -> Scorer:
-    """Reads a run directory (its selected weights, in float32).
+    """Reads a run directory (its selected weights, in float32), or an ensemble.
 
     Args:
-        model_dir: the run directory.
+        model_dir: what `inference.load_translator` takes.
         settings: what differs from its `decoding.` configuration.
 
     Raises:
@@ -346,4 +345,4 @@ def load_scorer(model_dir: str | Path, settings: Mapping[str, Any] | None = None
             f"{path} is a SavedModel, which translates and does not score; expected the run "
             "directory that it was exported from"
         )
-    return Scorer(load_translator(RunDirectory(path), settings))
+    return Scorer(load_translator(model_dir, settings))

@@ -25,6 +25,8 @@ class Translator(tf.Module):
     translation with the score 0. Each sentence of a batch gets what it gets
     alone, since its length limits are made of its own length.
 
+    Whoever calls its functions has to hold the translator, too: a `tf.function` does not.
+
     Args:
         transformers: built models of one vocabulary; of several, an ensemble, the
             log-probabilities of each next token are averaged.

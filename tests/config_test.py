@@ -155,6 +155,12 @@ BAD_SETTINGS = [
         {"decoding.min_length": "5", "decoding.max_length": "4"},
         r"max_length is 4; expected at least decoding.min_length \(5\)",
     ),
+    ({"decoding.max_extra_tokens": str(2**40)}, "expected at most 1,048,576"),
+    ({"decoding.max_length": str(2**21)}, "expected at most 1,048,576, or none"),
+    (
+        {"decoding.beam_size": "1", "decoding.diversity_penalty": "1"},
+        "diversity_penalty is 1.0, and decoding.beam_size is 1; expected a beam",
+    ),
     ({"decoding.max_extra_tokens": "0"}, "max_extra_tokens is 0; expected at least 1"),
     ({"decoding.max_source_tokens": "0"}, "max_source_tokens is 0; expected at least 1"),
     ({"decoding.sample": "yes"}, "sample is 'yes'; expected true or false"),

@@ -367,13 +367,13 @@ class TestWorkers:
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
         assert inference.workers() == 1
-        inference.use_cores_for_batches()
+        inference.use_cores_for_batches(100)
         assert inference.workers() == count
         assert threads == ({"intra": 0, "inter": 0} if gpus else {"intra": 1, "inter": 5})
 
     def test_nothing_changes_once_tensorflow_has_begun(self, model: inference.Model) -> None:
         inference.translate_lines(model, ["a"])
-        inference.use_cores_for_batches()
+        inference.use_cores_for_batches(100)
         assert inference.workers() == 1
 
 

@@ -104,6 +104,12 @@ def search(
     if source_mask is not None:
         source_mask = tf.cast(source_mask, tf.bool)
     if prefix is not None:
+        prefix = tf.convert_to_tensor(prefix)
+        if not prefix.shape.is_compatible_with([max_lengths.shape[0], None]):
+            raise InputError(
+                f"the prefix has the shape {tuple(prefix.shape)}; expected a row of ids for each "
+                f"of the {max_lengths.shape[0]} sentences"
+            )
         prefix = _ordinary(prefix, ids, vocab_size, length_limit)
     arguments: dict[str, Any] = {
         "constraints": Constraints(config, banned, vocab_size),

@@ -26,6 +26,7 @@ from keras_transformer.decoding.result import (
     exists,
 )
 from keras_transformer.decoding.shrinking import search_loop
+from keras_transformer.errors import InputError
 
 # What grows with the hypotheses, by name, float32 or int32 [batch, beam, length, ...]
 Histories = dict[str, tf.Tensor]
@@ -291,6 +292,11 @@ class BeamSearch:
         """Returns the histories and the coverage of the candidates."""
         values: dict[str, tf.Tensor] = {"ids": new.tokens, "token_log_probs": new.token_log_probs}
         if "attention" in state.histories or state.coverage:
+            if attention is None:
+                raise InputError(
+                    "the step function returns no attention; expected some for a coverage penalty, "
+                    "and for details where there is a source mask"
+                )
             source = tf.shape(attention)[-1]
             attention = tf.reshape(tf.cast(attention, tf.float32), [-1, self._beam, source])
             values["attention"] = _take(attention, new.parents)

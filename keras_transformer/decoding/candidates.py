@@ -55,16 +55,16 @@ class Next:
         self._forced = forced
         self._ends = length + 1 >= min_length if min_length > 1 else None
         if normalized:
-            self._norm = tf.zeros([tf.shape(logits)[0], 1])
+            self._best = self._top = tf.zeros([tf.shape(logits)[0], 1])
         else:
             # log Σ exp: a maximum's logit less its log-probability. One softmax is one pass;
             # a probability that is a maximum of V has not underflowed.
             best = tf.reduce_max(self._logits, axis=-1, keepdims=True)
             top = tf.reduce_max(tf.nn.softmax(self._logits), axis=-1, keepdims=True)
-            self._norm = best - tf.math.log(top)
+            self._best, self._top = best, tf.math.log(top)
         self._constrained: Any = None
         if constraints is not None and constraints.any:
-            log_probs = self._logits - self._norm
+            log_probs = self._normal(self._logits)
             self._constrained = constraints.apply(log_probs, histories, length)
 
     def best(self, count: int) -> Continuations:
@@ -72,12 +72,12 @@ class Next:
         excluded = len(self._ids.excluded) + (self._ends is not None)
         constrained = self._constrained is not None
         values, tokens = top_k(self._constrained if constrained else self._logits, count + excluded)
-        log_probs = values if constrained else values - self._norm
+        log_probs = values if constrained else self._normal(values)
         # What is no number has no order, and would be in the way of other hypotheses.
         log_probs = tf.where(self._allowed(tokens) & exists(log_probs), log_probs, NOTHING)
         own = log_probs
         if constrained:
-            own = tf.gather(self._logits, tokens, batch_dims=1) - self._norm
+            own = self._normal(tf.gather(self._logits, tokens, batch_dims=1))
         if self._forced is not None:
             forced = tf.expand_dims(self._forced, 1)
             only = tf.expand_dims(self.of(tf.maximum(self._forced, 0)), 1)
@@ -89,18 +89,23 @@ class Next:
     def all(self) -> tf.Tensor:
         """The log-probabilities of all tokens, float32 `[rows, vocab]`, NOTHING where forbidden."""
         constrained = self._constrained is not None
-        log_probs = self._constrained if constrained else self._logits - self._norm
+        log_probs = self._constrained if constrained else self._normal(self._logits)
         tokens = tf.range(tf.shape(log_probs)[1])
         log_probs = tf.where(self._allowed(tokens) & exists(log_probs), log_probs, NOTHING)
         if self._forced is None:
             return log_probs
         forced = tf.expand_dims(self._forced, 1)
-        own = self._logits - self._norm
+        own = self._normal(self._logits)
         return tf.where(forced < 0, log_probs, tf.where(tokens == forced, own, NOTHING))
 
     def of(self, tokens: tf.Tensor) -> tf.Tensor:
         """The model's own log-probabilities, float32 `[rows]`, of one token a row, int32."""
-        return tf.gather(self._logits, tokens, batch_dims=1) - self._norm[:, 0]
+        chosen = tf.gather(self._logits, tf.expand_dims(tokens, 1), batch_dims=1)
+        return self._normal(chosen)[:, 0]
+
+    def _normal(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns log-probabilities; the level of the logits goes first, and rounds nothing."""
+        return (logits - self._best) + self._top
 
     def _allowed(self, tokens: tf.Tensor) -> tf.Tensor:
         allowed = tf.constant(True)

@@ -79,8 +79,6 @@ def export(
                 "saved_model, or no precision"
             )
         arguments["precision"] = precision
-    if format == "ctranslate2" and not isinstance(run, RunDirectory):
-        run = RunDirectory(run)  # which says so where it is none: no ensemble goes into that format
     exporter = importlib.import_module(_MODULES[format])
     exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **arguments)
     return exported

@@ -12,8 +12,6 @@ differs from this package's even with `length_penalty=0` and `min_decoding_lengt
 * It does not exclude the pad and start pieces, to which a trained model gives next
   to no probability. `suppress_sequences=[["<pad>"], ["<s>"]]` does, before the
   softmax: log-probabilities then no longer count what these two would have had.
-* An end token counts only among the best K of a step's 2K candidates, so it may miss
-  an ending that this package's search finds.
 * It translates nothing (the end token alone) into something.
 
 Its `length_penalty` divides log P by a power of the length itself, not of
@@ -67,7 +65,7 @@ _TOLERANCE = 1e-3  # of a translation's log-probability, which sums many roundin
 
 
 def export(
-    run: RunDirectory,
+    run: str | Path | RunDirectory,
     output_dir: Path,
     sentences: Sequence[str],
     settings: Mapping[str, Any] | None = None,
@@ -92,9 +90,13 @@ def export(
             f"{' and '.join(settings)} cannot be stored in a CTranslate2 model, whose search is "
             "told where it translates; expected no settings of decoding"
         )
-    _check_expressible(run.config.model)
     translator = load_translator(run)
-    vocabulary = Vocabulary.load(run.path)
+    if len(translator.transformers) > 1:
+        raise InputError(
+            f"{run} are several models, and a CTranslate2 model is one; expected a single run"
+        )
+    _check_expressible(translator.transformer.config)
+    vocabulary = translator.tokenizer.vocabulary
 
     def write(path: Path) -> float:
         vocabulary.save(path)

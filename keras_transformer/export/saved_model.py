@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported, publish
 from keras_transformer.inference import batches, load_translator, trained_tokens
@@ -116,6 +117,12 @@ def _differences(translator: Translator, exported: Any, sentences: Sequence[str]
         for row, index in enumerate(batch):
             tokens, scores = _hypotheses(ours, row), ours[2][row]
             other_tokens, other_scores = _hypotheses(theirs, row), theirs[2][row]
+            if sentences[index].strip() and scores[0] <= NOTHING / 2:
+                raise InputError(
+                    f"the run finds no translation of sentence {index + 1} "
+                    f"({sentences[index][:60]!r}); expected a model whose weights are finite "
+                    "numbers, so nothing was exported"
+                )
             # Written so that a score that is no number fails.
             same = np.abs(scores - other_scores) < _TIE
             if not np.all(same):

@@ -21,6 +21,7 @@ class Tokenizer(tf.Module):
         source_vocab_size, target_vocab_size: numbers of ids.
         pad_id, unknown_id, start_id, end_id: read from the SentencePiece models.
         fingerprint: SHA-256 of the models, in hex.
+        vocabulary: the models themselves.
     """
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
@@ -44,7 +45,7 @@ class Tokenizer(tf.Module):
         self.start_id = vocabulary.start_id
         self.end_id = vocabulary.end_id
         self.fingerprint = vocabulary.fingerprint
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._source = _graph_tokenizer(source_model)
         self._target = self._source if target_model is None else _graph_tokenizer(target_model)
 
@@ -69,7 +70,7 @@ class Tokenizer(tf.Module):
 
     def phrase_ids(self, phrase: str) -> list[int]:
         """Returns the target ids of `phrase` as words of a text, without an end token."""
-        (ids,) = self._vocabulary.encode_target([phrase.encode()])
+        (ids,) = self.vocabulary.encode_target([phrase.encode()])
         return [token for token in ids if token != self.end_id]
 
     def detokenize(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
@@ -83,7 +84,7 @@ class Tokenizer(tf.Module):
             ids: int32 `[N, L]`.
             lengths: int32 `[N]`; only the first so many ids of a row count.
         """
-        is_text = tf.constant(self._vocabulary.target_text_pieces())  # --> [V]
+        is_text = tf.constant(self.vocabulary.target_text_pieces())  # --> [V]
         known = (ids >= 0) & (ids < self.target_vocab_size)
         ids = tf.where(known, ids, self.pad_id)
         counted = tf.sequence_mask(lengths, tf.shape(ids)[1])  # --> [N, L]
@@ -93,7 +94,7 @@ class Tokenizer(tf.Module):
 
     def save(self, directory: str | Path) -> None:
         """Writes `joint.model`, or `source.model` and `target.model`, into `directory`."""
-        self._vocabulary.save(directory)
+        self.vocabulary.save(directory)
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
