@@ -37,7 +37,7 @@ def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> infe
     for transformer in model.owner.transformers:
         embeddings = transformer.weights_by_path()["embedding/embeddings"]
         factors = np.ones_like(embeddings[:, :1])
-        factors[model.owner.tokenizer.end_id] = 6
+        factors[model.owner.tokenizer.end_id] = 8
         embeddings.assign(embeddings * factors)
     return model
 
@@ -233,6 +233,25 @@ class TestTranslateLines:
         assert cut.startswith("line 3 has ") and "were translated" in cut
         assert inference.remarks(model._replace(trained_tokens=longest), lines) == [cut]
 
+    def test_remarks_name_prefixes_that_could_not_be(self, model: inference.Model) -> None:
+        results = [[inference.Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
+        prefixes = ["  ein ", "", "☃ das"]
+        (remark,) = inference.remarks(model, ["a"] * 3, results, prefixes)
+        assert remark.startswith("line 3 has a prefix that its translation does not begin with (")
+
+
+def test_weights_that_are_no_numbers_translate_nothing(run_directory: RunDirectory) -> None:
+    broken = inference.load_model(run_directory.path, {"decoding.beam_size": 1})
+    weights = broken.owner.transformer.weights_by_path()
+    weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
+    results = inference.translate_lines(broken, [PHRASES[0], ""])
+    assert results == [[inference.NO_TRANSLATION], [inference.Translation("", 0.0)]]
+    nothing, empty = inference.remarks(broken, [PHRASES[0], ""], results)
+    assert nothing.startswith("line 1 has no translation: the model's logits are no numbers")
+    assert empty.startswith("line 2 is empty")
+    details = inference.translate_in_detail(broken, [PHRASES[0]])
+    assert [result["translations"] for result in details] == [[]]
+
 
 class TestTranslateInDetail:
     LINES = (PHRASES[0], "", "ball", *PHRASES[3:], "ball " * 30)
@@ -349,27 +368,36 @@ class TestWorkers:
         with pytest.raises(KeyError):
             inference.translate_lines(model._replace(translate=translate), PHRASES)
 
-    @pytest.mark.parametrize(("gpus", "count"), [([], 5), (["GPU:0"], 1)])
-    def test_each_core_of_a_cpu_has_one(
-        self, monkeypatch: pytest.MonkeyPatch, gpus: Sequence[str], count: int
+    @pytest.mark.parametrize(
+        ("lines", "gpus", "count", "expected"),
+        [
+            (100, [], 5, {"intra": 1, "inter": 5}),
+            (2, [], 2, {"intra": 2, "inter": 2}),
+            (0, [], 1, {"intra": 5, "inter": 1}),
+            (100, ["GPU:0"], 1, {"intra": 0, "inter": 0}),
+        ],
+    )
+    def test_cores_have_batches_of_their_own(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        lines: int,
+        gpus: Sequence[str],
+        count: int,
+        expected: dict[str, int],
     ) -> None:
-        threads = {"intra": 0, "inter": 0}
-        threading_of_tensorflow, cores = tf.config.threading, set(range(5))
+        threads, settings = {"intra": 0, "inter": 0}, tf.config.threading
         for name in threads:
             monkeypatch.setattr(
-                threading_of_tensorflow,
+                settings,
                 f"set_{name}_op_parallelism_threads",
                 lambda value, name=name: threads.update({name: value}),
             )
-        monkeypatch.setattr(
-            threading_of_tensorflow, "get_intra_op_parallelism_threads", lambda: threads["intra"]
-        )
+        monkeypatch.setattr(settings, "get_intra_op_parallelism_threads", lambda: threads["intra"])
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
-        monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(5)))
         assert inference.workers() == 1
-        inference.use_cores_for_batches(100)
-        assert inference.workers() == count
-        assert threads == ({"intra": 0, "inter": 0} if gpus else {"intra": 1, "inter": 5})
+        inference.use_cores_for_batches(lines)
+        assert (inference.workers(), threads) == (count, expected)
 
     def test_nothing_changes_once_tensorflow_has_begun(self, model: inference.Model) -> None:
         inference.translate_lines(model, ["a"])

@@ -53,7 +53,7 @@ def _save(translator: Translator, longest: int | None, path: Path) -> None:
     module = tf.Module(name="translator")
     module.translate = translator.translate
     module.lengths = translator.lengths
-    # No signatures: what they return differs in length.
+    # No signatures yet: functions, for whoever loads the model in Python.
     module.search = translator.search
     module.translate_in_detail = translator.translate_in_detail
     module.tokenizer = translator.tokenizer

@@ -241,6 +241,16 @@ def test_ties_are_listed_and_pass(run_directory: RunDirectory) -> None:
         list(saved_model._differences(translator, Exchanged(), ["a"]))
 
 
+def test_a_model_that_finds_nothing_is_not_published(run_directory: RunDirectory) -> None:
+    broken = inference.load_translator(run_directory, {"decoding.beam_size": 1})
+    weights = broken.transformer.weights_by_path()
+    weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
+    with pytest.raises(
+        InputError, match=r"the run finds no translation of sentence 2 \('a'\); exp"
+    ):
+        list(saved_model._differences(broken, broken, ["", "a"]))
+
+
 @pytest.mark.parametrize("forbidden", ["jit", "xla_op", "python", "assertion"])
 def test_what_a_server_cannot_run_is_found(tmp_path: Path, forbidden: str) -> None:
     @tf.function(jit_compile=forbidden == "jit")

@@ -318,7 +318,7 @@ CASES = {
     ),
     "an ensemble for CTranslate2": Case(
         "export", "--run_dir=run,run@last --output_dir=new --valid_source=six.en "
-        "--format=ctranslate2", "error: run,run@last is not there; expected what bin/train.py --r",
+        "--format=ctranslate2", "error: run,run@last are several models, and a CTranslate2 model i",
     ),
     "an unknown format": Case(
         "export", "--run_dir=run --output_dir=new --valid_source=six.en --format=onnx",
