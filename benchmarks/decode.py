@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-r"""Decodes in several ways side by side: this package's, CTranslate2's, and MarianMT's in PyTorch.
+r"""Decodes in several ways side by side: this package's, CTranslate2's, MarianMT's, KerasHub's.
 
 Examples:
     benchmarks/decode.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer \
-        --peers_python=peers/bin/python
+        --peers_python=peers/bin/python --kerashub_python=kerashub/bin/python
     benchmarks/decode.py --model_dir=build/run --source=multi30k/test_2016_flickr.en \
         --reference=multi30k/test_2016_flickr.de --peers_python=peers/bin/python
 
@@ -20,7 +20,10 @@ A way is ENGINE:PRECISION[:OPTION...] and has a process of its own:
 * graph:float32, graph:bfloat16: this package's graph, as an export runs it; xla:float32,
   xla:bfloat16: compiled for each shape, sources padded to multiples of 8;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and with `mkl` under
-  CT2_USE_MKL=1; transformers:float32, transformers:bfloat16 (random models only).
+  CT2_USE_MKL=1; transformers:float32, transformers:bfloat16: MarianMT in PyTorch (random
+  models only);
+* kerashub:float32, and with `xla` compiled as ours is: KerasHub's layers and BeamSampler, which
+  has no length penalty, put together as in its BartSeq2SeqLM (random models only).
 
 A number among the options is how many threads an operation may use, in place of
 --threads: at batch 1 one can be faster than two. With `cores` it is one, and so many parts of
@@ -29,8 +32,7 @@ every way decodes the same sentences while the others wait, in another order eac
 
 Prints one JSON object: for each way sentences per second, median over the rounds (least and
 most), memory and more, and ratios of ways, each the median over rounds of the ratio
-within a round. `quiet` says whether other processes left the cores alone. KerasHub is not
-among the ways.
+within a round. `quiet` says whether other processes left the cores alone.
 """
 
 from __future__ import annotations
@@ -73,6 +75,7 @@ flags.DEFINE_string("reference", None, "translations of the source; for BLEU")
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
 flags.DEFINE_list("ways", None, "what to compare; see above")
 flags.DEFINE_string("peers_python", None, "a Python with ctranslate2, transformers, sentencepiece")
+flags.DEFINE_string("kerashub_python", None, "a Python with keras-hub and tensorflow")
 flags.DEFINE_integer("rounds", 5, "rounds, in each of which all take a turn", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each way", lower_bound=1)
 
@@ -86,6 +89,7 @@ CTRANSLATE2 = [
     for option in ("", ":mkl", ":cores")
 ]
 MARIAN = ["transformers:float32", "transformers:bfloat16"]
+KERASHUB = ["kerashub:float32", "kerashub:float32:xla"]
 LENGTH_PENALTY = 0.6  # of random models
 SEED = 0
 
@@ -97,7 +101,7 @@ def started(ways: Sequence[Way], settings_of: Callable[[Way], Any]) -> Iterator[
     try:
         for way in ways:
             say(f"{way.name}: starting")
-            python = sys.executable if way.is_own else FLAGS.peers_python
+            python = sys.executable if way.is_own else getattr(FLAGS, _interpreter(way))
             decoders.append(Decoder(way, python, settings_of(way), FLAGS.threads))
         yield decoders
     finally:
@@ -240,6 +244,11 @@ def _plan(num_sources: int) -> dict[int, int]:
     return plan
 
 
+def _interpreter(peer: Way) -> str:
+    """Returns the flag that names the interpreter of a peer's way."""
+    return "kerashub_python" if peer.engine == "kerashub" else "peers_python"
+
+
 def _named_ways() -> list[Way]:
     trained = FLAGS.model_dir is not None
     names = FLAGS.ways
@@ -247,13 +256,16 @@ def _named_ways() -> list[Way]:
         names = [way for way in OWN if not (trained and way.startswith("xla"))]
         if FLAGS.peers_python:
             names += CTRANSLATE2 if trained else CTRANSLATE2 + MARIAN
+        if FLAGS.kerashub_python and not trained:
+            names += KERASHUB
     ways = [Way.parse(name) for name in names]
     for way in ways:
-        if not way.is_own and not FLAGS.peers_python:
+        if not way.is_own and not getattr(FLAGS, _interpreter(way)):
             raise InputError(
-                f"--ways names {way.name}; expected --peers_python, an interpreter that has it"
+                f"--ways names {way.name}; expected --{_interpreter(way)}, an interpreter that "
+                "has it"
             )
-        if trained and way.engine == "transformers":
+        if trained and way.engine in ("transformers", "kerashub"):
             raise InputError(
                 f"--ways names {way.name}, which has random models alone; expected graph, xla or "
                 "ctranslate2 beside --model_dir"

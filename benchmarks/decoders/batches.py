@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int32]
 
+_MULTIPLE = 8  # lengths for XLA are multiples of it: fewer shapes to compile
+
 
 def sorted_groups(lengths: Sequence[int], rows: int) -> list[list[int]]:
     """Returns the indices of sentences in groups of `rows`, sorted by length; the last is short."""
@@ -63,6 +65,12 @@ def pad(sentences: Iterable[Sequence[int]], pad_id: int) -> Ids:
     for row, ids in zip(padded, rows, strict=True):
         row[: len(ids)] = ids
     return padded
+
+
+def widen(batch: Ids, pad_id: int) -> Ids:
+    """Returns int32 `[rows, longest]` with the padding that XLA's batches have."""
+    missing = -batch.shape[1] % _MULTIPLE
+    return np.pad(batch, [(0, 0), (0, missing)], constant_values=pad_id)
 
 
 def without_padding(batch: Ids, pad_id: int) -> list[list[int]]:

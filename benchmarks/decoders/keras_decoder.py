@@ -9,7 +9,6 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
-import numpy as np
 import tensorflow as tf
 from steppers.protocol import serve
 
@@ -20,8 +19,6 @@ from keras_transformer.model import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.translator import Translator
-
-_MULTIPLE = 8  # XLA's lengths of sources are multiples of it: fewer shapes to compile
 
 
 def start(settings: dict[str, Any]) -> protocol.Started:
@@ -60,9 +57,7 @@ def _of_ids(settings: dict[str, Any]) -> protocol.Started:
     )
 
     def prepare(ids: batches.Ids) -> tf.Tensor:
-        missing = -ids.shape[1] % _MULTIPLE if compiled else 0
-        padding = [(0, 0), (0, missing)]
-        return tf.constant(np.pad(ids, padding, constant_values=config.model.pad_id))
+        return tf.constant(batches.widen(ids, config.model.pad_id) if compiled else ids)
 
     def decode(source_ids: tf.Tensor) -> Sequence[int]:
         result = function(source_ids)

@@ -16,7 +16,9 @@ _PRECISIONS = {
     "xla": ("float32", "bfloat16"),
     "ctranslate2": ("float32", "bfloat16", "int8"),
     "transformers": ("float32", "bfloat16"),
+    "kerashub": ("float32",),
 }
+_OPTIONS = {"graph": {"cores"}, "ctranslate2": {"mkl", "cores"}, "kerashub": {"xla"}}
 _MODULES = {"graph": "keras_decoder", "xla": "keras_decoder"}  # of others, their own
 
 
@@ -39,8 +41,8 @@ class Way:
         engine, _, rest = name.partition(":")
         precision, *options = rest.split(":")
         others = [option for option in options if not option.isdecimal() or option == "0"]
-        known = {"graph": {"cores"}, "ctranslate2": {"mkl", "cores"}}.get(engine, set())
-        if precision not in _PRECISIONS.get(engine, ()) or not set(others) <= known:
+        known = precision in _PRECISIONS.get(engine, ())
+        if not known or not set(others) <= _OPTIONS.get(engine, set()):
             raise ValueError(name)
         return cls(name, engine, precision, tuple(options))
 
@@ -48,6 +50,11 @@ class Way:
     def is_own(self) -> bool:
         """Whether it is this package's."""
         return self.engine in ("graph", "xla")
+
+    @property
+    def compiled(self) -> bool:
+        """Whether XLA compiles it for each shape."""
+        return "xla" in (self.engine, *self.options)
 
     def threads(self, default: int) -> int:
         """Returns how many threads an operation may use."""
@@ -62,7 +69,7 @@ class Way:
     def environment(self, threads: int) -> dict[str, str]:
         """Returns the variables of its process, which has `threads` unless the name says more."""
         variables = {k: v for k, v in os.environ.items() if k != "CT2_USE_MKL"}
-        if self.is_own:
+        if self.is_own or self.engine == "kerashub":
             variables["TF_NUM_INTRAOP_THREADS"] = str(self.threads(threads))
             variables["TF_NUM_INTEROP_THREADS"] = str(threads)
         if "mkl" in self.options:
@@ -96,7 +103,7 @@ class Decoder:
             "precision": way.precision,
             "threads": way.threads(threads),
             "at_once": way.at_once(threads),
-            "compile": way.engine == "xla",
+            "compile": way.compiled,
         }
         start = time.perf_counter()
         self._process = subprocess.Popen(
