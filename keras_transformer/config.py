@@ -287,7 +287,8 @@ class DecodingConfig:
     * An output has at least `min_length` tokens, and at most its input's length plus
       `max_extra_tokens` (or `min_length`, where that is more), and at most `max_length`
       where there is one.
-    * Input beyond `max_source_tokens` is cut, and whoever decodes is told.
+    * Input beyond `max_source_tokens`, or beyond `max_source_bytes` of UTF-8, is cut, and
+      whoever decodes is told.
     * `repetition_penalty` multiplies the log-probability of tokens that the output has
       already (Keskar et al., 2019); no n-gram of `no_repeat_ngram` tokens comes twice; no
       phrase of `banned`, separated by "|", comes in the pieces that the tokenizer gives
@@ -308,6 +309,7 @@ class DecodingConfig:
     max_length: int | None = None
     max_extra_tokens: int = 50
     max_source_tokens: int = 1024
+    max_source_bytes: int = 16_384
     repetition_penalty: float = 1.0
     no_repeat_ngram: int = 0
     banned: str = ""
@@ -322,7 +324,7 @@ class DecodingConfig:
         _check_fields(self)
         for name, least in {
             "beam_size": 1, "n_best": 1, "max_extra_tokens": 1, "max_source_tokens": 1,
-            "min_length": 0, "length_penalty": 0, "coverage_penalty": 0, "repetition_penalty": 1,
+            "max_source_bytes": 4, "min_length": 0, "length_penalty": 0, "coverage_penalty": 0, "repetition_penalty": 1,
             "no_repeat_ngram": 0, "diversity_penalty": 0, "temperature": 0, "top_k": 0,
         }.items():  # fmt: skip
             value = getattr(self, name)

@@ -20,11 +20,12 @@ from tqdm import tqdm
 from keras_transformer.errors import InputError
 from keras_transformer.inference import batches, load_translator
 from keras_transformer.model import Transformer
+from keras_transformer.text.tokenizer import cut
 from keras_transformer.translator import Translator
 
 # Targets are never cut, but attention over 4,096 tokens already takes 64 MiB a head.
 MAX_TARGET_TOKENS = 4_096
-_NOT_SCORED = -1e9
+NOT_SCORED = -1e9  # log-probability of a target that is too long
 
 # Rows of the output whose logits exist at once: 512 of 8,000 classes are 16 MB.
 _SLICE_ROWS = 512
@@ -43,11 +44,13 @@ class Scorer(tf.Module):
 
     Args:
         translator: whose model (or ensemble), tokenizer and limit of the source are used.
+        max_target_tokens: of a target that `score` takes; by default `MAX_TARGET_TOKENS`.
     """
 
-    def __init__(self, translator: Translator):
+    def __init__(self, translator: Translator, max_target_tokens: int | None = None):
         super().__init__(name="scorer")
         self.translator = translator
+        self._max_target_tokens = max_target_tokens or MAX_TARGET_TOKENS
 
     @tf.function(input_signature=[_SOURCE, _TARGET], autograph=False, jit_compile=False)
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -55,14 +58,16 @@ class Scorer(tf.Module):
 
         Returns:
             `log_probs`, float32 `[B]`, and `lengths`, int32 `[B]`: tokens of the target,
-            the end token included. A target of more than `MAX_TARGET_TOKENS` is not
-            scored, and has the log-probability -1e9.
+            the end token included. A target of more than `max_target_tokens`, or of more bytes
+            than 16 for each of these, is not scored, and has the log-probability -1e9.
         """
+        target, is_cut = cut(target, 16 * self._max_target_tokens)
         tokens = self.translator.tokenizer.tokenize_target(target)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
-        ids = tokens[:, :MAX_TARGET_TOKENS].to_tensor(self.translator.tokenizer.pad_id)
+        ids = tokens[:, : self._max_target_tokens].to_tensor(self.translator.tokenizer.pad_id)
         log_probs = tf.reduce_sum(self._token_log_probs(source, ids, lengths), axis=-1)
-        log_probs = tf.where(lengths > MAX_TARGET_TOKENS, _NOT_SCORED, log_probs)
+        is_scored = ~is_cut & (lengths <= self._max_target_tokens)
+        log_probs = tf.where(is_scored, log_probs, NOT_SCORED)
         return {"log_probs": log_probs, "lengths": lengths}
 
     @tf.function(
@@ -125,7 +130,13 @@ def _label_log_probs(transformer: Transformer, features: tf.Tensor, labels: tf.T
     # One slice at least: of no parts at all there is no concatenation.
     count = tf.maximum(-(-tf.shape(labels)[0] // _SLICE_ROWS), 1)
     parts = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None])
-    _, parts = tf.while_loop(lambda i, _: i < count, one_slice, (0, parts), parallel_iterations=1)
+    _, parts = tf.while_loop(
+        lambda i, _: i < count,
+        one_slice,
+        (0, parts),
+        parallel_iterations=1,
+        maximum_iterations=2**22,  # never reached: so many labels have no int32 index
+    )
     return parts.concat()
 
 

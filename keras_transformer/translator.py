@@ -12,7 +12,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SearchResult, SpecialIds
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.tokenizer import Tokenizer, cut
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
 _PREFIX = [*_TEXT, tf.TensorSpec([None], tf.string, name="prefix")]
@@ -92,8 +92,14 @@ class Translator(tf.Module):
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, lengths = self.source_ids(text)
-        max_lengths = self.max_lengths(lengths)
-        result = self.search_ids(source_ids, max_lengths, prefix_ids, True, _numbers(text))
+        result = self.search_ids(
+            source_ids,
+            self.max_lengths(lengths),
+            prefix_ids,
+            numbers=sentence_numbers(text),
+            details=True,
+            attention=True,
+        )
         return {
             "translations": self.texts(result),
             "scores": result.scores,
@@ -104,13 +110,15 @@ class Translator(tf.Module):
             "tokens": self.tokenizer.target_pieces(result.ids),
             "token_log_probs": result.token_log_probs,
             "attention": result.attention,
-            "alignments": tf.argmax(result.attention, axis=-1, output_type=tf.int32),
+            "alignments": result.alignment,
             "source_tokens": self.tokenizer.source_pieces(source_ids),
         }
 
     def _search(self, text: tf.Tensor) -> SearchResult:
         source_ids, lengths = self.source_ids(text)
-        return self.search_ids(source_ids, self.max_lengths(lengths), numbers=_numbers(text))
+        return self.search_ids(
+            source_ids, self.max_lengths(lengths), numbers=sentence_numbers(text)
+        )
 
     def texts(self, result: SearchResult) -> tf.Tensor:
         """Returns the texts, string `[B, K]`, of what was found."""
@@ -125,18 +133,20 @@ class Translator(tf.Module):
         source_ids: tf.Tensor,
         max_lengths: tf.Tensor,
         prefix: tf.Tensor | None = None,
-        details: bool = False,
+        *,
+        alpha: tf.Tensor | None = None,
         numbers: tf.Tensor | None = None,
         length_limit: int | None = None,
+        details: bool = False,
+        attention: bool = False,
     ) -> SearchResult:
         """Searches for the translations of ids, in a graph or out of one.
 
         Args:
             source_ids: int32 `[B, S]`, each row ending with the end token, padded.
-            max_lengths: int32 `[B]`, the most tokens of each translation.
-            prefix: int32 `[B, any]`, as `decoding.search`'s.
-            details: return log-probabilities of tokens and attention, too.
-            numbers: float32 `[B]`, as `decoding.search`'s.
+            max_lengths: int32 `[B]`, the most tokens of each translation, at most
+                `max_output_tokens`.
+            prefix, alpha, numbers, details, attention: as `decoding.search`'s.
             length_limit: the longest of `max_lengths`, where shapes must be known (XLA).
         """
         beam = decoding.rows_per_sentence(self.config)
@@ -150,13 +160,16 @@ class Translator(tf.Module):
             SpecialIds(ids.start_id, ids.end_id, ids.pad_id),
             ids.target_vocab_size,
             prefix=prefix,
+            alpha=alpha,
             banned=self._banned,
             source_mask=decoder.source_mask,
             numbers=numbers,
             length_limit=length_limit,
             follow=decoder.follow,
             keep=decoder.keep,
+            max_steps=self.max_output_tokens,
             details=details,
+            attention=attention,
             normalized=decoder.normalized,
         )
 
@@ -165,12 +178,26 @@ class Translator(tf.Module):
         """The only model, or the first."""
         return self.transformers[0]
 
+    @property
+    def max_source_tokens(self) -> int:
+        """The most tokens of a source, the end token included; what is beyond is cut."""
+        return min(self.config.max_source_tokens, self._max_positions or 2**31 - 1)
+
+    @property
+    def max_output_tokens(self) -> int:
+        """The most tokens of any translation, the end token included."""
+        longest = max(self.max_source_tokens + self.config.max_extra_tokens, self.config.min_length)
+        return min(longest, *self._output_limits)
+
+    @property
+    def _output_limits(self) -> list[int]:
+        limits = (self.config.max_length, self._max_positions)
+        return [2**31 - 1, *(limit for limit in limits if limit is not None)]
+
     def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
         """Returns int32 `[B]`: the most tokens of a translation, by those of the source."""
         longest = tf.maximum(lengths + self.config.max_extra_tokens, self.config.min_length)
-        for limit in (self.config.max_length, self._max_positions):
-            if limit is not None:
-                longest = tf.minimum(longest, limit)
+        longest = tf.minimum(longest, min(self._output_limits))
         # Nothing but the end token: nothing to translate, and no step is spent on it.
         return tf.where(lengths > 1, longest, 0)
 
@@ -182,23 +209,27 @@ class Translator(tf.Module):
             `tokens`, int32 `[B]`, of the whole text, and `used`, int32 `[B]`,
             those that are translated: fewer where the text is cut.
         """
-        tokens = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
-        return {"tokens": tokens, "used": tf.minimum(tokens, self._max_source_tokens)}
-
-    @property
-    def _max_source_tokens(self) -> int:
-        return min(self.config.max_source_tokens, self._max_positions or 2**31 - 1)
+        whole = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
+        text, _ = cut(text, self.config.max_source_bytes)
+        used = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
+        return {"tokens": whole, "used": tf.minimum(used, self.max_source_tokens)}
 
     def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns ids int32 `[B, S]`, padded, and lengths int32 `[B]`, of the cut source."""
-        limit = self._max_source_tokens
+        source_ids, lengths, _ = self.cut_source_ids(text)
+        return source_ids, lengths
+
+    def cut_source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns what `source_ids` does, and bool `[B]`, True for texts that were cut."""
+        limit = self.max_source_tokens
+        text, is_cut = cut(text, self.config.max_source_bytes)
         tokens = self.tokenizer.tokenize_source(text)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, :limit].to_tensor(self.tokenizer.pad_id)
         # A cut source ends with the end token too: the model has seen no other.
         is_last = tf.range(tf.shape(ids)[1]) == limit - 1
         ids = tf.where(is_last & tf.expand_dims(lengths > limit, 1), self.tokenizer.end_id, ids)
-        return ids, tf.minimum(lengths, limit)
+        return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit)
 
 
 class CompiledTranslator:
@@ -229,7 +260,7 @@ class CompiledTranslator:
         padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
         pad_id = self._translator.tokenizer.pad_id
         source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)
-        return source_ids, self._translator.max_lengths(lengths), _numbers(text)
+        return source_ids, self._translator.max_lengths(lengths), sentence_numbers(text)
 
     def _found(
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor, limit: int
@@ -253,6 +284,6 @@ def _check_vocabularies(transformers: Sequence[Transformer], tokenizer: Tokenize
             )
 
 
-def _numbers(text: tf.Tensor) -> tf.Tensor:
-    """Returns float32 `[B]` from 0 to 1, made of each text alone."""
+def sentence_numbers(text: tf.Tensor) -> tf.Tensor:
+    """Returns float32 `[B]` from 0 to 1, made of each text, string `[B]`, alone."""
     return tf.cast(tf.strings.to_hash_bucket_fast(text, 2**20), tf.float32) / 2**20

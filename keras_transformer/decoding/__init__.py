@@ -47,7 +47,10 @@ def search(
     length_limit: int | tf.Tensor | None = None,
     follow: FollowFn = follow_rows,
     keep: KeepFn | None = None,
+    alpha: tf.Tensor | None = None,
+    max_steps: int | None = None,
     details: bool = False,
+    attention: bool = False,
     normalized: bool = False,
 ) -> SearchResult:
     """Returns the best outputs of each sentence, found or drawn as `config` says.
@@ -77,7 +80,12 @@ def search(
         follow: moves the cache with its hypotheses; by default all its tensors, of shape
             `[rows, ...]`, row by row.
         keep: takes the cache of some sentences, when others have ended; by default as `follow`.
-        details: also return `token_log_probs`, and with a `source_mask` `attention`.
+        alpha: float32 `[batch]`, at least 0, of each sentence's length penalty; by default
+            `config.length_penalty`.
+        max_steps: bound on the loop that the graph holds, at least the longest of
+            `max_lengths`; by default it has none but these.
+        details: also return `token_log_probs`, and with a `source_mask` `alignment`.
+        attention: with a `source_mask`, also return the `attention` itself.
         normalized: whether the step function's logits are log-probabilities already, which
             are then taken as they are.
 
@@ -103,6 +111,8 @@ def search(
     max_lengths = tf.minimum(max_lengths, length_limit)
     if source_mask is not None:
         source_mask = tf.cast(source_mask, tf.bool)
+    if alpha is not None:
+        alpha = tf.cast(alpha, tf.float32)
     if prefix is not None:
         prefix = tf.convert_to_tensor(prefix)
         if not prefix.shape.is_compatible_with([max_lengths.shape[0], None]):
@@ -114,13 +124,17 @@ def search(
     arguments: dict[str, Any] = {
         "constraints": Constraints(config, banned, vocab_size),
         "details": details,
+        "attention": attention,
+        "max_steps": max_steps,
         "normalized": normalized,
     }
     if config.sample or config.beam_size == 1:
         sampling = Sampling(step_fn, config, ids, keep=keep, **arguments)
-        return sampling.search(cache, max_lengths, length_limit, prefix, source_mask, numbers)
+        return sampling.search(
+            cache, max_lengths, length_limit, prefix, source_mask, numbers, alpha
+        )
     beam = BeamSearch(step_fn, config, ids, follow=follow, keep=keep, **arguments)
-    return beam.search(cache, max_lengths, length_limit, prefix, source_mask)
+    return beam.search(cache, max_lengths, length_limit, prefix, source_mask, alpha)
 
 
 def _check_banned(banned: Sequence[Sequence[int]], ids: SpecialIds, vocab_size: int) -> None:

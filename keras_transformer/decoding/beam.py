@@ -57,6 +57,7 @@ class _Inputs(NamedTuple):
 
     max_lengths: tf.Tensor  # int32 [batch]
     longest_penalty: tf.Tensor  # float32 [batch]: the length penalty of the longest output
+    alpha: list[tf.Tensor]  # float32 [batch]: of the length penalty
     prefix: list[tf.Tensor]  # int32 [batch, length]
     source_mask: list[tf.Tensor]  # bool [batch, source]
 
@@ -109,7 +110,9 @@ class BeamSearch:
         follow: moves the cache with its hypotheses; by default all its tensors
             `[batch * beam, ...]` row by row.
         keep: takes the cache of some sentences; by default as `follow`.
-        details: also return log-probabilities of tokens and attention.
+        details: also return log-probabilities of tokens, and their alignment.
+        attention: also return the attention that alignments are made of, `details` or not.
+        max_steps: a bound that the graph holds to; see `search_loop`.
         normalized: whether the logits are log-probabilities already.
     """
 
@@ -123,6 +126,8 @@ class BeamSearch:
         follow: FollowFn = follow_rows,
         keep: KeepFn | None = None,
         details: bool = False,
+        attention: bool = False,
+        max_steps: int | None = None,
         normalized: bool = False,
     ):
         self._step_fn = step_fn
@@ -133,6 +138,8 @@ class BeamSearch:
         self._follow = follow
         self._keep = keep or functools.partial(keep_rows, beam=config.beam_size)
         self._details = details
+        self._attention = attention
+        self._max_steps = max_steps
         self._normalized = normalized
 
     def search(
@@ -142,6 +149,7 @@ class BeamSearch:
         length_limit: int | tf.Tensor,
         prefix: tf.Tensor | None = None,
         source_mask: tf.Tensor | None = None,
+        alpha: tf.Tensor | None = None,
     ) -> SearchResult:
         """Returns the `n_best` best outputs found for each sentence.
 
@@ -155,11 +163,14 @@ class BeamSearch:
             prefix: int32 `[batch, length_limit]`, tokens that the outputs begin with, -1
                 behind them.
             source_mask: bool `[batch, source]`, True for real tokens; needed for
-                a coverage penalty and for attention.
+                a coverage penalty, for alignment and for attention.
+            alpha: float32 `[batch]`, at least 0, of each sentence's length penalty; by
+                default the configuration's.
         """
         inputs = _Inputs(
             max_lengths,
-            length_penalty(max_lengths, self._config.length_penalty),
+            length_penalty(max_lengths, self._config.length_penalty if alpha is None else alpha),
+            [] if alpha is None else [alpha],
             [] if prefix is None else [prefix],
             [] if source_mask is None else [source_mask],
         )
@@ -172,6 +183,7 @@ class BeamSearch:
             self._first_state(cache, inputs, length_limit),
             inputs,
             shrink=not isinstance(length_limit, int),
+            max_steps=self._max_steps,
         )
         return self._result(complete)
 
@@ -181,7 +193,7 @@ class BeamSearch:
         logits, cache, attention = self._step_fn(ids, state.position, state.cache)
         new = self._candidates(logits, state, inputs)
         histories, coverage = self._extended(state, new, attention)
-        scores = new.log_probs / length_penalty(length, self._config.length_penalty)
+        scores = new.log_probs / self._length_penalty(length, inputs)
         for attention_so_far, source_mask in zip(coverage, inputs.source_mask, strict=False):
             beta = self._config.coverage_penalty
             scores += coverage_penalty(attention_so_far, source_mask, beta)
@@ -204,6 +216,11 @@ class BeamSearch:
         log_probs = self._end_decided(log_probs, complete.scores, inputs.longest_penalty)
         cache = self._follow(cache, parents)
         return _State(length, tokens, log_probs, coverage, histories, complete, cache)
+
+    def _length_penalty(self, length: tf.Tensor, inputs: _Inputs) -> tf.Tensor:
+        for alpha in inputs.alpha:  # --> [batch, 1]
+            return length_penalty(length, tf.expand_dims(alpha, 1))
+        return length_penalty(length, self._config.length_penalty)
 
     def _kept(self, state: _State, inputs: _Inputs, sentences: tf.Tensor) -> tuple[_State, _Inputs]:
         """Returns the state and the inputs of some sentences, int32 `[few]`."""
@@ -233,6 +250,8 @@ class BeamSearch:
         for source_mask in inputs.source_mask:
             source = tf.shape(source_mask)[1]
             if self._details:
+                histories["alignment"] = tf.zeros(shape, tf.int32)
+            if self._attention:
                 histories["attention"] = tf.zeros([*shape, source])
             if self._config.coverage_penalty:
                 coverage = [tf.zeros([batch, beam, source])]
@@ -291,7 +310,7 @@ class BeamSearch:
     ) -> tuple[Histories, list[tf.Tensor]]:
         """Returns the histories and the coverage of the candidates."""
         values: dict[str, tf.Tensor] = {"ids": new.tokens, "token_log_probs": new.token_log_probs}
-        if "attention" in state.histories or state.coverage:
+        if "alignment" in state.histories or "attention" in state.histories or state.coverage:
             if attention is None:
                 raise InputError(
                     "the step function returns no attention; expected some for a coverage penalty, "
@@ -300,6 +319,7 @@ class BeamSearch:
             source = tf.shape(attention)[-1]
             attention = tf.reshape(tf.cast(attention, tf.float32), [-1, self._beam, source])
             values["attention"] = _take(attention, new.parents)
+            values["alignment"] = tf.argmax(values["attention"], -1, output_type=tf.int32)
         coverage = [_take(so_far, new.parents) + values["attention"] for so_far in state.coverage]
         histories = {
             name: write(_take(history, new.parents), values[name], state.position)
@@ -343,6 +363,7 @@ class BeamSearch:
             complete.finished,
             log_probs,
             token_log_probs if self._details else None,
+            histories.get("alignment"),
             histories.get("attention"),
         )
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def length_penalty(length: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Returns `((5 + length) / 6) ** alpha` as float32, in the shape of `length`.
+def length_penalty(length: tf.Tensor, alpha: float | tf.Tensor) -> tf.Tensor:
+    """Returns `((5 + length) / 6) ** alpha` as float32, in the shape that both broadcast to.
 
     The length counts the end token.
     """

@@ -48,6 +48,8 @@ class SearchResult(NamedTuple):
     finished: tf.Tensor  # bool [batch, n_best]: ends with the end token
     log_probs: tf.Tensor  # float32 [batch, n_best]: log P of the whole, before any penalty
     token_log_probs: tf.Tensor | None = None  # float32 [batch, n_best, length], on request
+    # int32 [batch, n_best, length], on request: the source place that most attention went to
+    alignment: tf.Tensor | None = None
     attention: tf.Tensor | None = None  # float32 [batch, n_best, length, source], on request
 
 

@@ -62,9 +62,9 @@ class Sampling:
     and of the sentence's own number alone: it gets the same outputs in any batch.
 
     Args:
-        step_fn, config, ids, constraints, keep, details, normalized: as `BeamSearch`'s, where
-            the beam is of `n_best` outputs that go on by themselves. Without `config.sample`, or
-            at temperature 0, each token is the likeliest.
+        step_fn, config, ids, constraints, keep, details, attention, max_steps, normalized: as
+            `BeamSearch`'s, where the beam is of `n_best` outputs that go on by themselves. Without
+            `config.sample`, or at temperature 0, each token is the likeliest.
     """
 
     def __init__(
@@ -76,6 +76,8 @@ class Sampling:
         constraints: Constraints | None = None,
         keep: KeepFn | None = None,
         details: bool = False,
+        attention: bool = False,
+        max_steps: int | None = None,
         normalized: bool = False,
     ):
         self._step_fn = step_fn
@@ -85,6 +87,8 @@ class Sampling:
         self._ids = ids
         self._constraints = constraints
         self._details = details
+        self._attention = attention
+        self._max_steps = max_steps
         self._normalized = normalized
 
     def search(
@@ -95,11 +99,13 @@ class Sampling:
         prefix: tf.Tensor | None = None,
         source_mask: tf.Tensor | None = None,
         numbers: tf.Tensor | None = None,
+        alpha: tf.Tensor | None = None,
     ) -> SearchResult:
         """Returns `n_best` outputs of each sentence, best first.
 
         Args:
-            cache, max_lengths, length_limit, prefix, source_mask: as `BeamSearch.search`'s.
+            cache, max_lengths, length_limit, prefix, source_mask, alpha: as
+                `BeamSearch.search`'s.
             numbers: float32 `[batch]` from 0 to 1, as made of each sentence's text, that let
                 different sentences draw different numbers; by default all draw the same.
         """
@@ -118,8 +124,10 @@ class Sampling:
             self._first_state(cache, inputs, length_limit, source_mask),
             inputs,
             shrink=not isinstance(length_limit, int),
+            max_steps=self._max_steps,
         )
-        return self._result(found, batch, source_mask)
+        alpha = self._config.length_penalty if alpha is None else tf.repeat(alpha, count)
+        return self._result(found, batch, source_mask, alpha)
 
     def _by_sentence(self, rows: tf.Tensor) -> tf.Tensor:
         """From `[batch * n_best, ...]` to `[batch, n_best, ...]`."""
@@ -174,7 +182,9 @@ class Sampling:
         histories = {"ids": tf.fill(shape, self._ids.pad)}
         if self._details or self._config.repetition_penalty != 1:
             histories["token_log_probs"] = tf.zeros(shape)
-        if source_mask is not None and (self._details or self._config.coverage_penalty):
+        if source_mask is not None and self._details:
+            histories["alignment"] = tf.zeros(shape, tf.int32)
+        if source_mask is not None and (self._attention or self._config.coverage_penalty):
             histories["attention"] = tf.zeros([*shape, tf.shape(source_mask)[1]])
         return _State(
             position=tf.constant(0),
@@ -202,8 +212,9 @@ class Sampling:
         log_probs = tf.where(here, state.log_probs + chosen.log_probs, NOTHING)
 
         values = {"ids": chosen.tokens, "token_log_probs": chosen.own}
-        if "attention" in state.histories:
+        if attention is not None:
             values["attention"] = tf.cast(attention, tf.float32)
+            values["alignment"] = tf.argmax(attention, axis=-1, output_type=tf.int32)
         at = tf.range(tf.shape(state.histories["ids"])[1]) == state.position
         at &= tf.expand_dims(here, 1)
         histories = {
@@ -249,17 +260,21 @@ class Sampling:
         return Continuations(tokens, log_probs, distribution.of(tokens))
 
     def _result(
-        self, state: _Found, batch: tf.Tensor, source_mask: tf.Tensor | None
+        self,
+        state: _Found,
+        batch: tf.Tensor,
+        source_mask: tf.Tensor | None,
+        alpha: float | tf.Tensor,
     ) -> SearchResult:
         state = tf.nest.map_structure(
             lambda each: tf.reshape(each, tf.concat([[-1], tf.shape(each)[2:]], 0)), state
         )
         config, found = self._config, exists(state.log_probs)
         histories = {
-            name: _where(found, history, self._ids.pad if name == "ids" else 0.0)
+            name: _where(found, history, self._ids.pad if name == "ids" else 0)
             for name, history in state.histories.items()
         }
-        scores = state.log_probs / length_penalty(state.lengths, config.length_penalty)
+        scores = state.log_probs / length_penalty(state.lengths, alpha)
         if config.coverage_penalty:  # of a greedy search, one output a sentence
             coverage = tf.reduce_sum(histories["attention"], axis=1, keepdims=True)
             scores += coverage_penalty(coverage, source_mask, config.coverage_penalty)[:, 0]
@@ -274,7 +289,10 @@ class Sampling:
             "log_probs": tf.where(found, log_probs, NOTHING),
         }
         if self._details:
-            result.update(histories)
+            result["token_log_probs"] = histories["token_log_probs"]
+        for name in ("alignment", *(["attention"] if self._attention else [])):
+            if name in histories:
+                result[name] = histories[name]
         # --> [batch, n_best, ...]
         for name, field in result.items():
             shape = tf.concat([[batch, config.n_best], tf.shape(field)[1:]], 0)

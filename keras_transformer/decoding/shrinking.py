@@ -18,6 +18,7 @@ def search_loop(
     state: State,
     inputs: Any,
     shrink: bool = True,
+    max_steps: int | None = None,
 ) -> Any:
     """Steps on until no sentence is open, and returns the results of all.
 
@@ -32,6 +33,8 @@ def search_loop(
         state: the first; nested tensors `[batch, ...]` or scalars.
         inputs: nested tensors `[batch, ...]`, which the steps do not change.
         shrink: False where shapes must stay the same (XLA).
+        max_steps: a bound that the graph holds to whatever the state says. No sentence may
+            need so many steps.
     """
 
     def steps(state: State, inputs: Any, fewest: Any) -> State:
@@ -40,6 +43,7 @@ def search_loop(
             lambda state: tf.reduce_sum(tf.cast(is_open(state), tf.int32)) > fewest,
             lambda state: (step(state, inputs),),
             (state,),
+            maximum_iterations=max_steps,
         )
         return state
 
@@ -66,6 +70,8 @@ def search_loop(
         shrunk,
         first,
         shape_invariants=tf.nest.map_structure(_of_any_batch, first),
+        # Each but the first begins with open sentences alone, and takes a step or more.
+        maximum_iterations=None if max_steps is None else max_steps + 1,
     )
     return found
 

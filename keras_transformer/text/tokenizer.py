@@ -111,6 +111,27 @@ class Tokenizer(tf.Module):
         return cls(vocabulary.source_model, target_model)
 
 
+def cut(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cuts texts, string `[B]`, that have more than `max_bytes` bytes, between characters.
+
+    No string fails. In one that is no UTF-8 a character is taken to have at most 4 bytes.
+
+    Returns:
+        The texts, string `[B]`, and bool `[B]`, True for those that were cut.
+    """
+    too_long = tf.strings.length(text) > max_bytes
+    # A byte 10xxxxxx continues a character: the cut is before the last byte that begins one,
+    # of the first byte that has no room and the three before it.
+    begin = tf.where(too_long, max(max_bytes - 3, 0), 0)
+    window = tf.strings.substr(text, begin, tf.fill(tf.shape(begin), 4))
+    window = tf.io.decode_raw(window, tf.uint8, fixed_length=4)
+    begins = tf.bitwise.bitwise_and(window, 0xC0) != 0x80  # --> [B, 4]
+    last = tf.reduce_max(tf.where(begins, tf.range(4), -1), axis=1)
+    length = tf.where(last < 0, max_bytes, max_bytes - 3 + last)
+    cut_text = tf.strings.substr(text, tf.zeros_like(length), length)
+    return tf.where(too_long, cut_text, text), too_long
+
+
 def _graph_tokenizer(model: bytes) -> tensorflow_text.SentencepieceTokenizer:
     # Not FastSentencepieceTokenizer: it segments wrongly with BPE and has no byte fallback.
     return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, add_eos=True)

@@ -67,7 +67,9 @@ def test_greedy_where_ids_have_two_meanings(data, seed, ids, batch):
 def test_greedy_comes_to_nothing_where_no_token_is_possible():
     tables = random_tables(3, 2)
     tables.logits[0, 1:] = np.nan  # a broken model, behind any first token
-    result = search(tables, [LENGTH, LENGTH], DecodingConfig(beam_size=1), details=True)
+    result = search(
+        tables, [LENGTH, LENGTH], DecodingConfig(beam_size=1), attention=True, details=True
+    )
     assert hypotheses(result, 0) == []
     assert not result.token_log_probs[0].numpy().any() and not result.attention[0].numpy().any()
     [whole] = hypotheses(result, 1)

@@ -1,5 +1,7 @@
 """The way in: what it takes and refuses, what it returns, and where it runs."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -77,7 +79,7 @@ def assert_same(one, other, **tolerance):
 def test_a_batch_gives_each_sentence_what_it_gets_alone(data, seed, beam, batch, is_static):
     told, tables = data.draw(rules(beam)), tied_tables(seed, 5)
     limit = LENGTH if is_static else tf.constant(LENGTH)  # the batch shrinks, or keeps its shape
-    arguments = {"normalized": True, "details": True, "length_limit": limit}
+    arguments = {"normalized": True, "details": True, "attention": True, "length_limit": limit}
     together = search(tables, batch.max_lengths, told, prefix=batch.prefix, **arguments)
     for n in range(5):
         one = slice(n, n + 1)
@@ -118,16 +120,17 @@ def test_sentences_without_tokens_take_no_step(config):
 
     count = config.n_best
     prefix = np.full([2, 3], A, np.int32)
-    result = search(random_tables(1, 2), [0, -3], config, step=step, prefix=prefix, details=True)
+    asked = {"details": True, "attention": True}
+    result = search(random_tables(1, 2), [0, -3], config, step=step, prefix=prefix, **asked)
     assert result.ids.shape == [2, count, 1]
     assert result.attention.shape == [2, count, 1, SOURCE]
     for sentence in range(2):
         assert hypotheses(result, sentence)[0] == ((), 0.0, 0.0)
     for limit in (None, 3):
         shape = [0, count, limit or 1, SOURCE]
-        ranks = {"ids": 3, "token_log_probs": 3, "attention": 4}
+        ranks = {"ids": 3, "token_log_probs": 3, "alignment": 3, "attention": 4}
         result = search(
-            random_tables(1, 0), np.zeros([0], np.int32), config, step=step, details=True,
+            random_tables(1, 0), np.zeros([0], np.int32), config, step=step, **asked,
             length_limit=limit, prefix=np.zeros([0, 0], np.int32),
         )  # fmt: skip
         for name, field in result._asdict().items():
@@ -171,8 +174,11 @@ def test_a_large_vocabulary_gives_what_a_small_one_does(rules):
         )
 
     for told in (rules, Rules(DecodingConfig(beam_size=20, n_best=20))):
-        small = search(tables, [5, 2, 4, 5], told, details=True)
-        large = search(tables, [5, 2, 4, 5], told, details=True, step=large_step, vocab_size=2053)
+        small = search(tables, [5, 2, 4, 5], told, details=True, attention=True)
+        large = search(
+            tables, [5, 2, 4, 5], told,
+            step=large_step, vocab_size=2053, details=True, attention=True,
+        )  # fmt: skip
         assert_same(small, large, atol=1e-5)
 
 
@@ -183,10 +189,13 @@ def test_a_large_vocabulary_gives_what_a_small_one_does(rules):
 def test_details_are_those_of_the_hypothesis_own_path(rules):
     tables, prefix = random_tables(12, 8), np.int32([[A], [-1]] * 4)
     max_lengths = [1, 5, 5, 4, 0, 5, 3, 2]
-    result = search(tables, max_lengths, rules, prefix=prefix, details=True)
+    result = search(tables, max_lengths, rules, prefix=prefix, details=True, attention=True)
+    without = search(tables, max_lengths, rules, prefix=prefix, details=True)
+    assert without.attention is None
+    assert_same(without, result._replace(attention=None), atol=0)
     plain = search(tables, max_lengths, rules, prefix=prefix)
-    assert (plain.token_log_probs, plain.attention) == (None, None)
-    assert_same(plain, result._replace(token_log_probs=None, attention=None), atol=0)
+    assert (plain.token_log_probs, plain.alignment, plain.attention) == (None, None, None)
+    assert_same(plain, without._replace(token_log_probs=None, alignment=None), atol=0)
     for sentence in range(8):
         log_probs = log_softmax(tables.logits[sentence])
         for n, (tokens, _, log_prob) in enumerate(hypotheses(result, sentence)):
@@ -198,6 +207,40 @@ def test_details_are_those_of_the_hypothesis_own_path(rules):
             expected = tables.attention[sentence, nodes]
             np.testing.assert_array_equal(attention[: len(tokens)], expected)
             assert not own[len(tokens) :].any() and not attention[len(tokens) :].any()
+            alignment = result.alignment.numpy()[sentence, n]
+            np.testing.assert_array_equal(alignment[: len(tokens)], expected.argmax(-1))
+
+
+@each_plain
+def test_every_sentence_may_have_a_length_penalty_of_its_own(config):
+    tables, alphas = random_tables(21, 24), np.float32([0, 0.6, 2] * 8)
+    found = search(tables, [LENGTH] * 24, config, alpha=alphas)
+    differ = 0
+    for alpha in (0.0, 0.6, 2.0):
+        told = dataclasses.replace(config, length_penalty=alpha)
+        expected = search(tables, [LENGTH] * 24, told)
+        rows = np.flatnonzero(alphas == np.float32(alpha))
+        one, other = (type(r)(*(f if f is None else tf.gather(f, rows) for f in r))
+                      for r in (found, expected))  # fmt: skip
+        assert_same(one, other, atol=1e-6)
+        differ += not np.allclose(found.scores, expected.scores)
+    assert differ == 3
+
+
+@each_plain
+def test_steps_are_bounded_by_the_graph(config):
+    tables = random_tables(5, 3)
+    steps = []
+
+    def step(ids, position, cache):
+        steps.append(position)
+        return step_of(tables)(ids, position, cache)
+
+    told = dataclasses.replace(config, min_length=LENGTH)
+    search(tables, [LENGTH] * 3, told, step=step, max_steps=2, length_limit=LENGTH)
+    assert len(steps) == 2
+    enough = search(tables, [LENGTH, 1, 2], told, max_steps=LENGTH)
+    assert_same(enough, search(tables, [LENGTH, 1, 2], told), atol=0)
 
 
 def test_attention_is_not_returned_without_a_source_mask():
@@ -206,9 +249,9 @@ def test_attention_is_not_returned_without_a_source_mask():
         rows = 2 * decoding.rows_per_sentence(config)
         cache = {"node": tf.zeros([rows], tf.int32), "sentence": [tf.zeros([rows], tf.int32)]}
         ids = SpecialIds(START, END, PAD)
-        step = step_of(tables)
-        result = decoding.search(step, cache, max_lengths, config, ids, VOCAB, details=True)
-        assert result.attention is None
+        step, asked = step_of(tables), {"details": True, "attention": True}
+        result = decoding.search(step, cache, max_lengths, config, ids, VOCAB, **asked)
+        assert result.attention is None and result.alignment is None
         assert result.token_log_probs.shape == result.ids.shape
 
 
@@ -373,8 +416,8 @@ class Searcher(tf.Module):
         autograph=False,
     )
     def __call__(self, max_lengths, prefix):
-        result = search(self.tables, max_lengths, self.rules, prefix=prefix, details=True)
-        return result._asdict()
+        asked = {"prefix": prefix, "details": True, "attention": True}
+        return search(self.tables, max_lengths, self.rules, **asked)._asdict()
 
 
 @each_rich
@@ -386,8 +429,8 @@ def test_saved_model_without_xla_ops(rules, tmp_path):
         prefix = tf.constant([[A, B], [-1, -1], [B, -1]])
         found = decoding.SearchResult(**loaded(tf.constant(max_lengths), prefix))
         tables = Tables(*(field.numpy() for field in searcher.tables))
-        expected = search(tables, max_lengths, rules, prefix=prefix, details=True)
-        assert_same(found, expected, atol=1e-5)
+        asked = {"prefix": prefix, "details": True, "attention": True}
+        assert_same(found, search(tables, max_lengths, rules, **asked), atol=1e-5)
     graph = loaded.signatures["serving_default"].graph.as_graph_def()
     nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
     assert any("While" in node.op for node in nodes)

@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.tokenizer import Tokenizer, cut
 from keras_transformer.text.vocabulary import learn_vocabulary
 
 LINES = [
@@ -228,3 +228,22 @@ def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, 
         )
         compared += len(batch)
     assert compared > 90_000
+
+
+@hypothesis.given(st.lists(st.text(max_size=12), max_size=4), st.integers(4, 12))
+@hypothesis.settings(max_examples=200, deadline=None)
+def test_texts_are_cut_between_characters(texts, limit):
+    data = [text.encode("utf-8", "replace") for text in texts]
+    cut_texts, is_cut = cut(tf.constant(data, tf.string), limit)
+    for whole, short, said in zip(data, cut_texts.numpy(), is_cut.numpy(), strict=True):
+        expected = whole[:limit].decode("utf-8", "ignore").encode()
+        assert (short, said) == (expected, len(whole) > limit)
+
+
+@hypothesis.given(st.lists(st.binary(max_size=12), max_size=4), st.integers(4, 12))
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_what_is_no_utf_8_is_cut_too(data, limit):
+    cut_texts, _ = cut(tf.constant(data, tf.string), limit)
+    for whole, short in zip(data, cut_texts.numpy(), strict=True):
+        assert whole.startswith(short)
+        assert min(len(whole), limit - 3) <= len(short) <= limit

@@ -1,0 +1,159 @@
+"""What an export finds, in a process of its own, against what the run finds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.decoding import NOTHING
+from keras_transformer.errors import InputError
+from keras_transformer.export import fresh_process
+from keras_transformer.inference import batches
+from keras_transformer.translator import Translator
+
+_TIE = 1e-4  # scores as close as this may change places from one machine to another
+
+
+class Comparison(NamedTuple):
+    """An export that translates as the run does."""
+
+    ties: list[str]  # sentences with other tokens of the same score, told apart by rounding
+    translations: list[str]  # the best of each sentence
+
+
+class Found(NamedTuple):
+    """What a search found for a batch."""
+
+    ids: np.ndarray  # int32 [B, K, length]
+    lengths: np.ndarray  # int32 [B, K]
+    scores: np.ndarray  # float32 [B, K]
+
+    def tokens(self, row: int) -> list[list[int]]:
+        """Returns the tokens of each hypothesis of a sentence."""
+        pairs = zip(self.ids[row], self.lengths[row], strict=True)
+        return [hypothesis[:length].tolist() for hypothesis, length in pairs]
+
+
+def compare(translator: Translator, path: Path, sentences: Sequence[str]) -> Comparison:
+    """Translates all sentences by both, in the same batches.
+
+    Args:
+        translator: the run's.
+        path: the SavedModel, which is moved elsewhere and made read-only meanwhile.
+        sentences: what is translated.
+
+    Raises:
+        InputError: for the first sentence whose scores differ by more than rounding, or
+            which the run finds no translation of.
+        RuntimeError: where the SavedModel needs more than TensorFlow and tensorflow-text.
+    """
+    todo = batches(sentences)
+    texts = [[sentences[i] for i in batch] for batch in todo]
+    with _started(path, texts) as process:
+        results = [translator.search(tf.constant(batch)) for batch in texts]
+        served, theirs = process.wait()
+    ours = [Found(*(r.numpy() for r in (one.ids, one.lengths, one.scores))) for one in results]
+    found = [translator.texts(one)[:, 0].numpy() for one in results]
+    translations, ties = [""] * len(sentences), {}
+    for batch, own, other, best in zip(todo, ours, theirs, found, strict=True):
+        for row, index in enumerate(batch):
+            translations[index] = best[row].decode("utf-8", "replace")
+            tie = _difference(own, other, row, f"sentence {index + 1}", sentences[index])
+            if tie:
+                ties[index] = tie
+    if not ties and [row[0] for row in served] != [translations[i] for i in todo[0]]:
+        raise InputError(
+            "serving_default gives other translations than the search within it; expected the "
+            "same, so nothing was exported"
+        )
+    return Comparison([ties[index] for index in sorted(ties)], translations)
+
+
+def _difference(own: Found, other: Found, row: int, name: str, sentence: str) -> str | None:
+    """Returns what is said of a tie, or None where all is the same."""
+    scores, other_scores = own.scores[row], other.scores[row]
+    if sentence.strip() and scores[0] <= NOTHING / 2:
+        raise InputError(
+            f"the run finds no translation of {name} ({sentence[:60]!r}); expected a model whose "
+            "weights are finite numbers, so nothing was exported"
+        )
+    # Written so that a score that is no number fails.
+    same = np.abs(scores - other_scores) < _TIE
+    if not np.all(same):
+        place = int(np.argmin(same))
+        raise InputError(
+            f"the export translates {name} ({sentence[:60]!r}) with the score "
+            f"{other_scores[place]:.5f}, the run with {scores[place]:.5f}; expected the same "
+            "translations, so nothing was exported"
+        )
+    if own.tokens(row) != other.tokens(row):
+        return f"{name}: {sentence[:60]!r}, score {scores[0]:.5f}"
+    return None
+
+
+class _Process:
+    """Another process that searches for translations of the same batches."""
+
+    def __init__(self, model: Path, texts: Sequence[Sequence[str]], folder: Path):
+        self._found, given = folder / "found.npz", folder / "batches.json"
+        self._log = folder / "log"
+        self._count = len(texts)
+        given.write_text(json.dumps(texts), encoding="utf-8")
+        script = [sys.executable, "-I", fresh_process.__file__]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*script, str(model), str(given), str(self._found)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def wait(self) -> tuple[list[list[str]], list[Found]]:
+        """Returns the texts that `serving_default` gives for the first batch, and all found."""
+        if self._process.wait():
+            lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+            raise RuntimeError(
+                "the export does not work where only TensorFlow and tensorflow-text are loaded: "
+                + (lines[-1] if lines else f"exit code {self._process.returncode}")
+            )
+        with np.load(self._found) as arrays:
+            found = [
+                Found(*(arrays[f"{name}_{number}"] for name in Found._fields))
+                for number in range(self._count)
+            ]
+            return json.loads(str(arrays["translations"])), found
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def _started(path: Path, texts: Sequence[Sequence[str]]) -> Iterator[_Process]:
+    """Starts the process on the SavedModel, which is elsewhere and read-only within the block."""
+    moved = path.with_name(f"{path.name}-moved")
+    path.rename(moved)
+    paths = [moved, *moved.rglob("*")]
+    modes = {each: each.stat().st_mode for each in paths}
+    try:
+        for each, mode in modes.items():
+            os.chmod(each, mode & ~0o222)
+        with tempfile.TemporaryDirectory() as folder:
+            process = _Process(moved, texts, Path(folder))
+            try:
+                yield process
+            finally:
+                process.stop()
+    finally:
+        for each, mode in modes.items():
+            os.chmod(each, mode)
+        moved.rename(path)

@@ -1,0 +1,48 @@
+"""What a SavedModel finds where nothing but TensorFlow and tensorflow-text is loaded.
+
+Run as a script, `python -I fresh_process.py MODEL BATCHES FOUND`, so that this package is
+neither needed nor, by its being there, able to hide what an export lacks.
+
+    BATCHES  JSON, lists of sentences
+    FOUND    written: an .npz of the arrays `ids`, `lengths` and `scores` of each batch,
+             as in `ids_0`, and `translations`, JSON, those of `serving_default` of the first
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import sys
+
+
+def main(model: str, batches: str, found: str) -> None:
+    """Searches for translations of all batches."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # each core has a batch of its own
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores))
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  its ops
+
+    loaded = tf.saved_model.load(model)
+    with open(batches, encoding="utf-8") as file:
+        texts = [tf.constant(batch) for batch in json.load(file)]
+    with concurrent.futures.ThreadPoolExecutor(cores) as pool:
+        results = list(pool.map(loaded.search, texts))
+    arrays = {
+        f"{name}_{number}": getattr(result, name).numpy()
+        for number, result in enumerate(results)
+        for name in ("ids", "lengths", "scores")
+    }
+    served = loaded.signatures["serving_default"](text=texts[0])["translations"].numpy()
+    translations = json.dumps([[text.decode() for text in row] for row in served])
+    np.savez(found, translations=translations, **arrays)
+    others = [name for name in sys.modules if name.startswith("keras_transformer")]
+    if others:
+        raise RuntimeError(f"{others[0]} was loaded; expected TensorFlow and tensorflow-text alone")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,259 @@
+"""What an exported model is asked through: the signatures of its SavedModel.
+
+A server merges requests into one batch and splits the results again. So every input and
+output has the batch first, all other dimensions of outputs are the same for every
+request, and nothing fails: a value that cannot be meant is replaced by the nearest that can,
+and `status` says so, for that row alone.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.decoding import NOTHING, SearchResult
+from keras_transformer.scoring import Scorer
+from keras_transformer.text.tokenizer import cut
+from keras_transformer.translator import Translator, sentence_numbers
+
+# Above, the longest outputs always win; and (5 + length) / 6 to this power is a float32.
+MAX_LENGTH_PENALTY = 10.0
+
+
+class Status(enum.IntFlag):
+    """What was done to one row of a request; 0 is nothing."""
+
+    SOURCE_CUT = 1  # more tokens or bytes than the model takes
+    MAX_LENGTH_CHANGED = 2  # negative, or more than the export's longest output
+    LENGTH_PENALTY_CHANGED = 4  # no number, negative, or more than MAX_LENGTH_PENALTY
+    PREFIX_CUT = 8  # longer than its translation may be
+    IDS_REPLACED = 16  # outside the vocabulary: taken for the unknown token
+    NOT_TRANSLATED = 32  # the model finds nothing: its logits are no numbers, or all is banned
+
+
+def _texts(name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None], tf.string, name=name)
+
+
+def _integers(name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None], tf.int32, name=name)
+
+
+_IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
+_LENGTH_PENALTY = tf.TensorSpec([None], tf.float32, name="length_penalty")
+
+
+class Signatures(tf.Module):
+    """The functions that a server offers of one translator.
+
+    B is the batch; of an export constant are K, the translations of a sentence (`n_best`),
+    S, the most tokens of a source (`max_source_tokens`), and L, those of a translation
+    (`max_output_tokens`). Texts are UTF-8.
+
+    Args:
+        translator: what translates.
+    """
+
+    def __init__(self, translator: Translator):
+        super().__init__(name="signatures")
+        self._translator = translator
+        self._scorer = Scorer(translator, translator.max_output_tokens)
+        self._source_places = translator.max_source_tokens
+        self._target_places = translator.max_output_tokens
+
+    def by_name(self) -> dict[str, Any]:
+        """Returns the functions as `tf.saved_model.save` takes them."""
+        return {
+            "serving_default": self._translator.translate,
+            "translate": self.translate,
+            "translate_ids": self.translate_ids,
+            "score": self._scorer.score,
+            "embed": self.embed,
+            "tokenize": self.tokenize,
+            "detokenize": self.detokenize,
+        }
+
+    @tf.function(
+        input_signature=[
+            _texts("text"), _integers("max_length"), _LENGTH_PENALTY, _texts("prefix")
+        ],
+        autograph=False, jit_compile=False,
+    )  # fmt: skip
+    def translate(
+        self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor, prefix: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Translates each text as it asks for, and returns all that is known of the result.
+
+        Args:
+            text: string `[B]`.
+            max_length: int32 `[B]`, the most tokens, the end token included; 0: as exported. It
+                can only lower what the text's own length allows.
+            length_penalty: float32 `[B]`, α, from 0 to `MAX_LENGTH_PENALTY`.
+            prefix: string `[B]`, what the translations begin with; may be empty.
+
+        Returns:
+            `translations` string and `scores` float32 `[B, K]`, best first, and `lengths` int32
+            `[B, K]`, the end token included. `[B, K, L]`: `tokens` string (the pieces, ""
+            beyond the length), `token_scores` float32 (their log-probabilities, 0 beyond) and
+            `alignments` int32, the place among `source_tokens`, string `[B, S]`, that got
+            most of the last layer's attention, -1 beyond. `truncated` bool `[B]`, whether the
+            source was cut, and `status` int32 `[B]`, bits of `Status`.
+        """
+        translator = self._translator
+        source_ids, source_lengths, is_cut = translator.cut_source_ids(text)
+        max_lengths, length_changed = self._max_lengths(source_lengths, max_length)
+        alpha, alpha_changed = self._alpha(length_penalty)
+        prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
+        result = translator.search_ids(
+            source_ids,
+            max_lengths,
+            prefix_ids,
+            alpha=alpha,
+            numbers=sentence_numbers(text),
+            details=True,
+        )
+        places = self._target_places
+        inside = tf.sequence_mask(result.lengths, places)  # --> [B, K, L]
+        pieces = translator.tokenizer.target_pieces(_widened(result.ids, places))
+        alignments = _widened(result.alignment, places)
+        source = translator.tokenizer.source_pieces(_widened(source_ids, self._source_places))
+        in_source = tf.sequence_mask(source_lengths, self._source_places)
+        return {
+            "translations": translator.texts(result),
+            "scores": result.scores,
+            "tokens": tf.where(inside, pieces, ""),
+            "token_scores": tf.where(inside, _widened(result.token_log_probs, places), 0.0),
+            "lengths": result.lengths,
+            "alignments": tf.where(inside, alignments, -1),
+            "source_tokens": tf.where(in_source, source, ""),
+            "truncated": is_cut,
+            "status": _status(
+                {
+                    Status.SOURCE_CUT: is_cut,
+                    Status.MAX_LENGTH_CHANGED: length_changed,
+                    Status.LENGTH_PENALTY_CHANGED: alpha_changed,
+                    Status.PREFIX_CUT: prefix_cut,
+                    Status.NOT_TRANSLATED: _is_nothing(result),
+                }
+            ),
+        }
+
+    def _max_lengths(
+        self, source_lengths: tf.Tensor, asked: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        changed = (asked < 0) | (asked > self._target_places)
+        own = self._translator.max_lengths(source_lengths)
+        return tf.where(asked > 0, tf.minimum(own, asked), own), changed
+
+    def _alpha(self, asked: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        own = self._translator.config.length_penalty
+        known = tf.where(tf.math.is_nan(asked), own, asked)
+        alpha = tf.clip_by_value(known, 0.0, MAX_LENGTH_PENALTY)
+        return alpha, alpha != asked  # of no number too: it equals nothing
+
+    def _prefix_ids(self, prefix: tf.Tensor, max_lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns int32 `[B, any]`, -1 behind each prefix, and whether it was cut, bool `[B]`."""
+        prefix, is_cut = cut(prefix, self._translator.config.max_source_bytes)
+        tokens = self._translator.tokenizer.tokenize_target(prefix)[:, :-1]
+        is_cut |= tf.cast(tokens.row_lengths(), tf.int32) > max_lengths
+        return tokens[:, : self._target_places].to_tensor(-1), is_cut
+
+    @tf.function(input_signature=[_IDS, _integers("lengths")], autograph=False, jit_compile=False)
+    def translate_ids(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Translates ids, for clients with the same tokenizer of their own.
+
+        Args:
+            ids: int32 `[B, any]`, of the source, as `tokenize` returns them. An end token is
+                added where the last is none.
+            lengths: int32 `[B]`; only the first so many ids of a row count.
+
+        Returns:
+            `ids` int32 `[B, K, L]`, the pad id beyond `lengths` int32 `[B, K]`, which count the
+            end token; `scores` float32 `[B, K]`; `status` int32 `[B]`, bits of `Status`.
+        """
+        source_ids, source_lengths, is_cut, replaced = self._checked(ids, lengths)
+        max_lengths = self._translator.max_lengths(source_lengths)
+        # What is drawn, where outputs are drawn, depends on the ids alone.
+        hashed = sentence_numbers(tf.strings.reduce_join(tf.strings.as_string(source_ids), 1))
+        result = self._translator.search_ids(source_ids, max_lengths, numbers=hashed)
+        return {
+            "ids": _widened(result.ids, self._target_places, self._translator.tokenizer.pad_id),
+            "lengths": result.lengths,
+            "scores": result.scores,
+            "status": _status(
+                {
+                    Status.SOURCE_CUT: is_cut,
+                    Status.IDS_REPLACED: replaced,
+                    Status.NOT_TRANSLATED: _is_nothing(result),
+                }
+            ),
+        }
+
+    def _checked(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Returns source ids, their lengths, and whether rows were cut and ids replaced."""
+        tokenizer, limit = self._translator.tokenizer, self._source_places
+        lengths = tf.clip_by_value(lengths, 0, tf.shape(ids)[1])
+        is_long = lengths > limit
+        # Room for an end token, and no more columns than are used, however many were sent.
+        ids = tf.pad(ids[:, :limit], [[0, 0], [0, 1]])[:, :limit]
+        lengths = tf.minimum(lengths, limit)
+        last = tf.gather(ids, tf.maximum(lengths - 1, 0), axis=1, batch_dims=1)
+        ends = (lengths > 0) & (last == tokenizer.end_id)
+        is_cut = is_long | (~ends & (lengths == limit))
+        lengths = tf.minimum(lengths + tf.cast(~ends, tf.int32), limit)
+        places = tf.range(tf.shape(ids)[1])
+        counted = places < tf.expand_dims(lengths, 1)
+        known = (ids >= 0) & (ids < tokenizer.source_vocab_size)
+        is_last = places == tf.expand_dims(lengths - 1, 1)
+        replaced = tf.reduce_any(counted & ~is_last & ~known, axis=1)
+        ids = tf.where(known, ids, tokenizer.unknown_id)
+        ids = tf.where(is_last, tokenizer.end_id, tf.where(counted, ids, tokenizer.pad_id))
+        return ids, lengths, is_cut, replaced
+
+    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `embeddings` float32 `[B, d_model]`, the means of the encoder's outputs.
+
+        Over real tokens, the end token among them; of an ensemble those of its first model.
+        """
+        source_ids, _ = self._translator.source_ids(text)
+        memory = self._translator.transformer.encode(source_ids, training=False)
+        mask = tf.expand_dims(tf.cast(memory.mask, tf.float32), -1)
+        total = tf.reduce_sum(tf.cast(memory.states, tf.float32) * mask, axis=1)
+        return {"embeddings": total / tf.reduce_sum(mask, axis=1)}
+
+    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what the model reads of each source.
+
+        `ids` int32 and `tokens` string `[B, S]`, beyond `lengths` int32 `[B]` the pad id and "".
+        """
+        tokenizer, places = self._translator.tokenizer, self._source_places
+        source_ids, lengths = self._translator.source_ids(text)
+        ids = _widened(source_ids, places, tokenizer.pad_id)
+        tokens = tf.where(tf.sequence_mask(lengths, places), tokenizer.source_pieces(ids), "")
+        return {"ids": ids, "tokens": tokens, "lengths": lengths}
+
+    @tf.function(input_signature=[_IDS, _integers("lengths")], autograph=False, jit_compile=False)
+    def detokenize(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `text` string `[B]` of target ids int32 `[B, any]`, of each row the first."""
+        return {"text": self._translator.tokenizer.detokenize(ids, lengths)}
+
+
+def _widened(tensor: tf.Tensor, places: int, value: int = 0) -> tf.Tensor:
+    """Pads the last dimension to `places`, more than which it never has."""
+    missing = tf.maximum(places - tf.shape(tensor)[-1], 0)
+    paddings = [*[[0, 0]] * (len(tensor.shape) - 1), [0, missing]]
+    padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :places]
+    return tf.ensure_shape(padded, [*tensor.shape[:-1], places])
+
+
+def _is_nothing(result: SearchResult) -> tf.Tensor:
+    return result.scores[:, 0] <= NOTHING / 2
+
+
+def _status(flags: dict[Status, tf.Tensor]) -> tf.Tensor:
+    """Returns int32 `[B]` of conditions bool `[B]`."""
+    return tf.add_n([tf.where(condition, int(flag), 0) for flag, condition in flags.items()])
