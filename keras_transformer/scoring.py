@@ -59,7 +59,8 @@ class Scorer(tf.Module):
         Returns:
             `log_probs`, float32 `[B]`, and `lengths`, int32 `[B]`: tokens of the target,
             the end token included. A target of more than `max_target_tokens`, or of more bytes
-            than 16 for each of these, is not scored, and has the log-probability -1e9.
+            than 16 for each of these (only they are counted), is not scored, and has the
+            log-probability -1e9.
         """
         target, is_cut = cut(target, 16 * self._max_target_tokens)
         tokens = self.translator.tokenizer.tokenize_target(target)

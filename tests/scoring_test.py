@@ -164,9 +164,10 @@ def test_no_text_fails(scorer: Scorer, pairs: list[tuple[str, str]]) -> None:
 def test_a_target_beyond_all_memory(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "MAX_TARGET_TOKENS", 50)
     limited = Scorer(scorer.translator)
-    outputs = limited.score(tf.constant(["a"] * 2), tf.constant(["ball " * 1000, "a"]))
-    (too_long, other), lengths = outputs["log_probs"].numpy(), outputs["lengths"].numpy()
-    assert too_long == -1e9 and lengths[0] > 1000
+    targets = tf.constant(["ball " * 1000, "ball " * 100, " " * 1000, "a"])
+    outputs = limited.score(tf.constant(["a"] * 4), targets)
+    (*too_long, other), lengths = outputs["log_probs"].numpy(), outputs["lengths"].numpy()
+    assert too_long == [-1e9] * 3 and lengths[1] > 100
     (alone,) = scoring.score_pairs(scorer, ["a"], ["a"])
     assert other == pytest.approx(alone.log_prob, abs=1e-4)
     with pytest.raises(InputError, match=r"target of pair 2 has .* tokens; expected at most 50"):
