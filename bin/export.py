@@ -11,18 +11,28 @@ several runs of one vocabulary, which decide together, in one SavedModel.
 
 Writes the version 1 under the output directory, or the next one. Before it gets
 its number it is read back and compared on the validation sentences, of prepared
-data or of a text file. A SavedModel translates them, and a single token other than
-the run's fails the export. A CTranslate2 model says how probable the run's
-translations are, and anything but rounding fails it, if it is not quantized.
+data or of text files. A SavedModel translates them in a process of its own, and a
+single token other than the run's fails the export; so does anything in it that TF
+Serving has not, and a lower precision that costs more BLEU than --max_bleu_loss. A
+CTranslate2 model says how probable the run's translations are, and anything but rounding
+fails it, if it is not quantized.
+
+A SavedModel's version has a model card (README.md), for which --languages and
+--license say what no file knows, warm-up requests, batching parameters and a manifest with
+hashes; beside the versions are models.config and batching_parameters.txt for TF Serving.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import command_line
 
 from absl import flags
 
 from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_transformer.export.model_card import About
 
 FLAGS = flags.FLAGS
 
@@ -37,12 +47,17 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "precision", "float32", ["float32", "bfloat16"], "of a SavedModel's weights and products"
 )
+flags.DEFINE_float("max_bleu_loss", None, "BLEU that --precision may cost; 0.1 if not given")
+flags.DEFINE_list("languages", None, "source and target, for the model card, as in en,de")
+flags.DEFINE_string("license", None, "of the model, for its card, as in cc-by-4.0")
 command_line.define_path_flags("data_dir")
 flags.DEFINE_string("valid_source", None, "text to compare on, in place of --data_dir's")
+flags.DEFINE_string("valid_target", None, "its translations, by which the export is scored")
 command_line.define_config_flags("beam_size", "length_penalty", "n_best")
 
 
-def _sentences() -> list[str]:
+def _sentences() -> tuple[list[str], list[str] | None]:
+    """Returns sentences and, where there are any, their references."""
     from keras_transformer.data.corpus import read_text
     from keras_transformer.data.token_store import TokenStore
 
@@ -52,31 +67,50 @@ def _sentences() -> list[str]:
             "or --valid_source"
         )
     if FLAGS.data_dir is not None:
-        return TokenStore(Path(FLAGS.data_dir) / "valid").source_text()
-    return read_text(FLAGS.valid_source)
+        store = TokenStore(Path(FLAGS.data_dir) / "valid")
+        return store.source_text(), store.target_text()
+    target = FLAGS.valid_target
+    return read_text(FLAGS.valid_source), None if target is None else read_text(target)
+
+
+def _about() -> "About":
+    from keras_transformer.export.model_card import About
+
+    languages = FLAGS.languages
+    if languages is not None and len(languages) != 2:
+        raise InputError(
+            f"--languages is {','.join(languages)}; expected a source and a target, as in en,de"
+        )
+    return About(None if languages is None else (languages[0], languages[1]), FLAGS.license)
 
 
 def main(argv: list[str]) -> None:
     """Runs `export` on what the flags name."""
     from keras_transformer.export import export  # late: --help stays quick
 
+    sentences, references = _sentences()
     exported = export(
         FLAGS.run_dir,
         FLAGS.output_dir,
-        _sentences(),
+        sentences,
+        references=references,
         format=FLAGS.format,
         settings=command_line.config_settings(),
         quantization=FLAGS.quantization,
         precision=FLAGS.precision,
+        max_bleu_loss=FLAGS.max_bleu_loss,
+        about=_about(),
     )
     for tie in exported.ties:
         print(f"a tie, translated with other tokens of the same score: {tie}")
-    sentences = f"{exported.sentences:,} validation sentences"
+    compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        print(f"exported {exported.path}, which translates {sentences} as the run does")
+        print(f"exported {exported.path}, which translates {compared} as the run does")
+        if exported.scores is not None:
+            print(f"on them BLEU {exported.scores.bleu:.2f}  {exported.scores.signature}")
     else:
         print(
-            f"exported {exported.path}, which gives the run's translations of {sentences} "
+            f"exported {exported.path}, which gives the run's translations of {compared} "
             f"log-probabilities that differ by at most {exported.largest_difference:.2g}"
         )
 

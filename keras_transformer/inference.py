@@ -148,11 +148,11 @@ def _load_saved_model(path: Path) -> Model:
 
 def trained_tokens(model_dir: str | Path | RunDirectory) -> int | None:
     """Tokens of the longest source that the runs of `load_translator` all have seen, if known."""
-    known = [run.trained_tokens for run, _ in _runs(model_dir)]
+    known = [run.trained_tokens for run, _ in members(model_dir)]
     return min((count for count in known if count), default=None)
 
 
-def _runs(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
+def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
     """Returns runs, and the names of their weights, of `DIRECTORY[@WEIGHTS][,DIRECTORY...]`."""
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
@@ -195,7 +195,7 @@ def load_translator(
         raise InputError(
             f"the precision {precision!r} is unknown; expected float32, bfloat16 or float16"
         )
-    runs = _runs(model_dir)
+    runs = members(model_dir)
     first, _ = runs[0]
     for name in settings or {}:
         if not name.startswith("decoding."):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from keras_transformer.errors import InputError
+from keras_transformer.evaluation import Scores
+from keras_transformer.export.model_card import About
 from keras_transformer.run_directory import RunDirectory
 
 _MODULES = {
@@ -32,6 +34,7 @@ class Exported(NamedTuple):
     # Of a format with a search of its own, which is compared by what it thinks of the run's
     # translations: the largest difference between the two log-probabilities of one of them.
     largest_difference: float | None = None
+    scores: Scores | None = None  # of the export's translations, where there are references
 
 
 def export(
@@ -41,8 +44,11 @@ def export(
     *,
     format: str = "saved_model",
     settings: Mapping[str, Any] | None = None,
+    references: Sequence[str] | None = None,
     quantization: str | None = None,
     precision: str = "float32",
+    max_bleu_loss: float | None = None,
+    about: About | None = None,
 ) -> Exported:
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
@@ -52,9 +58,13 @@ def export(
         sentences: source text on which export and run are compared.
         format: one of `FORMATS`.
         settings: what differs from the run's `decoding.` configuration.
+        references: translations of the sentences, by which a SavedModel is scored.
         quantization: type that the weights are stored in, of the format ctranslate2;
             float32 where it is "none" or not given.
         precision: of weights and products, float32 or bfloat16, of the format saved_model.
+        max_bleu_loss: by how much BLEU a precision other than float32 may lose on the
+            sentences; 0.1 where it is not given. It needs references.
+        about: what the model card of a SavedModel says that no file knows.
 
     Raises:
         InputError: for an unknown format, settings that do not fit, no sentences,
@@ -64,7 +74,7 @@ def export(
         raise InputError(f"{format!r} is no format; expected one of {', '.join(FORMATS)}")
     if not sentences:
         raise InputError("there are no sentences to compare run and export on; expected some")
-    arguments = {}
+    arguments: dict[str, Any] = {}
     if quantization is not None:
         if format not in _QUANTIZED:
             raise InputError(
@@ -79,6 +89,10 @@ def export(
                 "saved_model, or no precision"
             )
         arguments["precision"] = precision
+    if format == "saved_model":
+        arguments |= {"references": references, "about": about}
+        if max_bleu_loss is not None:
+            arguments["max_bleu_loss"] = max_bleu_loss
     exporter = importlib.import_module(_MODULES[format])
     exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **arguments)
     return exported

@@ -6,20 +6,35 @@ bfloat16 where that is asked for; scores are float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer import evaluation
 from keras_transformer.errors import InputError
-from keras_transformer.export import Exported, publish
+from keras_transformer.export import Exported, gates, publish
 from keras_transformer.export.comparison import Comparison, compare
+from keras_transformer.export.deployment import write_base_files, write_version_files
+from keras_transformer.export.model_card import About
+from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.signatures import Signatures
-from keras_transformer.inference import load_translator, trained_tokens
+from keras_transformer.export.warmup import check_warmup_requests
+from keras_transformer.inference import (
+    load_model,
+    load_translator,
+    members,
+    trained_tokens,
+    translate_lines,
+)
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
+
+# Of a lower precision than float32: a rounding changes words of some sentences, for better
+# as often as for worse.
+MAX_BLEU_LOSS = 0.1
 
 
 def export(
@@ -27,22 +42,88 @@ def export(
     output_dir: Path,
     sentences: Sequence[str],
     settings: Mapping[str, Any] | None = None,
+    *,
     precision: str = "float32",
+    references: Sequence[str] | None = None,
+    max_bleu_loss: float = MAX_BLEU_LOSS,
+    about: About | None = None,
 ) -> Exported:
     """Writes the next version under `output_dir`; the arguments are `export.export`'s.
 
-    It gets its number only when another process has read it and found it to translate as the
-    run does in the same precision.
+    It gets its number only when nothing was found in it that a server cannot run, when another
+    process has read it and found it to translate as the run does in the same precision,
+    and when all its warm-up requests were answered.
     """
     translator = load_translator(run, settings, precision=precision)
+    if references is not None and len(references) != len(sentences):
+        raise InputError(
+            f"there are {len(sentences):,} sentences and {len(references):,} references; expected "
+            "as many of one as of the other"
+        )
+    if precision != "float32" and references is None:
+        raise InputError(
+            f"precision is {precision}, and there are no references; expected some, by which it is "
+            "known what the rounding costs"
+        )
+    provenance = Provenance(
+        tuple(Member(*member) for member in members(run)),
+        translator.config,
+        precision,
+        translator.max_source_tokens,
+        translator.max_output_tokens,
+    )
 
-    def write(path: Path) -> Comparison:
+    def write(path: Path) -> tuple[Comparison, evaluation.Scores | None]:
         _save(translator, trained_tokens(run), path)
-        check_ops(path)
-        return compare(translator, path, sentences)
+        gates.check(path)
+        comparison = compare(translator, path, sentences)
+        scores = None
+        if references is not None:
+            scores = evaluation.evaluate(comparison.translations, references)
+            if precision != "float32":
+                exact = _translations(run, settings, sentences)
+                _check_loss(
+                    scores, evaluation.evaluate(exact, references), precision, max_bleu_loss
+                )
+        _make_ready(path, provenance, sentences, _with_scores(about or About(), scores))
+        return comparison, scores
 
-    path, comparison = publish(output_dir, write)
-    return Exported(path, len(sentences), comparison.ties)
+    path, (comparison, scores) = publish(output_dir, write)
+    write_base_files(output_dir, path)
+    return Exported(path, len(sentences), comparison.ties, scores=scores)
+
+
+def _make_ready(path: Path, provenance: Provenance, sentences: Sequence[str], about: About) -> None:
+    """Adds what a server and its people look for, and asks the model all of the warm-up."""
+    signatures = tf.saved_model.load(str(path)).signatures
+    write_version_files(path, provenance, sentences, signatures, about)
+    check_warmup_requests(path, signatures)
+
+
+def _with_scores(about: About, scores: evaluation.Scores | None) -> About:
+    """Returns what is said of the model, and how it did on the sentences if nothing else is."""
+    if scores is None or about.evaluation:
+        return about
+    dataset = "its validation set"
+    return dataclasses.replace(about, evaluation={**dataclasses.asdict(scores), "dataset": dataset})
+
+
+def _translations(
+    run: str | RunDirectory, settings: Mapping[str, Any] | None, sentences: Sequence[str]
+) -> list[str]:
+    """Returns the best translations by the run in float32."""
+    model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
+    return [best.text for best, *_ in translate_lines(model, sentences)]
+
+
+def _check_loss(
+    scores: evaluation.Scores, exact: evaluation.Scores, precision: str, most: float
+) -> None:
+    if exact.bleu - scores.bleu > most:
+        raise InputError(
+            f"{precision} translates the sentences with BLEU {scores.bleu:.2f}, float32 with "
+            f"{exact.bleu:.2f}; expected a loss of at most {most:g}, so nothing was exported"
+        )
 
 
 def _save(translator: Translator, longest: int | None, path: Path) -> None:
@@ -64,34 +145,3 @@ def _save(translator: Translator, longest: int | None, path: Path) -> None:
     except (OSError, tf.errors.OpError) as error:  # TensorFlow writes through ops of its own
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"{path.parent} cannot be written ({reason}); expected room") from error
-
-
-def check_ops(path: Path) -> None:
-    """Refuses what TF Serving cannot run, having neither XLA nor Python, and assertions.
-
-    A server merges requests into batches: one failed assertion would fail them all.
-
-    Raises:
-        RuntimeError: for a function that is compiled by XLA, an op of XLA's or Python's,
-            or an assertion.
-    """
-    model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    for graph in (meta_graph.graph_def for meta_graph in model.meta_graphs):
-        functions = graph.library.function
-        for attributes, name in (
-            *((function.attr, function.signature.name) for function in functions),
-            *((node.attr, node.name) for node in _nodes(graph)),
-        ):
-            if "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
-                raise RuntimeError(f"{name} is compiled by XLA, which TF Serving does not have")
-        for node in _nodes(graph):
-            if node.op.startswith("Xla") or "PyFunc" in node.op:
-                raise RuntimeError(f"{node.name} is {node.op}, which TF Serving does not have")
-            if node.op == "Assert":
-                raise RuntimeError(f"{node.name} is an assertion, which fails a whole batch")
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def

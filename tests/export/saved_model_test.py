@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -10,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,6 +19,9 @@ import tensorflow as tf
 from keras_transformer import inference
 from keras_transformer.errors import InputError
 from keras_transformer.export import export, saved_model
+from keras_transformer.export.comparison import Comparison
+from keras_transformer.export.manifest import check_manifest
+from keras_transformer.export.model_card import About
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
@@ -63,6 +67,15 @@ def test_loads_with_tensorflow_and_tensorflow_text_alone(
     assert process.returncode == 0, process.stderr
     expected = ["|".join(text.decode() for text in row) for row in own]
     assert process.stdout.split("\n")[:-1] == expected
+
+
+def test_all_is_there_to_be_deployed(exported: Path) -> None:
+    check_manifest(exported)
+    assert sorted(path.name for path in exported.parent.iterdir()) == [
+        "1", "batching_parameters.txt", "models.config"
+    ]  # fmt: skip
+    assert {path.name for path in exported.iterdir()} >= {"README.md", "batching_params.pbtxt"}
+    assert (exported / "assets.extra" / "tf_serving_warmup_requests").stat().st_size > 1000
 
 
 def test_signature(exported: Path) -> None:
@@ -146,9 +159,19 @@ def test_bfloat16_is_what_is_stored_and_computed(
     run_directory: RunDirectory, exported: Path, tmp_path: Path
 ) -> None:
     settings = {"decoding.n_best": "2"}
-    path = export(
-        run_directory, tmp_path / "half", SENTENCES, settings=settings, precision="bfloat16"
-    ).path
+    exported_half = export(
+        run_directory,
+        tmp_path / "half",
+        SENTENCES,
+        references=SENTENCES,
+        settings=settings,
+        precision="bfloat16",
+        about=About(("en", "de"), "cc0-1.0"),
+    )
+    path = exported_half.path
+    assert exported_half.scores is not None
+    card = (path / "README.md").read_text("utf-8")
+    assert exported_half.scores.signature.replace("|", "\\|") in card and "cc0-1.0" in card
     half = inference.load_model(path)
     scores = half.translate(text=tf.constant(SENTENCES))["scores"]
     assert scores.dtype == tf.float32
@@ -197,6 +220,20 @@ def test_an_export_of_before_there_were_details(
         inference.translate_in_detail(model, PHRASES)
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Leaves out what makes an export and looks at it; all but the order and the publishing."""
+    monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path: path.mkdir())
+    monkeypatch.setattr(saved_model.gates, "check", lambda path: None)
+    monkeypatch.setattr(
+        saved_model, "compare", lambda translator, path, texts: Comparison([], list(texts))
+    )
+    monkeypatch.setattr(saved_model, "_make_ready", lambda *_: None)
+    monkeypatch.setattr(saved_model, "write_base_files", lambda *_: None)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("quick")
 def test_the_next_export_is_the_next_version(run_directory: RunDirectory, tmp_path: Path) -> None:
     for name in ("2", "notes", f".exporting-{os.getpid()}"):  # the last: of a killed process
         (tmp_path / name).mkdir()
@@ -204,6 +241,12 @@ def test_the_next_export_is_the_next_version(run_directory: RunDirectory, tmp_pa
     result = export(run_directory, tmp_path, SENTENCES)
     assert (result.path, result.sentences, result.ties) == (tmp_path / "3", len(SENTENCES), [])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3", "notes"]
+
+
+def test_the_highest_version_is_read(exported: Path, tmp_path: Path) -> None:
+    for name in ("2", "10", "notes"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(exported, tmp_path / "3")
     assert inference.load_model(tmp_path).place == str(tmp_path / "3")
 
 
@@ -225,29 +268,60 @@ def test_other_weights_are_not_published(
     assert list((tmp_path / "export").iterdir()) == []
 
 
-@pytest.mark.parametrize("forbidden", ["jit", "xla_op", "python", "assertion"])
-def test_what_a_server_cannot_run_is_found(tmp_path: Path, forbidden: str) -> None:
-    @tf.function(jit_compile=forbidden == "jit")
-    def inner(x: tf.Tensor) -> tf.Tensor:
-        if forbidden == "xla_op":
-            return keras.ops.slice_update(x, [0], x[:1])
-        if forbidden == "python":
-            return tf.ensure_shape(tf.numpy_function(lambda x: x, [x], tf.float32), [3])
-        if forbidden == "assertion":
-            tf.debugging.assert_positive(x)
-        return x + 1
+def test_a_precision_may_cost_only_so_much(
+    run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
+) -> None:
+    evaluate, scores = saved_model.evaluation.evaluate, iter([20.0, 20.2, 20.0, 20.2])
 
-    module = tf.Module()
-    module.call = tf.function(inner, input_signature=[tf.TensorSpec([3])])
-    tf.saved_model.save(module, str(tmp_path), signatures=module.call)
-    messages = {
-        "jit": "compiled by XLA",
-        "xla_op": "is XlaDynamicUp",
-        "python": "PyFunc",
-        "assertion": "is an assertion, which fails a whole batch",
-    }
-    with pytest.raises(RuntimeError, match=messages[forbidden]):
-        saved_model.check_ops(tmp_path)
+    def scored(*arguments: Any) -> Any:
+        return dataclasses.replace(evaluate(*arguments), bleu=next(scores))
+
+    quick.setattr(saved_model.evaluation, "evaluate", scored)
+    asked = {"references": PHRASES, "precision": "bfloat16"}
+    with pytest.raises(
+        InputError, match=r"bfloat16 translates the sentences with BLEU 20\.00, floa"
+    ):
+        export(run_directory, tmp_path, PHRASES, **asked)
+    assert list(tmp_path.iterdir()) == []
+    assert export(run_directory, tmp_path, PHRASES, **asked, max_bleu_loss=0.3).scores.bleu == 20
+    with pytest.raises(InputError, match="precision is bfloat16, and there are no references; exp"):
+        export(run_directory, tmp_path, PHRASES, precision="bfloat16")
+    with pytest.raises(InputError, match="there are 6 sentences and 1 references; expected as man"):
+        export(run_directory, tmp_path, PHRASES, references=PHRASES[:1])
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+def test_runs_that_cannot_be_exported(run_directory: RunDirectory, tmp_path: Path) -> None:
+    half = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "half"))
+    shutil.rmtree(half.path / "checkpoints")
+    other = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "other"))
+    config = json.loads((other.path / "config.json").read_text())
+    config["model"]["d_model"] = 32
+    (other.path / "config.json").write_text(json.dumps(config))
+    torn = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "torn"))
+    (torn.path / "checkpoints" / "step-00000300" / "weights.npz").write_bytes(b"PK")
+    for run, message in (
+        (half, "half has no checkpoint yet; expected a run trained for"),
+        (other, r"weights are of another model: .* is \(.*\); expected \("),
+        (torn, "step-00000300"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export(run.path, tmp_path / "export", SENTENCES)
+        assert not (tmp_path / "export").exists() or not list((tmp_path / "export").iterdir())
+
+
+def test_a_disk_that_fills_publishes_nothing(
+    run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("_make_ready", "compare"):
+        with quick.context() as patch:
+            patch.setattr(saved_model, name, full)
+            with pytest.raises(InputError, match="cannot be written .*No space left on device"):
+                export(run_directory, tmp_path / "export", PHRASES[:1])
+        assert list((tmp_path / "export").iterdir()) == []
 
 
 def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import inference
-from keras_transformer.export import saved_model
+from keras_transformer.export import gates, saved_model
 from keras_transformer.export.signatures import MAX_LENGTH_PENALTY, Signatures, Status
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.scoring import Scorer
@@ -29,7 +29,7 @@ def translator(run_directory: RunDirectory) -> Translator:
 def served(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("served") / "1"
     saved_model._save(translator, 25, path)
-    saved_model.check_ops(path)
+    gates.check(path)
     return tf.saved_model.load(str(path))
 
 
