@@ -134,8 +134,7 @@ def _load_saved_model(path: Path) -> Model:
         raise InputError(f"{path} cannot be read as a SavedModel ({reason})") from error
     try:
         translate = loaded.signatures["serving_default"]
-        # A signature of exports of before 0.2.
-        lengths = loaded.lengths if hasattr(loaded, "lengths") else loaded.signatures["lengths"]
+        lengths = loaded.signatures["lengths"]
         n_best = int(translate.structured_outputs["translations"].shape[1])
     except (AttributeError, KeyError) as error:
         raise InputError(

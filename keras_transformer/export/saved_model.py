@@ -130,7 +130,6 @@ def _save(translator: Translator, longest: int | None, path: Path) -> None:
     served = Signatures(translator)
     module = tf.Module(name="translator")
     # Functions, for whoever loads the model in Python: their outputs have no fixed shape.
-    module.lengths = translator.lengths
     module.search = translator.search
     module.translate_in_detail = translator.translate_in_detail
     module.tokenizer = translator.tokenizer

@@ -73,6 +73,7 @@ class Signatures(tf.Module):
             "embed": self.embed,
             "tokenize": self.tokenize,
             "detokenize": self.detokenize,
+            "lengths": self.lengths,
         }
 
     @tf.function(
@@ -240,6 +241,19 @@ class Signatures(tf.Module):
     def detokenize(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns `text` string `[B]` of target ids int32 `[B, any]`, of each row the first."""
         return {"text": self._translator.tokenizer.detokenize(ids, lengths)}
+
+    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `tokens` int32 `[B]` of each text, and how many are `used`, int32 `[B]`.
+
+        Fewer are used where the text is cut. Of a text of more than twice `max_source_bytes` only
+        as much is counted: what SentencePiece takes for a word of n bytes grows with n².
+        """
+        limit = self._translator.config.max_source_bytes
+        _, is_cut = cut(text, limit)
+        counts = self._translator.lengths(cut(text, 2 * limit)[0])
+        least = counts["used"] + tf.cast(is_cut, tf.int32)
+        return {"tokens": tf.maximum(counts["tokens"], least), "used": counts["used"]}
 
 
 def _widened(tensor: tf.Tensor, places: int, value: int = 0) -> tf.Tensor:

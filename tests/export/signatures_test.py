@@ -60,6 +60,7 @@ def test_the_table(served: Any) -> None:
         "embed": {"embeddings": [B, 16]},
         "tokenize": {"ids": [B, S], "tokens": [B, S], "lengths": [B]},
         "detokenize": {"text": [B]},
+        "lengths": {"tokens": [B], "used": [B]},
     }  # fmt: skip
     found = {
         name: {key: spec.shape.as_list() for key, spec in signature.structured_outputs.items()}
@@ -218,7 +219,9 @@ def test_embeddings_are_means_over_real_tokens(served: Any, translator: Translat
         np.testing.assert_allclose(found[row], states.mean(0), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["serving_default", "translate", "score", "embed", "tokenize"])
+@pytest.mark.parametrize(
+    "name", ["serving_default", "translate", "score", "embed", "tokenize", "lengths"]
+)
 def test_no_rows(served: Any, name: str) -> None:
     specs = served.signatures[name].structured_input_signature[1]
     for output in ask(served, name, **{key: [] for key in specs}).values():
@@ -234,6 +237,16 @@ def test_a_model_that_finds_nothing_says_so(run_directory: RunDirectory) -> None
     signatures = Signatures(broken)
     found = signatures.translate(text, zeros, tf.constant([0.6, 0.6]), blank)
     assert found["status"].numpy().tolist() == [Status.NOT_TRANSLATED, 0]
+
+
+def test_lengths_tell_what_is_cut(served: Any, translator: Translator) -> None:
+    texts = [*TEXTS, " " * 100_000, "a" + " " * 100_000, "a\u0301" * 300_000]
+    found = ask(served, "lengths", text=texts)
+    expected = translator.lengths(tf.constant(TEXTS))
+    for name in ("tokens", "used"):
+        np.testing.assert_array_equal(found[name][: len(TEXTS)], expected[name])
+    assert (found["used"] < found["tokens"]).tolist()[-4:] == [True] * 4
+    assert found["used"].tolist()[-3:-1] == [1, 2]
 
 
 def test_bytes_are_limited(run_directory: RunDirectory) -> None:
