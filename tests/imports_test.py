@@ -36,8 +36,10 @@ for _room, _not_its_business in (
     ("documents", {"training", "training_run", "report"}),
     ("scoring", {"training", "training_run", "report", "documents"}),
     ("export", {"training", "training_run", "report", "documents"}),
-    ("experiment", set()),
-    ("recipe", set()),
+    # A client on another machine has no model, and a server a SavedModel alone.
+    ("serving", {"layers", "model", "training", "training_run", "report", "scoring", "export"}),
+    ("experiment", {"serving"}),
+    ("recipe", {"serving"}),
 ):
     ROOMS[_room] = set(ROOMS) - _not_its_business
 ROOMS[BINARIES] = set(ROOMS)
