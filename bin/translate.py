@@ -5,6 +5,7 @@ Examples:
     bin/translate.py --model_dir=build/run --beam_size=4 <input.en >output.de
     bin/translate.py --model_dir=build/run --document <letter.en >letter.de
     bin/translate.py --model_dir=build/run --sample --n_best=3 --set=decoding.top_p=0.9 <input.en
+    bin/translate.py --server=localhost:8501 <input.en >output.de
 
 The output has a line for each line of the input. With --n_best=N it has up to N,
 best first, as Moses writes them: INDEX ||| TEXT ||| SCORE. With --format=jsonl it
@@ -31,7 +32,12 @@ from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
 
-command_line.define_path_flags("model_dir", required=True)
+command_line.define_path_flags("model_dir")
+flags.DEFINE_string(
+    "server",
+    None,
+    "in its place, bin/serve.py or TF Serving: HOST:PORT/MODEL, or grpc://HOST:PORT/MODEL",
+)
 flags.DEFINE_string("input", None, "text to translate; standard input when not given")
 command_line.define_path_flags("output")
 flags.DEFINE_boolean("document", False, "lines hold any number of sentences; see above")
@@ -55,6 +61,14 @@ def _read_input() -> bytes:
 
 
 def _check_flags() -> None:
+    if (FLAGS.model_dir is None) == (FLAGS.server is None):
+        raise InputError("there is no model, or more than one; expected --model_dir or --server")
+    fixed = [*_settings()] + [name for name in ("precision", "jit_compile") if FLAGS[name].present]
+    if FLAGS.server is not None and fixed:
+        raise InputError(
+            f"{fixed[0]} cannot be chosen for --server, whose model was made before; expected "
+            "--model_dir"
+        )
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention does not go into text; expected --format=jsonl")
     for name in ("document", "jit_compile"):
@@ -70,6 +84,21 @@ def _settings() -> dict[str, str]:
     if FLAGS.jit_compile is not None:
         del settings["training.jit_compile"]  # what a flag of this name is to bin/train.py
     return settings
+
+
+def _model() -> Any:
+    if FLAGS.server is not None:
+        from keras_transformer.serving.remote import connect_model
+
+        return connect_model(FLAGS.server)
+    from keras_transformer import inference
+
+    return inference.load_model(
+        FLAGS.model_dir,
+        _settings(),
+        precision=FLAGS.precision,
+        jit_compile=bool(FLAGS.jit_compile),
+    )
 
 
 def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
@@ -102,12 +131,7 @@ def main(argv: list[str]) -> int:
     data = _read_input()
     lines = inference.decode_lines(data, FLAGS.input or "standard input")
     inference.use_cores_for_batches(len(lines))
-    model = inference.load_model(
-        FLAGS.model_dir,
-        _settings(),
-        precision=FLAGS.precision,
-        jit_compile=bool(FLAGS.jit_compile),
-    )
+    model = _model()
     with inference.output_file(FLAGS.output) as file:
         if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays
             text, remarks = documents.translate(model, data.decode("utf-8-sig"))

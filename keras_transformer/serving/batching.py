@@ -1,0 +1,207 @@
+"""Requests merged into batches, run in threads beside the event loop, and split again."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+
+class RequestError(Exception):
+    """Why a request gets no answer, in one sentence.
+
+    Attributes:
+        code: gRPC's status; REST sends the HTTP status that stands for it.
+    """
+
+    def __init__(self, code: grpc.StatusCode, sentence: str):
+        super().__init__(sentence)
+        self.code = code
+
+
+class Call(Hashable, Protocol):
+    """What is done to a batch. Requests whose calls are equal are merged."""
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Returns outputs for inputs, all with the batch as their first dimension."""
+        ...
+
+
+@dataclass(eq=False)
+class _Part:
+    """Rows of one request, no more than a batch has."""
+
+    call: Call
+    inputs: Arrays
+    rows: int
+    due: float  # the time of the event loop at which they wait for no others
+    answer: asyncio.Future[Arrays]
+
+
+class Batcher:
+    """Runs requests in batches: the oldest first, with all that wait for the same call.
+
+    Args:
+        max_batch_size: most rows of a batch; larger requests are split.
+        batch_timeout: seconds that the oldest request waits for a batch to be full, if a
+            thread is free.
+        max_queue: most rows that wait.
+        batches_at_once: number of threads.
+        observe: is told the rows of each batch that is run.
+    """
+
+    def __init__(
+        self,
+        max_batch_size: int,
+        batch_timeout: float,
+        max_queue: int,
+        batches_at_once: int,
+        observe: Callable[[int], object],
+    ):
+        self._max_batch_size = max_batch_size
+        self._batch_timeout = batch_timeout
+        self._max_queue = max_queue
+        self._observe = observe
+        self._threads = concurrent.futures.ThreadPoolExecutor(batches_at_once, "batch")
+        self._idle = batches_at_once
+        self._waiting: list[_Part] = []
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows of requests that somebody waits for and no thread has begun with."""
+        return sum(part.rows for part in self._waiting if not part.answer.done())
+
+    async def run(self, call: Call, inputs: Arrays) -> Arrays:
+        """Returns what `call` returns for `inputs`, of which each has the same number of rows.
+
+        Where it is cancelled before its batch begins, nothing is run.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT for no rows, or more than the queue ever takes;
+                RESOURCE_EXHAUSTED for more than it has room for now.
+        """
+        rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
+        if not 0 < rows <= self._max_queue:
+            raise RequestError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the request has {rows:,} rows; expected 1 to {self._max_queue:,}",
+            )
+        if waiting + rows > self._max_queue:
+            raise RequestError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the queue is full ({waiting:,} of {self._max_queue:,} rows wait, and {rows:,} "
+                "more have come); try again later",
+            )
+        loop = asyncio.get_running_loop()
+        due, size = loop.time() + self._batch_timeout, self._max_batch_size
+        parts = []
+        for start in range(0, rows, size):
+            some = {name: array[start : start + size] for name, array in inputs.items()}
+            part_rows = min(size, rows - start)
+            parts.append(_Part(call, some, part_rows, due, loop.create_future()))
+        self._waiting += parts
+        loop.call_at(due, self._start_batches)
+        self._start_batches()
+        try:
+            return concatenate(await asyncio.gather(*(part.answer for part in parts)))
+        finally:
+            for part in parts:  # that are left, where one has failed or nobody waits any more
+                part.answer.cancel()
+
+    def close(self) -> None:
+        """Waits for the threads; to be called when no request is left."""
+        self._threads.shutdown()
+
+    def _start_batches(self) -> None:
+        """Starts what is due, while there are threads for it."""
+        self._waiting = [part for part in self._waiting if not part.answer.done()]
+        while self._idle and (batch := self._next_batch()):
+            taken = set(batch)
+            self._waiting = [part for part in self._waiting if part not in taken]
+            self._idle -= 1
+            task = asyncio.get_running_loop().create_task(self._run(batch))
+            self._running.add(task)  # the loop alone would not keep it
+            task.add_done_callback(self._running.discard)
+
+    def _next_batch(self) -> list[_Part]:
+        """Returns the oldest part and what goes with it; nothing while that may wait for more."""
+        batch: list[_Part] = []
+        rows = 0
+        for part in self._waiting:
+            if part.call == self._waiting[0].call:
+                if rows + part.rows > self._max_batch_size:
+                    return batch
+                batch.append(part)
+                rows += part.rows
+        now = asyncio.get_running_loop().time()
+        is_due = rows == self._max_batch_size or (batch and batch[0].due <= now)
+        return batch if is_due else []
+
+    async def _run(self, batch: list[_Part]) -> None:
+        try:
+            await self._answer(batch)
+        finally:
+            self._idle += 1
+            self._start_batches()
+
+    async def _answer(self, batch: Sequence[_Part]) -> None:
+        """Answers the parts of a batch, one by one where together they fail."""
+        self._observe(sum(part.rows for part in batch))
+        loop = asyncio.get_running_loop()
+        inputs = [part.inputs for part in batch]
+        try:
+            answers = await loop.run_in_executor(self._threads, _merged, batch[0].call, inputs)
+        except Exception as error:
+            if len(batch) > 1:
+                for part in batch:
+                    if not part.answer.done():
+                        await self._answer([part])
+            elif not batch[0].answer.done():
+                batch[0].answer.set_exception(error)
+        else:
+            for part, answer in zip(batch, answers, strict=True):
+                if not part.answer.done():
+                    part.answer.set_result(answer)
+
+
+def _merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:
+    """Returns the outputs of each request, of one call for them all."""
+    if len(requests) == 1:
+        return [call(requests[0])]
+    ends = np.cumsum([len(next(iter(inputs.values()))) for inputs in requests])
+    outputs = call(concatenate(requests))
+    for name, array in outputs.items():
+        if array.shape[:1] != (ends[-1],):
+            raise ValueError(f"output {name} does not have the batch as its first dimension")
+    parts = {name: np.split(array, ends[:-1]) for name, array in outputs.items()}
+    return [{name: parts[name][i] for name in parts} for i in range(len(requests))]
+
+
+def concatenate(requests: Sequence[Arrays]) -> Arrays:
+    """Joins arrays of the same name, padded with 0 (strings: empty) to the largest of them."""
+    if len(requests) == 1:
+        return requests[0]
+    joined = {}
+    for name in requests[0]:
+        arrays = [inputs[name] for inputs in requests]
+        largest = np.max([array.shape[1:] for array in arrays], axis=0).astype(int).tolist()
+        joined[name] = np.concatenate([_padded(array, largest) for array in arrays])
+    return joined
+
+
+def _padded(array: np.ndarray, shape: list[int]) -> np.ndarray:
+    """Returns `array` with the inner dimensions `shape`."""
+    if list(array.shape[1:]) == shape:
+        return array
+    padding = b"" if array.dtype == object else 0
+    result = np.full([len(array), *shape], padding, array.dtype)
+    result[tuple(slice(size) for size in array.shape)] = array
+    return result

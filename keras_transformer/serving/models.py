@@ -1,0 +1,325 @@
+"""The versions of an exported model: found on disk, loaded beside each other, run, unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  models need its ops
+from tensorflow_serving.apis import get_model_status_pb2, prediction_log_pb2
+
+from keras_transformer.errors import InputError
+from keras_transformer.serving.batching import Arrays, RequestError
+from keras_transformer.serving.tensors import read_tensors
+
+_LOG = logging.getLogger(__name__)
+_CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
+_DEFAULT = "serving_default"
+_State = get_model_status_pb2.ModelVersionStatus
+
+
+class Version:
+    """A loaded SavedModel, in a session of TensorFlow, as TF Serving holds it.
+
+    Args:
+        path: its directory, whose name is its number.
+        batches_at_once: calls of `run` that share the cores.
+        max_bytes: most bytes of a tensor of its warm-up requests.
+
+    Attributes:
+        signatures: SignatureDef by name.
+        users: requests that are at work with it.
+    """
+
+    def __init__(self, path: Path, batches_at_once: int, max_bytes: int):
+        self.number = int(path.name)
+        self.users = 0
+        config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=max(1, cores() // batches_at_once),
+            inter_op_parallelism_threads=-1,  # operations run in the thread that calls `run`
+        )
+        config.gpu_options.allow_growth = True  # two versions share the GPU while they change
+        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
+        try:
+            with self._session.graph.as_default(), _without_deprecation_notice():
+                meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
+            self.signatures: Mapping[str, Any] = dict(meta_graph.signature_def)
+            self._warm_up(path / "assets.extra" / "tf_serving_warmup_requests", max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _warm_up(self, path: Path, max_bytes: int) -> None:
+        records = tf.data.TFRecordDataset(str(path)) if path.is_file() else []
+        for record in records:
+            log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+            request = log.predict_log.request
+            name = request.model_spec.signature_name
+            self.run(name, (), self.checked(name, read_tensors(request.inputs, max_bytes)))
+
+    def signature(self, name: str) -> Any:
+        """Returns a SignatureDef; that of `serving_default` for an empty name.
+
+        Raises:
+            RequestError: where there is none of the name.
+        """
+        signature = self.signatures.get(name or _DEFAULT)
+        if signature is None or not signature.inputs:
+            known = ", ".join(sorted(key for key in self.signatures if key[:2] != "__"))
+            raise RequestError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f'Serving signature key "{name or _DEFAULT}" not found; expected one of {known}',
+            )
+        return signature
+
+    def checked(self, name: str, inputs: Arrays) -> Arrays:
+        """Returns inputs of one request as they are, if they are what the signature takes.
+
+        What is checked cannot fail the requests that they are merged with.
+
+        Raises:
+            RequestError: for unknown or missing inputs, other dtypes, shapes that do not
+                fit, or different numbers of rows.
+        """
+        expected = self.signature(name).inputs
+        problem = None
+        if set(inputs) != set(expected):
+            problem = (
+                f"the inputs are {', '.join(sorted(inputs)) or 'none'}; expected "
+                f"{', '.join(sorted(expected))}"
+            )
+        for key, array in inputs.items() if problem is None else ():
+            dtype = tf.dtypes.as_dtype(expected[key].dtype)
+            shape = tf.TensorShape(expected[key].tensor_shape)
+            if array.dtype != dtype.as_numpy_dtype:
+                problem = f"input {key} is {_dtype_name(array.dtype)}; expected {dtype.name}"
+            elif not (array.ndim and shape.is_compatible_with(array.shape)):
+                problem = f"input {key} has the shape {list(array.shape)}; expected {shape}"
+        if problem is None and len({len(array) for array in inputs.values()}) > 1:
+            rows = ", ".join(f"{len(array):,} of {key}" for key, array in sorted(inputs.items()))
+            problem = f"the inputs have different numbers of rows ({rows}); expected the same"
+        if problem is not None:
+            raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        return inputs
+
+    def output_names(self, name: str, chosen: Sequence[str]) -> tuple[str, ...]:
+        """Returns the outputs to compute, in one order: those `chosen`, or all.
+
+        Raises:
+            RequestError: for an output that the signature does not have.
+        """
+        names = set(self.signature(name).outputs)
+        for output in chosen:
+            if output not in names:
+                raise RequestError(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"output {output} is not in the signature; expected one of "
+                    f"{', '.join(sorted(names))}",
+                )
+        return tuple(sorted(set(chosen) or names))
+
+    def run(self, name: str, outputs: Sequence[str], inputs: Arrays) -> Arrays:
+        """Runs a signature; threads may call it at once.
+
+        Args:
+            name: of the signature.
+            outputs: which are computed; all where there are none.
+            inputs: what `checked` has returned.
+
+        Raises:
+            RequestError: where TensorFlow fails, with its code.
+        """
+        signature = self.signature(name)
+        fetches = {key: signature.outputs[key].name for key in outputs or signature.outputs}
+        feeds = {signature.inputs[key].name: array for key, array in inputs.items()}
+        try:
+            result: Arrays = self._session.run(fetches, feeds)
+        except tf.errors.OpError as error:
+            original = error.__context__  # before it was told where in Python the node was made
+            message = (original if isinstance(original, tf.errors.OpError) else error).message
+            sentence = next(iter(message.strip().splitlines()), "TensorFlow has failed")
+            code = _CODES.get(error.error_code, grpc.StatusCode.UNKNOWN)
+            raise RequestError(code, sentence) from error
+        return {key: np.asarray(array) for key, array in result.items()}
+
+    def close(self) -> None:
+        """Frees what TensorFlow holds of it."""
+        self._session.close()
+
+
+@dataclass(frozen=True)
+class SignatureCall:
+    """A `batching.Call`: outputs of a signature of a version."""
+
+    version: Version
+    signature: str
+    outputs: tuple[str, ...]
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Runs it."""
+        return self.version.run(self.signature, self.outputs, inputs)
+
+
+class Model:
+    """What a base path holds: of its versions the highest is served.
+
+    Args:
+        path: directory of the versions.
+        name: that requests give.
+        batches_at_once, max_bytes: `Version`'s.
+    """
+
+    def __init__(self, path: Path, name: str, batches_at_once: int, max_bytes: int):
+        self.path = path
+        self.name = name
+        self._arguments = batches_at_once, max_bytes
+        self._current: Version | None = None
+        self._states: dict[int, tuple[int, str]] = {}  # of ModelVersionStatus, and what failed
+        self._closing: set[asyncio.Future[None]] = set()
+
+    @contextlib.contextmanager
+    def version(self, name: str, number: int | None = None, label: str = "") -> Iterator[Version]:
+        """Gives the version that a request names; it stays loaded until the block has ended.
+
+        Raises:
+            RequestError: NOT_FOUND for another model or a version that is not served.
+        """
+        current = self._current
+        if label:
+            raise RequestError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}"
+            )
+        if name != self.name or current is None or number not in (None, current.number):
+            what = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+            raise RequestError(grpc.StatusCode.NOT_FOUND, f"Servable not found for request: {what}")
+        current.users += 1
+        try:
+            yield current
+        finally:
+            current.users -= 1
+            self._unload_unused(current)
+
+    def status(self, name: str, number: int | None = None) -> Any:
+        """Returns the GetModelStatusResponse of a version, or of all.
+
+        Raises:
+            RequestError: NOT_FOUND where there is none.
+        """
+        states = self._states if name == self.name else {}
+        chosen = sorted(states, reverse=True) if number is None else [number]
+        if not chosen or chosen[0] not in states:
+            versions = "any versions" if number is None else f"version {number}"
+            raise RequestError(
+                grpc.StatusCode.NOT_FOUND, f"Could not find {versions} of model {name}"
+            )
+        response = get_model_status_pb2.GetModelStatusResponse()
+        for each in chosen:
+            state, problem = states[each]
+            added = response.model_version_status.add(version=each, state=state)
+            added.status.error_message = problem
+            added.status.error_code = grpc.StatusCode.UNKNOWN.value[0] if problem else 0
+        return response
+
+    async def start(self) -> None:
+        """Loads the highest version that can be loaded.
+
+        Raises:
+            InputError: where there is none.
+        """
+        while await self.refresh():
+            if self._current is not None:
+                return
+        problem = next((problem for _, problem in self._states.values()), "there is none")
+        raise InputError(
+            f"{self.path} has no version that can be served ({problem}); expected a directory "
+            "of what bin/export.py writes"
+        )
+
+    async def watch(self, seconds: float) -> None:
+        """Looks for other versions for ever, each time after so many seconds."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.refresh()
+            except Exception:  # whatever a file system may do
+                _LOG.exception("%s cannot be looked through", self.path)
+
+    async def refresh(self) -> bool:
+        """Changes to the highest version on disk that loads; False where nothing is to be done.
+
+        The old version answers until the new one is warm. A version that has failed is
+        not tried again while it stays there, and the last that works is kept, even if
+        its directory has gone.
+        """
+        found = await asyncio.to_thread(self._found)
+        current = self._current.number if self._current else None
+        self._states = {n: s for n, s in self._states.items() if n in found or n == current}
+        left = (n for n in found if self._states.get(n, ("", ""))[1] == "")
+        wanted = max(left, default=None)
+        if wanted is None or wanted == current:
+            return False
+        self._states[wanted] = (_State.LOADING, "")
+        try:
+            version = await asyncio.to_thread(Version, self.path / str(wanted), *self._arguments)
+        except Exception as error:  # of any kind: the old version is to stay
+            problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
+            _LOG.error("%s: %s", self.name, problem)
+            self._states[wanted] = (_State.END, problem)
+            return True
+        old, self._current = self._current, version
+        self._states[wanted] = (_State.AVAILABLE, "")
+        _LOG.info("%s: version %d is served", self.name, wanted)
+        if old is not None:
+            self._states[old.number] = (_State.UNLOADING, "")
+            self._unload_unused(old)
+        return True
+
+    def _found(self) -> list[int]:
+        """Returns the numbers of the versions on disk."""
+        with contextlib.suppress(FileNotFoundError):  # then the last version stays
+            names = (path.parent.name for path in self.path.glob("*/saved_model.pb"))
+            return [int(name) for name in names if name.isascii() and name.isdecimal()]
+        return []
+
+    def _unload_unused(self, version: Version) -> None:
+        if version is self._current or version.users:
+            return
+        self._states[version.number] = (_State.END, "")
+        closing = asyncio.get_running_loop().run_in_executor(None, version.close)
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def close(self) -> None:
+        """Frees the version that is served."""
+        if self._current is not None:
+            self._current.close()
+
+
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    return str(tf.dtypes.as_dtype(dtype).name)
+
+
+@contextlib.contextmanager
+def _without_deprecation_notice() -> Iterator[None]:
+    """Loading into a session is what TF Serving does, too."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

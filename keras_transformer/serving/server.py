@@ -1,0 +1,228 @@
+"""One exported model behind TF Serving's REST and gRPC API, on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import uvicorn
+from tensorflow_serving.apis import get_model_metadata_pb2
+
+from keras_transformer.errors import InputError
+from keras_transformer.serving.batching import Arrays, Batcher
+from keras_transformer.serving.grpc_service import GrpcApi
+from keras_transformer.serving.models import Model, SignatureCall, Version, cores
+from keras_transformer.serving.rest import RestApi
+
+_LOG = logging.getLogger(__name__)
+_KEEP_ALIVE_SECONDS = 75  # of connections between requests
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is served, where, and within which bounds.
+
+    Attributes:
+        model_dir: directory of the versions, of which the highest is served.
+        model_name: that requests give; the last name of `model_dir` where it is None.
+        host: address to listen at.
+        rest_port: of HTTP; 0 takes any that is free.
+        grpc_port: of gRPC; 0 takes any that is free.
+        max_batch_size: most rows of a batch.
+        batch_timeout_ms: milliseconds that a request waits for others, if a core is idle.
+        max_queue: most rows that wait; what comes then is refused.
+        max_body_bytes: of a request.
+        batches_at_once: batches that are computed beside each other; one for each core
+            where it is None.
+        poll_seconds: after which new versions are looked for again.
+    """
+
+    model_dir: Path
+    model_name: str | None = None
+    host: str = "127.0.0.1"
+    rest_port: int = 8501
+    grpc_port: int = 8500
+    max_batch_size: int = 64
+    batch_timeout_ms: float = 2.0
+    max_queue: int = 1024
+    max_body_bytes: int = 16 * 2**20
+    batches_at_once: int | None = None
+    poll_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least = dict.fromkeys(("max_batch_size", "max_queue", "max_body_bytes"), 1)
+        for name, least in {**at_least, "batch_timeout_ms": 0, "batches_at_once": 1}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}; expected at least {least}")
+
+
+class Metrics:
+    """What Prometheus is told."""
+
+    def __init__(self) -> None:
+        self.registry = registry = prometheus_client.CollectorRegistry()
+        self.requests = prometheus_client.Counter(
+            "serving_requests",
+            "Requests for predictions, by the status of their answers",
+            ("entrypoint", "status"),
+            registry=registry,
+        )
+        self.seconds = prometheus_client.Histogram(
+            "serving_request_seconds",
+            "Time from a request to its answer",
+            ("entrypoint",),
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.batch_rows = prometheus_client.Histogram(
+            "serving_batch_rows", "Rows of the batches run", registry=registry, buckets=_ROWS
+        )
+        self.waiting_rows = prometheus_client.Gauge(
+            "serving_waiting_rows", "Rows that wait for a batch", registry=registry
+        )
+
+    def count(self, entrypoint: str, status: str, seconds: float) -> None:
+        """Counts a request that came by REST or gRPC."""
+        self.requests.labels(entrypoint, status).inc()
+        self.seconds.labels(entrypoint).observe(seconds)
+
+
+class Server:
+    """What REST and gRPC have in common.
+
+    Attributes:
+        model: the versions.
+        batcher: what merges requests.
+        metrics: what is counted.
+    """
+
+    def __init__(self, settings: Settings):
+        path = settings.model_dir
+        at_once = settings.batches_at_once or cores()
+        name = settings.model_name or path.resolve().name
+        self.metrics = Metrics()
+        self.model = Model(path, name, at_once, settings.max_body_bytes)
+        self.batcher = Batcher(
+            settings.max_batch_size,
+            settings.batch_timeout_ms / 1000,
+            settings.max_queue,
+            at_once,
+            self.metrics.batch_rows.observe,
+        )
+        self.metrics.waiting_rows.set_function(lambda: self.batcher.waiting_rows)
+
+    async def predict(
+        self, version: Version, signature: str, inputs: Arrays, outputs: Sequence[str] = ()
+    ) -> Arrays:
+        """Returns outputs of a signature, all or those named.
+
+        Raises:
+            RequestError: for inputs that the signature does not take, a queue that is
+                full, or a failure of the model's.
+        """
+        names = version.output_names(signature, outputs)
+        call = SignatureCall(version, signature or "serving_default", names)
+        return await self.batcher.run(call, version.checked(signature, inputs))
+
+    def signatures(self, version: Version) -> Any:
+        """Returns the SignatureDefMap of a version."""
+        return get_model_metadata_pb2.SignatureDefMap(signature_def=version.signatures)
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals to `run`, which ends gRPC with them, too."""
+        yield
+
+
+async def serve(
+    settings: Settings,
+    stop: asyncio.Event,
+    started: Callable[[Server, int, int], object] = lambda *_: None,
+) -> None:
+    """Serves until `stop` is set and all requests are answered.
+
+    Args:
+        settings: what is served.
+        stop: ends it.
+        started: is told the server and its REST and gRPC ports, once it answers.
+
+    Raises:
+        InputError: for a directory without a version that loads, or a port that is taken.
+    """
+    server = Server(settings)
+    with _listener(settings.host, settings.rest_port) as rest_socket:
+        grpc_api = GrpcApi(server, f"{settings.host}:{settings.grpc_port}", settings.max_body_bytes)
+        if not grpc_api.port:
+            raise _taken(settings.host, settings.grpc_port)
+        await server.model.start()
+        app = RestApi(server, settings.max_body_bytes).app
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+        rest_api = _Uvicorn(config)
+        await grpc_api.start()
+        rest = asyncio.create_task(rest_api.serve(sockets=[rest_socket]))
+        watch = asyncio.create_task(server.model.watch(settings.poll_seconds))
+        rest_port = rest_socket.getsockname()[1]
+        _LOG.info(
+            "REST at http://%s:%d/v1/models/%s, gRPC at %s:%d",
+            settings.host,
+            rest_port,
+            server.model.name,
+            settings.host,
+            grpc_api.port,
+        )
+        started(server, rest_port, grpc_api.port)
+        await stop.wait()
+        _LOG.info("no more requests are taken; those that wait are answered")
+        rest_api.should_exit = True
+        await asyncio.gather(rest, grpc_api.stop())
+        watch.cancel()
+        server.batcher.close()
+        server.model.close()
+
+
+def run(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, as `serve` does; a second signal ends it at once."""
+
+    async def main() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def end() -> None:
+            stop.set()
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(each)
+
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, end)
+        await serve(settings, stop)
+
+    asyncio.run(main())
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except (OSError, OverflowError) as error:  # OverflowError: a port beyond 65,535
+        raise _taken(host, port) from error
+
+
+def _taken(host: str, port: int) -> InputError:
+    return InputError(f"{host}:{port} cannot be listened at; expected an address that is free")

@@ -1,0 +1,269 @@
+"""Versions that come, go and fail; the start and the end of a server; a real export on it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from keras_transformer.errors import InputError
+from keras_transformer.export import export
+from keras_transformer.run_directory import RunDirectory
+from keras_transformer.serving.client import GrpcClient, RestClient
+from keras_transformer.serving.server import Settings, serve
+from tests.conftest import PHRASES, ROOT
+from tests.integration.bad_input_test import DRIVER
+from tests.serving.reversing_model import NAME, write_version
+from tests.serving.running_server import Running, model_held, running_server, wait_until
+
+
+@pytest.fixture
+def versions(reversing_version: Path, tmp_path: Path) -> Path:
+    """A directory of versions, of which the first is there."""
+    shutil.copytree(reversing_version, tmp_path / NAME / "1")
+    return tmp_path / NAME
+
+
+def publish(versions: Path, number: int) -> None:
+    """Copies version 1 under another name first, as exports are written."""
+    shutil.copytree(versions / "1", versions / ".copying")
+    (versions / ".copying").rename(versions / str(number))
+
+
+def states(running: Running) -> dict[int, str]:
+    status = running.http.get(running.model).json()["model_version_status"]
+    return {int(version["version"]): version["state"] for version in status}
+
+
+def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
+    lost: list[Any] = []
+    answered: list[int] = []
+    ended = threading.Event()
+
+    def ask(running: Running) -> None:
+        with RestClient(running.rest, NAME, timeout=30) as client:
+            while not ended.is_set():
+                try:
+                    best = client.translate(["abc", "de"])
+                    answered.append(len(best))
+                    if [each[0].text for each in best] != ["cba", "ed"]:
+                        lost.append(best)
+                except Exception as error:
+                    lost.append(error)
+
+    with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        try:
+            asking = [pool.submit(ask, running) for _ in range(4)]
+            for number in range(2, 7):
+                seen = len(answered)
+                publish(versions, number)
+                wait_until(lambda n=number: states(running).get(n) == "AVAILABLE")  # type: ignore[misc]
+                wait_until(lambda n=seen: len(answered) > n + 8 or bool(lost))  # type: ignore[misc]
+            wait_until(lambda: list(states(running).values()) == ["AVAILABLE"] + ["END"] * 5)
+        finally:
+            ended.set()
+        concurrent.futures.wait(asking)
+    assert lost == []
+
+
+def test_a_request_ends_on_the_version_that_it_began_with(versions: Path) -> None:
+    with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with model_held():
+            begun = pool.submit(running.predict, {"instances": ["abc"]})
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            # The new version cannot warm up while the model is held: leave that out.
+            shutil.copytree(versions / "1", versions / ".copying")
+            shutil.rmtree(versions / ".copying" / "assets.extra")
+            (versions / ".copying").rename(versions / "2")
+            wait_until(lambda: states(running) == {2: "AVAILABLE", 1: "UNLOADING"})
+            assert running.http.get(f"{running.model}/versions/1/metadata").status_code == 404
+        assert begun.result().json()["predictions"][0]["translations"][0] == "cba"
+        wait_until(lambda: states(running) == {2: "AVAILABLE", 1: "END"})
+
+
+def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path) -> None:
+    with running_server(versions) as running:
+        (versions / "2").mkdir()
+        (versions / "2" / "saved_model.pb").write_bytes(b"broken")
+        cold = write_version(tmp_path / "cold", warm_up="poison")
+        cold.rename(versions / "3")
+        wait_until(lambda: {2, 3} <= states(running).keys())
+        wait_until(lambda: "LOADING" not in states(running).values())
+        assert states(running) == {1: "AVAILABLE", 2: "END", 3: "END"}
+        status = running.http.get(f"{running.model}/versions/3").json()
+        said = status["model_version_status"][0]["status"]["error_message"]
+        assert said.startswith("version 3 cannot be loaded: assertion failed: [there is poison]")
+        assert running.predict({"instances": ["a"]}, "/versions/1").status_code == 200
+        assert running.predict({"instances": ["a"]}, "/versions/2").status_code == 404
+        publish(versions, 4)
+        wait_until(lambda: states(running).get(4) == "AVAILABLE")
+
+
+def test_a_version_that_disappears(versions: Path) -> None:
+    publish(versions, 2)
+    with running_server(versions) as running:
+        assert states(running) == {2: "AVAILABLE"}
+        shutil.rmtree(versions / "2")
+        wait_until(lambda: states(running).get(1) == "AVAILABLE")
+        shutil.rmtree(versions / "1")  # the only one is kept
+        looked: list[list[int]] = []
+        look = running.server.model._found
+
+        def found() -> list[int]:
+            looked.append(look())
+            return looked[-1]
+
+        with mock.patch.object(running.server.model, "_found", found):
+            wait_until(lambda: len(looked) > 1)  # the first has been dealt with
+        assert looked[0] == []
+        assert running.predict({"instances": ["ab"]}).status_code == 200
+
+
+def test_health_of_grpc(running: Running) -> None:
+    with grpc.insecure_channel(running.grpc) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        for service in ("", "tensorflow.serving.PredictionService"):
+            answer = check(health_pb2.HealthCheckRequest(service=service), timeout=30)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def serve_at(model_dir: Path, **settings: Any) -> None:
+    options = {"rest_port": 0, "grpc_port": 0, **settings}
+    asyncio.run(serve(Settings(model_dir, **options), asyncio.Event()))
+
+
+def test_nothing_to_serve(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none", "there is none"), (tmp_path, "version 7 cannot be")):
+        (tmp_path / "7").mkdir(exist_ok=True)
+        (tmp_path / "7" / "saved_model.pb").write_bytes(b"broken")
+        with pytest.raises(InputError, match=rf"{path} has no version .*\({reason}.*\); expected"):
+            serve_at(path)
+
+
+def test_a_port_that_is_taken(reversing_version: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for name in ("rest_port", "grpc_port"):
+            with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be listened at; expect"):
+                serve_at(reversing_version.parent, **{name: port})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_batch_size", 0), ("max_queue", 0), ("batches_at_once", 0), ("batch_timeout_ms", -1.0)],
+)
+def test_bounds_that_are_none(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"{name} is {value}; expected at least [01]$"):
+        Settings(Path("x"), **{name: value})  # type: ignore[arg-type]
+
+
+def test_sigterm_answers_what_waits(reversing_version: Path) -> None:
+    command = [
+        sys.executable, str(ROOT / "bin/serve.py"), f"--model_dir={reversing_version.parent}",
+        "--rest_port=0", "--grpc_port=0", "--batch_timeout_ms=3000", "--max_batch_size=8",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process,
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+        try:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            pattern = r"REST at http://([^/]+)/v1/models/reversing, gRPC at (\S+)"
+            rest, grpc_address = next(
+                found.groups() for line in lines if (found := re.search(pattern, line))
+            )
+            clients = [RestClient(rest, NAME), GrpcClient(grpc_address, NAME)]
+            for client in clients:
+                client.metadata()
+            waiting = [pool.submit(client.translate, ["abc"]) for client in clients]
+            metrics = f"http://{rest}/monitoring/prometheus/metrics"
+            wait_until(lambda: "serving_waiting_rows 2.0" in httpx.get(metrics).text)
+            process.send_signal(signal.SIGTERM)
+            for each in waiting:
+                assert each.result()[0][0].text == "cba"
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def exported(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real export."""
+    path = tmp_path_factory.mktemp("exports") / "export"
+    export(run_directory, path, PHRASES, settings={"decoding.n_best": 2})
+    return path
+
+
+@pytest.fixture(scope="module")
+def translated(exported: Path) -> Iterator[dict[str, list[Any]]]:
+    """How bin/translate.py ends, all command lines in one process."""
+    text = "".join(f"{phrase}\n" for phrase in (*PHRASES, "", "a " * 100))
+    with running_server(exported) as running, socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        arguments = {
+            "model_dir": f"--model_dir={exported}",
+            "rest": f"--server={running.rest}",
+            "grpc": f"--server=grpc://{running.grpc}/export",
+            "document": f"--server={running.rest} --document",
+            "nobody": f"--server={nobody}",
+            "other model": f"--server={running.rest}/other",
+            "two models": f"--server={running.rest} --model_dir={exported}",
+            "no model": "",
+            "setting": f"--server={running.rest} --beam_size=2",
+            "precision": f"--server={running.rest} --precision=float32",
+        }
+        process = subprocess.run(
+            [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
+            input=json.dumps([["translate", a.split(), text] for a in arguments.values()]),
+            cwd=exported, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    yield dict(zip(arguments, json.loads(process.stdout), strict=True))
+
+
+@pytest.mark.parametrize("api", ["rest", "grpc"])
+def test_a_served_export_translates_as_it_does_from_disk(
+    translated: dict[str, list[Any]], api: str
+) -> None:
+    assert translated["model_dir"][0] == 3, translated["model_dir"]
+    assert translated["model_dir"][1].count("\n") >= 2 * len(PHRASES)
+    assert "line 8 has" in translated["model_dir"][2]  # that it was cut
+    assert translated[api] == translated["model_dir"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nobody", "error: nothing answers at 127.0.0.1:"),
+        ("other model", "error: 127.0.0.1:"),
+        ("two models", "error: there is no model, or more than one; expected --model_dir or --ser"),
+        ("no model", "error: there is no model, or more than one; expected --model_dir or --serv"),
+        ("setting", "error: decoding.beam_size cannot be chosen for --server, whose model was mad"),
+        ("precision", "error: precision cannot be chosen for --server, whose model was made befo"),
+    ],
+)
+def test_mistakes_with_servers(translated: dict[str, list[Any]], name: str, sentence: str) -> None:
+    code, out, err, _ = translated[name]
+    assert (code, out) == (1, "")
+    assert err.startswith(sentence) and err.count("\n") == 1
