@@ -324,8 +324,9 @@ class DecodingConfig:
         _check_fields(self)
         for name, least in {
             "beam_size": 1, "n_best": 1, "max_extra_tokens": 1, "max_source_tokens": 1,
-            "max_source_bytes": 4, "min_length": 0, "length_penalty": 0, "coverage_penalty": 0, "repetition_penalty": 1,
-            "no_repeat_ngram": 0, "diversity_penalty": 0, "temperature": 0, "top_k": 0,
+            "max_source_bytes": 4, "min_length": 0, "length_penalty": 0, "coverage_penalty": 0,
+            "repetition_penalty": 1, "no_repeat_ngram": 0, "diversity_penalty": 0,
+            "temperature": 0, "top_k": 0,
         }.items():  # fmt: skip
             value = getattr(self, name)
             require(value >= least, f"decoding.{name} is {value}; expected at least {least}")
