@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,12 +42,13 @@ class _Part:
     call: Call
     inputs: Arrays
     rows: int
+    row_bytes: float
     due: float  # the time of the event loop at which they wait for no others
     answer: asyncio.Future[Arrays]
 
 
 class Batcher:
-    """Runs requests in batches: the oldest first, with all that wait for the same call.
+    """Runs requests in batches: the oldest first, with others that wait for the same call.
 
     Args:
         max_batch_size: most rows of a batch; larger requests are split.
@@ -106,7 +108,8 @@ class Batcher:
         for start in range(0, rows, size):
             some = {name: array[start : start + size] for name, array in inputs.items()}
             part_rows = min(size, rows - start)
-            parts.append(_Part(call, some, part_rows, due, loop.create_future()))
+            row_bytes = _bytes(some) / part_rows
+            parts.append(_Part(call, some, part_rows, row_bytes, due, loop.create_future()))
         self._waiting += parts
         loop.call_at(due, self._start_batches)
         self._start_batches()
@@ -132,18 +135,22 @@ class Batcher:
             task.add_done_callback(self._running.discard)
 
     def _next_batch(self) -> list[_Part]:
-        """Returns the oldest part and what goes with it; nothing while that may wait for more."""
-        batch: list[_Part] = []
-        rows = 0
-        for part in self._waiting:
-            if part.call == self._waiting[0].call:
-                if rows + part.rows > self._max_batch_size:
-                    return batch
-                batch.append(part)
-                rows += part.rows
-        now = asyncio.get_running_loop().time()
-        is_due = rows == self._max_batch_size or (batch and batch[0].due <= now)
-        return batch if is_due else []
+        """Returns the oldest part and what goes with it; nothing while that may wait for more.
+
+        Threads that are idle share what waits. Parts with rows as long as the oldest's go
+        first: a batch takes as long as its longest row.
+        """
+        if not self._waiting:
+            return []
+        oldest = self._waiting[0]
+        same = [part for part in self._waiting if part.call == oldest.call]
+        rows = sum(part.rows for part in same)
+        if rows < self._max_batch_size and asyncio.get_running_loop().time() < oldest.due:
+            return []
+        most = min(-(-rows // self._idle), self._max_batch_size)
+        same.sort(key=lambda part: abs(part.row_bytes - oldest.row_bytes))  # of equals, the older
+        ends = itertools.accumulate(part.rows for part in same)
+        return [part for part, end in zip(same, ends, strict=True) if part is oldest or end <= most]
 
     async def _run(self, batch: list[_Part]) -> None:
         try:
@@ -170,6 +177,13 @@ class Batcher:
             for part, answer in zip(batch, answers, strict=True):
                 if not part.answer.done():
                     part.answer.set_result(answer)
+
+
+def _bytes(inputs: Arrays) -> int:
+    return sum(
+        sum(map(len, array.flat)) if array.dtype == object else array.nbytes
+        for array in inputs.values()
+    )
 
 
 def _merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:

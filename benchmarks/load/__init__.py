@@ -1,0 +1,1 @@
+"""Load for a server in a process of its own, and what has to be true under it."""
