@@ -39,7 +39,7 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from absl import app, flags
+from absl import app, flags, logging
 from decoders import machine
 from decoders.comparison import Turns, quiet, say, spread
 from steppers.cost import Sizes
@@ -74,10 +74,7 @@ SEED = 0
 def compare(ways: Sequence[str], folder: Path) -> dict[str, Any]:
     """Makes the models in `folder`, starts them, and returns what is printed of them."""
     run = _random_run(folder / "run") if FLAGS.model_dir is None else RunDirectory(FLAGS.model_dir)
-    paths = {}
-    for way in ways:
-        say(f"{way}: exporting")
-        paths[way] = _make(way, run, folder)
+    paths = {way: _export(way, run, folder / way.replace(":", "-")) for way in ways}
     for way, path in paths.items():  # reads all files, and compiles what Python has not yet
         _start(way, path)
     turns: Turns = {way: [] for way in ways}
@@ -131,19 +128,20 @@ def _python(engine: str) -> str:
     return interpreter
 
 
-def _make(way: str, run: RunDirectory, folder: Path) -> Path:
-    """Exports the model of a way, and returns its path."""
+def _export(way: str, run: RunDirectory, folder: Path) -> Path:
+    """Makes the model of a way, and returns its path."""
     from keras_transformer.export import export  # late: TensorFlow takes seconds
 
+    say(f"{way}: exporting")
     engine, _, precision = way.partition(":")
-    path, sentences = folder / way.replace(":", "-"), [FLAGS.sentence]
     if engine == "transformers":
-        _make_marian(run, path)
-        return path
+        _make_marian(run, folder)
+        return folder
+    sentences = [FLAGS.sentence]
     if engine == "ctranslate2":
         quantization = "none" if precision == "float32" else precision
         arguments = {"format": "ctranslate2", "quantization": quantization}
-        return export(run, path, sentences, **arguments).path
+        return export(run, folder, sentences, **arguments).path
     rounded: dict[str, Any] = {}
     if precision != "float32":  # of random weights no BLEU can be lost
         rounded = {"precision": precision, "references": sentences, "max_bleu_loss": 100.0}
@@ -154,7 +152,7 @@ def _make(way: str, run: RunDirectory, folder: Path) -> Path:
         "decoding.min_length": FLAGS.steps,
         "decoding.max_length": FLAGS.steps,
     }
-    return export(run, path, sentences, settings=settings, **rounded).path
+    return export(run, folder, sentences, settings=settings, **rounded).path
 
 
 def _make_marian(run: RunDirectory, path: Path) -> None:
@@ -265,6 +263,7 @@ flags.register_multi_flags_validator(
 def main(argv: list[str]) -> int:
     """Prints the measurements."""
     del argv
+    logging.set_verbosity(logging.WARNING)  # TensorFlow has much to say of what it saves
     try:
         ways = _named_ways()
         if FLAGS.model_dir is None:

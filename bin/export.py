@@ -73,7 +73,10 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     return read_text(FLAGS.valid_source), None if target is None else read_text(target)
 
 
-def _about() -> "About":
+def _about() -> "About | None":
+    """Returns what the model card is to say, or None of a format that has none."""
+    if FLAGS.format != "saved_model" and FLAGS.languages is FLAGS.license is None:
+        return None
     from keras_transformer.export.model_card import About
 
     languages = FLAGS.languages
@@ -81,7 +84,12 @@ def _about() -> "About":
         raise InputError(
             f"--languages is {','.join(languages)}; expected a source and a target, as in en,de"
         )
-    return About(None if languages is None else (languages[0], languages[1]), FLAGS.license)
+    compared = FLAGS.valid_source and Path(FLAGS.valid_source).name
+    return About(
+        None if languages is None else (languages[0], languages[1]),
+        FLAGS.license,
+        {"dataset": compared or "the validation set of its data"},
+    )
 
 
 def main(argv: list[str]) -> None:

@@ -69,6 +69,11 @@ def _check_flags() -> None:
             f"{fixed[0]} cannot be chosen for --server, whose model was made before; expected "
             "--model_dir"
         )
+    if FLAGS.server is not None and (FLAGS.format != "text" or FLAGS.prefix is not None):
+        raise InputError(
+            "--format=jsonl and --prefix do not go with --server; expected --model_dir, or the "
+            "server's signature `translate`"
+        )
     if FLAGS.attention and FLAGS.format == "text":
         raise InputError("--attention does not go into text; expected --format=jsonl")
     for name in ("document", "jit_compile"):

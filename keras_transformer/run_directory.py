@@ -96,7 +96,8 @@ class RunDirectory:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         if not self.is_run(path):
-            what = "no run directory (it has no config.json)" if self.path.exists() else "not there"
+            missing = next(n for n in ("config.json", "data.json") if not (self.path / n).is_file())
+            what = f"no run directory (it has no {missing})" if self.path.exists() else "not there"
             raise InputError(f"{path} is {what}; expected what bin/train.py --run_dir writes")
         config, data = self.path / "config.json", self.path / "data.json"
         with reading(config, "JSON"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
-import os
-import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -89,6 +89,11 @@ def export(
                 "saved_model, or no precision"
             )
         arguments["precision"] = precision
+    if format != "saved_model" and (about is not None or max_bleu_loss is not None):
+        raise InputError(
+            f"only the format saved_model has a model card and a bound on BLEU's loss, and the "
+            f"format is {format}; expected neither"
+        )
     if format == "saved_model":
         arguments |= {"references": references, "about": about}
         if max_bleu_loss is not None:
@@ -113,18 +118,28 @@ def publish(output_dir: Path, write: Callable[[Path], _Found]) -> tuple[Path, _F
     Raises:
         InputError: where `output_dir` cannot be written.
     """
-    partial = output_dir / f".exporting-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had our number
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        found = write(partial)
-        path = output_dir / str(_next_version(output_dir))
-        partial.rename(path)
+        # Of a name that no other process has, on whatever machine.
+        with tempfile.TemporaryDirectory(
+            prefix=".exporting-", dir=output_dir, ignore_cleanup_errors=True
+        ) as folder:
+            partial = Path(folder) / "version"
+            found = write(partial)
+            return _numbered(partial, output_dir), found
     except OSError as error:
         raise InputError(f"{output_dir} cannot be written ({error})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return path, found
+
+
+def _numbered(partial: Path, output_dir: Path) -> Path:
+    """Gives a version the next number, which another export may take first."""
+    while True:
+        path = output_dir / str(_next_version(output_dir))
+        try:
+            return partial.rename(path)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
 
 
 def _next_version(output_dir: Path) -> int:

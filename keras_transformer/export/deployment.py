@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
@@ -27,7 +26,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.model_card import About, model_card
 from keras_transformer.export.provenance import Provenance
-from keras_transformer.export.signature_defs import read_signature_defs, shape_of
 from keras_transformer.export.warmup import Function, write_warmup_requests
 
 # The most sentences of one request, and of one batch that is computed.
@@ -54,10 +52,6 @@ max_enqueued_batches {{ value: 16 }}
 # No allowed_batch_sizes: any size runs without compilation, rows of padding would be translated
 # like others, and a padded batch whose last request has no rows stops the server.
 """
-_PADDING = """
-# Requests of ids merge only at one width. Each says in its lengths which ids are its own.
-pad_variable_length_inputs: true
-"""
 _THREADS = """
 # Batches computed at once, of all models: as many as the server has cores, each of which computes
 # one (with --tensorflow_inter_op_parallelism the same and --tensorflow_intra_op_parallelism=1).
@@ -73,6 +67,7 @@ _MODELS_HEADER = """\
 
 def write_version_files(
     path: Path,
+    name: str,
     provenance: Provenance,
     sentences: Sequence[str],
     signatures: Mapping[str, Function],
@@ -81,7 +76,8 @@ def write_version_files(
     """Writes all that a version has beside the SavedModel; the manifest last.
 
     Args:
-        path: directory of a SavedModel in the base directory, not published yet.
+        path: directory of a SavedModel, not published yet.
+        name: the model's.
         provenance: what it was made of.
         sentences: real ones of the source language, for the warm-up.
         signatures: functions by name, of which `tokenize` is called.
@@ -92,27 +88,23 @@ def write_version_files(
         OSError: where others cannot.
     """
     write_warmup_requests(path, sentences, signatures, provenance.decoding.length_penalty)
-    (path / "batching_params.pbtxt").write_text(
-        _batching_parameters(read_signature_defs(path)), encoding="utf-8"
-    )
-    card = model_card(path, model_name(path.parent), provenance, about)
+    (path / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
+    card = model_card(path, name, provenance, about)
     (path / "README.md").write_text(card, encoding="utf-8")
     write_manifest(path, provenance)
 
 
-def write_base_files(output_dir: Path, version: Path) -> None:
+def write_base_files(output_dir: Path) -> None:
     """Writes `models.config` and `batching_parameters.txt` where they are missing.
 
     Args:
         output_dir: the base directory.
-        version: a version in it.
 
     Raises:
         InputError: where they cannot be written.
     """
-    batching = _batching_parameters(read_signature_defs(version)) + _THREADS
     for name, text in (
-        ("batching_parameters.txt", batching),
+        ("batching_parameters.txt", _MODEL_BATCHING + _THREADS),
         ("models.config", _models_config(model_name(output_dir))),
     ):
         try:
@@ -128,15 +120,6 @@ def write_base_files(output_dir: Path, version: Path) -> None:
 def model_name(output_dir: Path) -> str:
     """Returns the last name of the base directory, as it can be part of a URL."""
     return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
-
-
-def _batching_parameters(signatures: Mapping[str, Any]) -> str:
-    variable = any(
-        None in shape_of(tensor)[1:]
-        for signature in signatures.values()
-        for tensor in signature.inputs.values()
-    )
-    return _MODEL_BATCHING + _PADDING * variable
 
 
 def _models_config(name: str) -> str:

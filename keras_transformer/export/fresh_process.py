@@ -3,9 +3,10 @@
 Run as a script, `python -I fresh_process.py MODEL BATCHES FOUND`, so that this package is
 neither needed nor, by its being there, able to hide what an export lacks.
 
-    BATCHES  JSON, lists of sentences
+    BATCHES  JSON: `batches`, lists of sentences; `length_penalty`, the export's own
     FOUND    written: an .npz of the arrays `ids`, `lengths` and `scores` of each batch,
-             as in `ids_0`, and `translations`, JSON, those of `serving_default` of the first
+             as in `ids_0`, and, by the name of each signature that translates, its scores of
+             the first batch
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def main(model: str, batches: str, found: str) -> None:
 
     loaded = tf.saved_model.load(model)
     with open(batches, encoding="utf-8") as file:
-        texts = [tf.constant(batch) for batch in json.load(file)]
+        given = json.load(file)
+    texts = [tf.constant(batch) for batch in given["batches"]]
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
         results = list(pool.map(loaded.search, texts))
     arrays = {
@@ -36,9 +38,21 @@ def main(model: str, batches: str, found: str) -> None:
         for number, result in enumerate(results)
         for name in ("ids", "lengths", "scores")
     }
-    served = loaded.signatures["serving_default"](text=texts[0])["translations"].numpy()
-    translations = json.dumps([[text.decode() for text in row] for row in served])
-    np.savez(found, translations=translations, **arrays)
+    served = loaded.signatures
+    first = texts[0]
+    tokens = served["tokenize"](text=first)
+    neutral = {
+        "max_length": tf.zeros_like(tokens["lengths"]),
+        "length_penalty": tf.fill(tf.shape(first), tf.constant(given["length_penalty"])),
+        "prefix": tf.fill(tf.shape(first), ""),
+    }
+    by_signature = {
+        "serving_default": served["serving_default"](text=first),
+        "translate": served["translate"](text=first, **neutral),
+        "translate_ids": served["translate_ids"](ids=tokens["ids"], lengths=tokens["lengths"]),
+    }
+    arrays |= {name: outputs["scores"].numpy() for name, outputs in by_signature.items()}
+    np.savez(found, **arrays)
     others = [name for name in sys.modules if name.startswith("keras_transformer")]
     if others:
         raise RuntimeError(f"{others[0]} was loaded; expected TensorFlow and tensorflow-text alone")

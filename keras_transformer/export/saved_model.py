@@ -17,7 +17,11 @@ from keras_transformer import evaluation
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported, gates, publish
 from keras_transformer.export.comparison import Comparison, compare
-from keras_transformer.export.deployment import write_base_files, write_version_files
+from keras_transformer.export.deployment import (
+    model_name,
+    write_base_files,
+    write_version_files,
+)
 from keras_transformer.export.model_card import About
 from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.signatures import Signatures
@@ -85,27 +89,29 @@ def export(
                 _check_loss(
                     scores, evaluation.evaluate(exact, references), precision, max_bleu_loss
                 )
-        _make_ready(path, provenance, sentences, _with_scores(about or About(), scores))
+        said = _with_scores(about or About(), scores)
+        _make_ready(path, model_name(output_dir), provenance, sentences, said)
+        write_base_files(output_dir)
         return comparison, scores
 
     path, (comparison, scores) = publish(output_dir, write)
-    write_base_files(output_dir, path)
     return Exported(path, len(sentences), comparison.ties, scores=scores)
 
 
-def _make_ready(path: Path, provenance: Provenance, sentences: Sequence[str], about: About) -> None:
+def _make_ready(
+    path: Path, name: str, provenance: Provenance, sentences: Sequence[str], about: About
+) -> None:
     """Adds what a server and its people look for, and asks the model all of the warm-up."""
     signatures = tf.saved_model.load(str(path)).signatures
-    write_version_files(path, provenance, sentences, signatures, about)
+    write_version_files(path, name, provenance, sentences, signatures, about)
     check_warmup_requests(path, signatures)
 
 
 def _with_scores(about: About, scores: evaluation.Scores | None) -> About:
     """Returns what is said of the model, and how it did on the sentences if nothing else is."""
-    if scores is None or about.evaluation:
+    if scores is None:
         return about
-    dataset = "its validation set"
-    return dataclasses.replace(about, evaluation={**dataclasses.asdict(scores), "dataset": dataset})
+    return dataclasses.replace(about, evaluation={**dataclasses.asdict(scores), **about.evaluation})
 
 
 def _translations(

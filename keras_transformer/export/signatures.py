@@ -29,8 +29,9 @@ class Status(enum.IntFlag):
     MAX_LENGTH_CHANGED = 2  # negative, or more than the export's longest output
     LENGTH_PENALTY_CHANGED = 4  # no number, negative, or more than MAX_LENGTH_PENALTY
     PREFIX_CUT = 8  # longer than its translation may be
-    IDS_REPLACED = 16  # outside the vocabulary: taken for the unknown token
+    IDS_REPLACED = 16  # outside the vocabulary, or the pad id: taken for the unknown token
     NOT_TRANSLATED = 32  # the model finds nothing: its logits are no numbers, or all is banned
+    LENGTHS_CHANGED = 64  # negative, or more than there are ids
 
 
 def _texts(name: str) -> tf.TensorSpec:
@@ -41,7 +42,6 @@ def _integers(name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None], tf.int32, name=name)
 
 
-_IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
 _LENGTH_PENALTY = tf.TensorSpec([None], tf.float32, name="length_penalty")
 
 
@@ -68,13 +68,23 @@ class Signatures(tf.Module):
         return {
             "serving_default": self._translator.translate,
             "translate": self.translate,
-            "translate_ids": self.translate_ids,
+            "translate_ids": self._of_ids(self.translate_ids, self._source_places),
             "score": self._scorer.score,
             "embed": self.embed,
             "tokenize": self.tokenize,
-            "detokenize": self.detokenize,
+            "detokenize": self._of_ids(self.detokenize, self._target_places),
             "lengths": self.lengths,
         }
+
+    @staticmethod
+    def _of_ids(function: Any, places: int) -> Any:
+        """Returns a function of ids int32 `[B, places]` and lengths int32 `[B]` as a graph.
+
+        The width is constant: a server merges requests of one width alone, or pads them, and
+        one without any ids, which cannot be padded, would fail all others.
+        """
+        ids = tf.TensorSpec([None, places], tf.int32, name="ids")
+        return tf.function(function, input_signature=[ids, _integers("lengths")], autograph=False)
 
     @tf.function(
         input_signature=[
@@ -161,12 +171,11 @@ class Signatures(tf.Module):
         is_cut |= tf.cast(tokens.row_lengths(), tf.int32) > max_lengths
         return tokens[:, : self._target_places].to_tensor(-1), is_cut
 
-    @tf.function(input_signature=[_IDS, _integers("lengths")], autograph=False, jit_compile=False)
     def translate_ids(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
         """Translates ids, for clients with the same tokenizer of their own.
 
         Args:
-            ids: int32 `[B, any]`, of the source, as `tokenize` returns them. An end token is
+            ids: int32 `[B, S]`, of the source, as `tokenize` returns them. An end token is
                 added where the last is none.
             lengths: int32 `[B]`; only the first so many ids of a row count.
 
@@ -174,44 +183,44 @@ class Signatures(tf.Module):
             `ids` int32 `[B, K, L]`, the pad id beyond `lengths` int32 `[B, K]`, which count the
             end token; `scores` float32 `[B, K]`; `status` int32 `[B]`, bits of `Status`.
         """
-        source_ids, source_lengths, is_cut, replaced = self._checked(ids, lengths)
+        source_ids, source_lengths, status = self._checked(ids, lengths)
         max_lengths = self._translator.max_lengths(source_lengths)
-        # What is drawn, where outputs are drawn, depends on the ids alone.
-        hashed = sentence_numbers(tf.strings.reduce_join(tf.strings.as_string(source_ids), 1))
+        # What is drawn, where outputs are drawn, depends on a row's own ids alone.
+        counted = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
+        spelled = tf.where(counted, tf.strings.as_string(source_ids) + " ", "")
+        hashed = sentence_numbers(tf.strings.reduce_join(spelled, axis=1))
         result = self._translator.search_ids(source_ids, max_lengths, numbers=hashed)
         return {
             "ids": _widened(result.ids, self._target_places, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
             "scores": result.scores,
-            "status": _status(
-                {
-                    Status.SOURCE_CUT: is_cut,
-                    Status.IDS_REPLACED: replaced,
-                    Status.NOT_TRANSLATED: _is_nothing(result),
-                }
-            ),
+            "status": status + _status({Status.NOT_TRANSLATED: _is_nothing(result)}),
         }
 
-    def _checked(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns source ids, their lengths, and whether rows were cut and ids replaced."""
+    def _checked(
+        self, ids: tf.Tensor, lengths: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns source ids, no wider than the longest row, their lengths, and the status."""
         tokenizer, limit = self._translator.tokenizer, self._source_places
-        lengths = tf.clip_by_value(lengths, 0, tf.shape(ids)[1])
-        is_long = lengths > limit
-        # Room for an end token, and no more columns than are used, however many were sent.
-        ids = tf.pad(ids[:, :limit], [[0, 0], [0, 1]])[:, :limit]
-        lengths = tf.minimum(lengths, limit)
-        last = tf.gather(ids, tf.maximum(lengths - 1, 0), axis=1, batch_dims=1)
-        ends = (lengths > 0) & (last == tokenizer.end_id)
-        is_cut = is_long | (~ends & (lengths == limit))
-        lengths = tf.minimum(lengths + tf.cast(~ends, tf.int32), limit)
+        given = tf.clip_by_value(lengths, 0, limit)
+        last = tf.gather(ids, tf.maximum(given - 1, 0), axis=1, batch_dims=1)
+        ends = (given > 0) & (last == tokenizer.end_id)
+        used = tf.minimum(given + tf.cast(~ends, tf.int32), limit)
+        ids = ids[:, : tf.reduce_max(tf.concat([used, [1]], axis=0))]
         places = tf.range(tf.shape(ids)[1])
-        counted = places < tf.expand_dims(lengths, 1)
-        known = (ids >= 0) & (ids < tokenizer.source_vocab_size)
-        is_last = places == tf.expand_dims(lengths - 1, 1)
-        replaced = tf.reduce_any(counted & ~is_last & ~known, axis=1)
+        is_last = places == tf.expand_dims(used - 1, 1)
+        counted = (places < tf.expand_dims(used, 1)) & ~is_last
+        known = (ids >= 0) & (ids < tokenizer.source_vocab_size) & (ids != tokenizer.pad_id)
+        status = _status(
+            {
+                Status.SOURCE_CUT: ~ends & (given == limit),
+                Status.IDS_REPLACED: tf.reduce_any(counted & ~known, axis=1),
+                Status.LENGTHS_CHANGED: given != lengths,
+            }
+        )
         ids = tf.where(known, ids, tokenizer.unknown_id)
         ids = tf.where(is_last, tokenizer.end_id, tf.where(counted, ids, tokenizer.pad_id))
-        return ids, lengths, is_cut, replaced
+        return ids, used, status
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
     def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -237,9 +246,8 @@ class Signatures(tf.Module):
         tokens = tf.where(tf.sequence_mask(lengths, places), tokenizer.source_pieces(ids), "")
         return {"ids": ids, "tokens": tokens, "lengths": lengths}
 
-    @tf.function(input_signature=[_IDS, _integers("lengths")], autograph=False, jit_compile=False)
     def detokenize(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `text` string `[B]` of target ids int32 `[B, any]`, of each row the first."""
+        """Returns `text` string `[B]` of the first `lengths` of target ids int32 `[B, L]`."""
         return {"text": self._translator.tokenizer.detokenize(ids, lengths)}
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)

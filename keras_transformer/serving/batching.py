@@ -14,6 +14,8 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
+_PATIENCE = 10  # for others that keep coming, in times of what it is for one
+
 
 class RequestError(Exception):
     """Why a request gets no answer, in one sentence.
@@ -43,7 +45,7 @@ class _Part:
     inputs: Arrays
     rows: int
     row_bytes: float
-    due: float  # the time of the event loop at which they wait for no others
+    came: float  # by the event loop's clock
     answer: asyncio.Future[Arrays]
 
 
@@ -52,8 +54,9 @@ class Batcher:
 
     Args:
         max_batch_size: most rows of a batch; larger requests are split.
-        batch_timeout: seconds that the oldest request waits for a batch to be full, if a
-            thread is free.
+        batch_timeout: seconds in which nothing more has come when a batch starts, if a
+            thread is idle. One that is full starts at once, and one that others keep
+            coming for after ten times as long.
         max_queue: most rows that wait.
         batches_at_once: number of threads.
         observe: is told the rows of each batch that is run.
@@ -103,15 +106,15 @@ class Batcher:
                 "more have come); try again later",
             )
         loop = asyncio.get_running_loop()
-        due, size = loop.time() + self._batch_timeout, self._max_batch_size
+        now, size = loop.time(), self._max_batch_size
         parts = []
         for start in range(0, rows, size):
             some = {name: array[start : start + size] for name, array in inputs.items()}
             part_rows = min(size, rows - start)
             row_bytes = _bytes(some) / part_rows
-            parts.append(_Part(call, some, part_rows, row_bytes, due, loop.create_future()))
+            parts.append(_Part(call, some, part_rows, row_bytes, now, loop.create_future()))
         self._waiting += parts
-        loop.call_at(due, self._start_batches)
+        loop.call_at(now + self._batch_timeout, self._start_batches)
         self._start_batches()
         try:
             return concatenate(await asyncio.gather(*(part.answer for part in parts)))
@@ -145,7 +148,10 @@ class Batcher:
         oldest = self._waiting[0]
         same = [part for part in self._waiting if part.call == oldest.call]
         rows = sum(part.rows for part in same)
-        if rows < self._max_batch_size and asyncio.get_running_loop().time() < oldest.due:
+        due = min(
+            oldest.came + _PATIENCE * self._batch_timeout, same[-1].came + self._batch_timeout
+        )
+        if rows < self._max_batch_size and asyncio.get_running_loop().time() < due:
             return []
         most = min(-(-rows // self._idle), self._max_batch_size)
         same.sort(key=lambda part: abs(part.row_bytes - oldest.row_bytes))  # of equals, the older

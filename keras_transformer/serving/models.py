@@ -25,6 +25,7 @@ _LOG = logging.getLogger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 _DEFAULT = "serving_default"
 _State = get_model_status_pb2.ModelVersionStatus
+_Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time of change of each file
 
 
 class Version:
@@ -184,6 +185,7 @@ class Model:
         self._arguments = batches_at_once, max_bytes
         self._current: Version | None = None
         self._states: dict[int, tuple[int, str]] = {}  # of ModelVersionStatus, and what failed
+        self._failed: dict[int, _Stamp] = {}  # of versions, what their files were like
         self._closing: set[asyncio.Future[None]] = set()
 
     @contextlib.contextmanager
@@ -239,6 +241,10 @@ class Model:
             if self._current is not None:
                 return
         problem = next((problem for _, problem in self._states.values()), "there is none")
+        if (self.path / "saved_model.pb").is_file():
+            problem = f"it is a version itself: {self.path.resolve().parent} holds it"
+        elif not self.path.is_dir():
+            problem = "it is not there"
         raise InputError(
             f"{self.path} has no version that can be served ({problem}); expected a directory "
             "of what bin/export.py writes"
@@ -257,12 +263,17 @@ class Model:
         """Changes to the highest version on disk that loads; False where nothing is to be done.
 
         The old version answers until the new one is warm. A version that has failed is
-        not tried again while it stays there, and the last that works is kept, even if
-        its directory has gone.
+        tried again when its files have changed (it may have been half copied), and the last
+        that works is kept, even if its directory has gone.
         """
         found = await asyncio.to_thread(self._found)
         current = self._current.number if self._current else None
-        self._states = {n: s for n, s in self._states.items() if n in found or n == current}
+        self._failed = {n: stamp for n, stamp in self._failed.items() if found.get(n) == stamp}
+        self._states = {
+            n: (state, problem)
+            for n, (state, problem) in self._states.items()
+            if n == current or (n in found and (not problem or n in self._failed))
+        }
         left = (n for n in found if self._states.get(n, ("", ""))[1] == "")
         wanted = max(left, default=None)
         if wanted is None or wanted == current:
@@ -274,6 +285,7 @@ class Model:
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
             self._states[wanted] = (_State.END, problem)
+            self._failed[wanted] = found[wanted]
             return True
         old, self._current = self._current, version
         self._states[wanted] = (_State.AVAILABLE, "")
@@ -283,12 +295,16 @@ class Model:
             self._unload_unused(old)
         return True
 
-    def _found(self) -> list[int]:
-        """Returns the numbers of the versions on disk."""
+    def _found(self) -> dict[int, _Stamp]:
+        """Returns the numbers of the versions on disk, and what their files are like."""
         with contextlib.suppress(FileNotFoundError):  # then the last version stays
-            names = (path.parent.name for path in self.path.glob("*/saved_model.pb"))
-            return [int(name) for name in names if name.isascii() and name.isdecimal()]
-        return []
+            folders = [path.parent for path in self.path.glob("*/saved_model.pb")]
+            return {
+                int(folder.name): _stamp(folder)
+                for folder in folders
+                if folder.name.isascii() and folder.name.isdecimal()
+            }
+        return {}
 
     def _unload_unused(self, version: Version) -> None:
         if version is self._current or version.users:
@@ -302,6 +318,11 @@ class Model:
         """Frees the version that is served."""
         if self._current is not None:
             self._current.close()
+
+
+def _stamp(folder: Path) -> _Stamp:
+    files = [(path, path.stat()) for path in sorted(folder.rglob("*"))]
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files)
 
 
 def cores() -> int:

@@ -62,7 +62,14 @@ class RestApi:
     def __init__(self, server: Server, max_body_bytes: int):
         self._server = server
         self._max_body_bytes = max_body_bytes
-        methods = ["DELETE", "GET", "PATCH", "POST", "PUT"]  # refused by a sentence, not by a 405
+        methods = [
+            "DELETE",
+            "GET",
+            "HEAD",
+            "PATCH",
+            "POST",
+            "PUT",
+        ]  # refused by a sentence, not by a 405
         self.app = Starlette(
             routes=[
                 Route("/v1/models{rest:path}", self._models, methods=methods),
@@ -79,7 +86,8 @@ class RestApi:
     async def _models(self, request: Request) -> Response:
         match = _PATH.fullmatch(request.url.path)
         method = {None: "GET", "/metadata": "GET"}.get(match and match["what"], "POST")
-        if match is None or request.method != method or (method == "POST" and not match["name"]):
+        asked = "GET" if request.method == "HEAD" else request.method
+        if match is None or asked != method or (method == "POST" and not match["name"]):
             raise RequestError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"Malformed request: {request.method} {request.url.path}",

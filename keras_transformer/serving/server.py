@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from keras_transformer.serving.rest import RestApi
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_SECONDS = 75  # of connections between requests
+_BACKLOG = 2048  # connections that wait to be taken
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -111,6 +113,11 @@ class Server:
         path = settings.model_dir
         at_once = settings.batches_at_once or cores()
         name = settings.model_name or path.resolve().name
+        if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+            raise InputError(
+                f"the model's name is {name!r}, which no URL can hold as it is; expected letters, "
+                "digits, _, . and - (--model_name)"
+            )
         self.metrics = Metrics()
         self.model = Model(path, name, at_once, settings.max_body_bytes)
         self.batcher = Batcher(
@@ -167,7 +174,12 @@ async def serve(
         grpc_api = GrpcApi(server, f"{settings.host}:{settings.grpc_port}", settings.max_body_bytes)
         if not grpc_api.port:
             raise _taken(settings.host, settings.grpc_port)
+        _LOG.info("%s is being loaded and warmed up", settings.model_dir)
         await server.model.start()
+        try:
+            rest_socket.listen(_BACKLOG)
+        except OSError as error:  # another process was as quick
+            raise _taken(settings.host, settings.rest_port) from error
         app = RestApi(server, settings.max_body_bytes).app
         config = uvicorn.Config(
             app,
@@ -219,9 +231,24 @@ def run(settings: Settings) -> None:
 
 def _listener(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), backlog=2048)
+        return _bound(host, port)
     except (OSError, OverflowError) as error:  # OverflowError: a port beyond 65,535
         raise _taken(host, port) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Returns a socket that nobody can connect to before it listens."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 def _taken(host: str, port: int) -> InputError:

@@ -98,7 +98,11 @@ def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
         try:
             dtype = tf.dtypes.as_dtype(proto.dtype)
             sizes = [dimension.size for dimension in proto.tensor_shape.dim]
-            if math.prod(sizes) * dtype.size > max_bytes:
+            count, strings = math.prod(sizes), len(proto.string_val)
+            if dtype == tf.string and strings != count:  # one would be repeated for all
+                problem = f"input {name} has the shape {sizes} and {strings:,} strings; expected as"
+                problem += f" many of one as of the other, {count:,}"
+            elif count * dtype.size > max_bytes:
                 problem = (
                     f"input {name} has the shape {sizes}; expected at most {max_bytes:,} bytes"
                 )

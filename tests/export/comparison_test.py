@@ -53,7 +53,7 @@ def _model(translator: Translator) -> inference.Model:
 def test_the_export_is_elsewhere_and_read_only_meanwhile(
     translator: Translator, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(model: Path, texts: Any, folder: Path) -> None:
+    def failing(model: Path, *_: Any) -> None:
         assert model != exported and not exported.exists()
         modes = [path.stat().st_mode for path in [model, *model.rglob("*")]]
         assert len(modes) > 4 and not any(mode & 0o222 for mode in modes)
@@ -123,11 +123,19 @@ def test_a_signature_that_gives_other_texts_is_refused(
 ) -> None:
     wait = comparison._Process.wait
 
-    def other_texts(process: Any) -> Any:
+    def other_scores(process: Any) -> Any:
         served, found = wait(process)
-        return [["other"] for _ in served], found
+        return {**served, "translate_ids": served["translate_ids"] + 0.01}, found
 
-    monkeypatch.setattr(comparison._Process, "wait", other_texts)
-    with pytest.raises(InputError, match="serving_default gives other translations than the sear"):
+    monkeypatch.setattr(comparison._Process, "wait", other_scores)
+    with pytest.raises(InputError, match="the signature translate_ids gives other scores than"):
+        comparison.compare(translator, exported, PHRASES[:2])
+
+    def other_tokens(process: Any) -> Any:
+        served, found = wait(process)
+        return served, [each._replace(ids=each.ids + 1) for each in found]
+
+    monkeypatch.setattr(comparison._Process, "wait", other_tokens)
+    with pytest.raises(InputError, match="2 of 2 sentences have other tokens of the same score"):
         comparison.compare(translator, exported, PHRASES[:2])
     assert os.listdir(exported.parent) == [exported.name]

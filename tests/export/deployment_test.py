@@ -59,7 +59,8 @@ def version(
     saved_model._save(translator, None, path)
     served = Signatures(translator)
     about = About(("de", "en"), "cc-by-4.0", SCORES)
-    deployment.write_version_files(path, provenance, SENTENCES, served.by_name(), about)
+    name = deployment.model_name(path.parent)
+    deployment.write_version_files(path, name, provenance, SENTENCES, served.by_name(), about)
     return path
 
 
@@ -199,7 +200,7 @@ def parsed(path: Path, message: Any) -> Any:
 
 
 def test_batching_parameters_obey_the_rules_of_tf_serving(version: Path) -> None:
-    deployment.write_base_files(version.parent, version)
+    deployment.write_base_files(version.parent)
     own = parsed(version / "batching_params.pbtxt", BatchingParameters())
     common = parsed(version.parent / "batching_parameters.txt", BatchingParameters())
     for each in (own, common):
@@ -210,7 +211,6 @@ def test_batching_parameters_obey_the_rules_of_tf_serving(version: Path) -> None
         )
         # The largest request has to fit into an empty queue.
         assert each.max_enqueued_batches.value * at_once >= most
-        assert each.pad_variable_length_inputs
         # A batch is padded up to one of these by rows of its last request, which may have none.
         assert not each.allowed_batch_sizes
     # Threads are the server's, not the model's.
@@ -218,14 +218,8 @@ def test_batching_parameters_obey_the_rules_of_tf_serving(version: Path) -> None
     assert common.num_batch_threads.value >= 1
 
 
-def test_inputs_are_padded_only_where_widths_vary(tmp_path: Path) -> None:
-    deployment.write_base_files(tmp_path, without_ids(tmp_path / "1"))
-    common = parsed(tmp_path / "batching_parameters.txt", BatchingParameters())
-    assert not common.pad_variable_length_inputs
-
-
 def test_models_config_names_the_model_as_a_url_can(version: Path) -> None:
-    deployment.write_base_files(version.parent, version)
+    deployment.write_base_files(version.parent)
     models = parsed(version.parent / "models.config", model_server_config_pb2.ModelServerConfig())
     (model,) = models.model_config_list.config
     assert (model.name, model.base_path) == ("de-en_model", "/models/de-en_model")
@@ -235,11 +229,11 @@ def test_models_config_names_the_model_as_a_url_can(version: Path) -> None:
 
 def test_files_of_the_base_directory_are_never_overwritten(version: Path, tmp_path: Path) -> None:
     (tmp_path / "models.config").write_text("ours")
-    deployment.write_base_files(tmp_path, version)
+    deployment.write_base_files(tmp_path)
     assert (tmp_path / "models.config").read_text() == "ours"
     assert sorted(os.listdir(tmp_path)) == ["batching_parameters.txt", "models.config"]
     with pytest.raises(InputError, match=r"none/batching_parameters.txt cannot be written \(No s"):
-        deployment.write_base_files(tmp_path / "none", version)
+        deployment.write_base_files(tmp_path / "none")
 
 
 # The model card.

@@ -167,10 +167,11 @@ def test_ids_are_translated_as_their_text(served: Any, translator: Translator) -
     assert (found["status"] == 0).all()
 
     # Without their end tokens, and with other padding.
-    less = {"ids": np.pad(ids["ids"][:6], [[0, 0], [0, 9]], constant_values=7),
-            "lengths": ids["lengths"][:6] - 1}  # fmt: skip
+    behind = np.arange(S) >= ids["lengths"][:6, None] - 1
+    less = {"ids": np.where(behind, 7, ids["ids"][:6]), "lengths": ids["lengths"][:6] - 1}
     np.testing.assert_array_equal(ask(served, "translate_ids", **less)["ids"], found["ids"][:6])
     texts = ask(served, "detokenize", ids=found["ids"][:, 0], lengths=found["lengths"][:, 0])
+    assert found["ids"].shape[2] == L
     plain = ask(served, "serving_default", text=TEXTS)
     assert texts["text"].tolist() == plain["translations"][:, 0].tolist()
 
@@ -178,27 +179,35 @@ def test_ids_are_translated_as_their_text(served: Any, translator: Translator) -
 def test_ids_that_cannot_be_meant(served: Any, translator: Translator) -> None:
     (good,) = ask(served, "tokenize", text=PHRASES[:1])["ids"]
     length, unknown = int((good != 0).sum()), translator.tokenizer.unknown_id
-    rows = [
-        good,
-        np.where(np.arange(S) == 1, 2**31 - 1, good),
-        np.where(np.arange(S) == 1, -5, good),
-    ]
-    found = ask(served, "translate_ids", ids=rows, lengths=[2**31 - 1, length, length])
-    assert found["status"].tolist()[1:] == [Status.IDS_REPLACED] * 2
-    same = np.where(np.arange(S) == 1, unknown, good)
-    as_unknown = ask(served, "translate_ids", ids=[same], lengths=[length])
-    assert (found["ids"][1] == as_unknown["ids"][0]).all()
-    assert (found["ids"][2] == as_unknown["ids"][0]).all()
+    second = np.arange(S) == 1
+    impossible = (2**31 - 1, -5, translator.tokenizer.pad_id)
+    rows = [good, *(np.where(second, value, good) for value in impossible)]
+    found = ask(served, "translate_ids", ids=rows, lengths=[length] * 4)
+    assert found["status"].tolist() == [0, *[Status.IDS_REPLACED] * 3]
+    as_unknown = ask(
+        served, "translate_ids", ids=[np.where(second, unknown, good)], lengths=[length]
+    )
+    for row in (1, 2, 3):
+        np.testing.assert_array_equal(found["ids"][row], as_unknown["ids"][0])
 
-    wide = np.full([2, 3 * S], good[0])
-    found = ask(served, "translate_ids", ids=wide, lengths=[3 * S, -7])
-    assert found["status"].tolist() == [Status.SOURCE_CUT, 0]
-    assert found["lengths"].tolist()[1][0] == 0
-    for shape in ([0, 0], [0, 5]):
-        empty = ask(served, "translate_ids", ids=np.zeros(shape), lengths=np.zeros([0]))
-        assert empty["ids"].shape == (0, K, L)
-    nothing = ask(served, "translate_ids", ids=np.zeros([2, 0]), lengths=[0, 4])
-    assert nothing["scores"][:, 0].tolist() == [0, 0]
+    full = np.full([3, S], good[0])
+    found = ask(served, "translate_ids", ids=full, lengths=[S, 2**31 - 1, -7])
+    cut, changed = Status.SOURCE_CUT, Status.LENGTHS_CHANGED
+    assert found["status"].tolist() == [cut, cut | changed, changed]
+    assert found["lengths"][2].tolist()[0] == 0
+    none = ask(served, "translate_ids", ids=np.zeros([0, S]), lengths=np.zeros([0]))
+    assert none["ids"].shape == (0, K, L)
+
+
+def test_what_is_drawn_for_ids_is_theirs_alone(run_directory: RunDirectory) -> None:
+    settings = {"decoding.sample": True, "decoding.temperature": 3.0, "decoding.n_best": 3}
+    drawing = inference.load_translator(run_directory, settings)
+    signatures = Signatures(drawing)
+    tokenized = signatures.tokenize(tf.constant([PHRASES[0], PHRASES[3]]))
+    ids, lengths = tokenized["ids"], tokenized["lengths"]
+    together = signatures.translate_ids(ids, lengths)["ids"]
+    alone = [signatures.translate_ids(ids[i : i + 1], lengths[i : i + 1])["ids"] for i in (0, 1)]
+    np.testing.assert_array_equal(together, tf.concat(alone, axis=0))
 
 
 def test_scores_are_those_of_the_scorer(served: Any, translator: Translator) -> None:

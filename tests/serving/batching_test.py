@@ -28,12 +28,13 @@ class Doubling:
 
 
 class Fixture:
-    """A batcher of one thread, and the rows of the batches that it has run."""
+    """A batcher, of one thread by default, and the rows of the batches that it has run."""
 
     def __init__(self, **settings: float) -> None:
         options = {"max_batch_size": 8, "batch_timeout": 0.0, "max_queue": 20, **settings}
+        options.setdefault("batches_at_once", 1)
         self.rows: list[int] = []
-        self.batcher = Batcher(batches_at_once=1, observe=self.rows.append, **options)  # type: ignore[arg-type]
+        self.batcher = Batcher(observe=self.rows.append, **options)  # type: ignore[arg-type]
         self.call = Doubling()
 
     def run(self, *values: float) -> asyncio.Task[Arrays]:
@@ -74,6 +75,58 @@ def test_batches_are_full_before_their_time() -> None:
         await asyncio.gather(*[f.run(i) for i in range(16)])
 
     assert in_loop(test, batch_timeout=3600.0).rows == [8, 8]
+
+
+def test_a_batch_waits_while_others_keep_coming_but_not_for_ever() -> None:
+    async def test(f: Fixture) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        requests = []
+
+        async def at(seconds: float, come: bool = False) -> None:
+            loop.time = lambda: begun + seconds  # type: ignore[method-assign]
+            if come:
+                requests.append(f.run(seconds))
+            for _ in range(4):
+                await asyncio.sleep(0)
+
+        for seconds in (0.0, 0.9, 1.8):
+            await at(seconds, come=True)
+        await at(2.7)
+        assert f.rows == []
+        await at(2.9)
+        assert f.rows == [3]
+        await asyncio.gather(*requests)
+        for tenth in range(30, 140, 9):
+            await at(tenth / 10, come=True)
+        assert f.rows == [3, 13]
+        await asyncio.gather(*requests)
+
+    in_loop(test, batch_timeout=1.0, max_batch_size=20)
+
+
+def test_idle_threads_share_what_waits() -> None:
+    async def test(f: Fixture) -> None:
+        await asyncio.gather(*[f.run(i) for i in range(6)])
+
+    assert in_loop(test, batches_at_once=2, batch_timeout=0.001).rows == [3, 3]
+
+
+def test_rows_of_similar_lengths_go_together() -> None:
+    async def test(f: Fixture) -> None:
+        f.call.gate.clear()
+        widths = [1, 9, 2, 8, 3, 1]
+        requests = [
+            asyncio.ensure_future(f.batcher.run(f.call, {"x": np.full((1, width), 7)}))
+            for width in [1, *widths]
+        ]
+        await f.held(*requests)
+        f.call.gate.set()
+        _, *answers = await asyncio.gather(*requests)
+        # Of each three the oldest is 1, then 9; the widest of a batch is the width of all.
+        assert [a["x"].shape[1] for a in answers] == [2, 9, 2, 9, 9, 2]
+
+    assert in_loop(test, max_batch_size=3).rows == [1, 3, 3]
 
 
 def test_a_large_request_is_split_and_joined() -> None:

@@ -114,6 +114,12 @@ def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path)
         assert running.predict({"instances": ["a"]}, "/versions/2").status_code == 404
         publish(versions, 4)
         wait_until(lambda: states(running).get(4) == "AVAILABLE")
+        # Half copied, and then whole.
+        (versions / "5").mkdir()
+        shutil.copy(versions / "4" / "saved_model.pb", versions / "5")
+        wait_until(lambda: states(running).get(5) == "END")
+        shutil.copytree(versions / "4", versions / "5", dirs_exist_ok=True)
+        wait_until(lambda: states(running).get(5) == "AVAILABLE")
 
 
 def test_a_version_that_disappears(versions: Path) -> None:
@@ -123,16 +129,16 @@ def test_a_version_that_disappears(versions: Path) -> None:
         shutil.rmtree(versions / "2")
         wait_until(lambda: states(running).get(1) == "AVAILABLE")
         shutil.rmtree(versions / "1")  # the only one is kept
-        looked: list[list[int]] = []
+        looked: list[Any] = []
         look = running.server.model._found
 
-        def found() -> list[int]:
+        def found() -> Any:
             looked.append(look())
             return looked[-1]
 
         with mock.patch.object(running.server.model, "_found", found):
             wait_until(lambda: len(looked) > 1)  # the first has been dealt with
-        assert looked[0] == []
+        assert looked[0] == {}
         assert running.predict({"instances": ["ab"]}).status_code == 200
 
 

@@ -211,6 +211,7 @@ def test_tensors_of_protocol_buffers() -> None:
         proto(tf.float32, [2**40], float_val=[0.5]),  # would take 4 TiB
         proto(tf.float32, [3], tensor_content=b"\0\0\0"),
         proto(tf.string, [2], tensor_content=b"\0"),
+        proto(tf.string, [2**28], string_val=[b"a"]),  # would be repeated
         proto(tf.int32, [-3], int_val=[1]),
         tensor_pb2.TensorProto(dtype=99),
         tensor_pb2.TensorProto(),
