@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +13,8 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
+# Of a batch of more than one row, all as wide as the widest: attention takes the square of it.
+_MOST_BYTES = 2**16
 _PATIENCE = 10  # for others that keep coming, in times of what it is for one
 
 
@@ -53,7 +54,7 @@ class Batcher:
     """Runs requests in batches: the oldest first, with others that wait for the same call.
 
     Args:
-        max_batch_size: most rows of a batch; larger requests are split.
+        max_batch_size: most rows of a batch, fewer of long ones; larger requests are split.
         batch_timeout: seconds in which nothing more has come when a batch starts, if a
             thread is idle. One that is full starts at once, and one that others keep
             coming for after ten times as long.
@@ -106,7 +107,8 @@ class Batcher:
                 "more have come); try again later",
             )
         loop = asyncio.get_running_loop()
-        now, size = loop.time(), self._max_batch_size
+        now, widest = loop.time(), _bytes(inputs) / rows
+        size = max(1, min(self._max_batch_size, int(_MOST_BYTES / max(widest, 1))))
         parts = []
         for start in range(0, rows, size):
             some = {name: array[start : start + size] for name, array in inputs.items()}
@@ -155,8 +157,14 @@ class Batcher:
             return []
         most = min(-(-rows // self._idle), self._max_batch_size)
         same.sort(key=lambda part: abs(part.row_bytes - oldest.row_bytes))  # of equals, the older
-        ends = itertools.accumulate(part.rows for part in same)
-        return [part for part, end in zip(same, ends, strict=True) if part is oldest or end <= most]
+        batch: list[_Part] = []
+        end, widest = 0, 0.0
+        for part in same:
+            wider = max(widest, part.row_bytes)
+            fits = end + part.rows <= most and (end + part.rows) * wider <= _MOST_BYTES
+            if fits or part is oldest:
+                batch, end, widest = [*batch, part], end + part.rows, wider
+        return batch
 
     async def _run(self, batch: list[_Part]) -> None:
         try:

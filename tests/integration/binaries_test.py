@@ -86,7 +86,7 @@ WAYS = {
     "drawn again": DRAWN,
     "drawn otherwise": f"{DRAWN} --set=decoding.seed=1",
     "export": f"export --run_dir={ENSEMBLE} --precision=bfloat16 --output_dir=export "
-    "--valid_source=text",
+    "--valid_source=text --valid_target=text",
     "exported": "translate --model_dir=export --format=jsonl",
     "evaluation": "evaluate --model_dir=run --precision=bfloat16 --source=text --reference=text "
     "--output=evaluated",

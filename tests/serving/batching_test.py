@@ -129,6 +129,22 @@ def test_rows_of_similar_lengths_go_together() -> None:
     assert in_loop(test, max_batch_size=3).rows == [1, 3, 3]
 
 
+def test_long_rows_go_in_smaller_batches() -> None:
+    async def test(f: Fixture) -> None:
+        wide = {"x": np.ones((8, 2**11))}  # 16 KB a row
+        answer = await f.batcher.run(f.call, wide)
+        assert answer["x"].shape == (8, 2**11)
+        f.call.gate.clear()
+        one = {"x": np.ones((1, 2**12))}
+        requests = [asyncio.ensure_future(f.batcher.run(f.call, one)) for _ in range(6)]
+        await f.held(*requests)
+        f.call.gate.set()
+        await asyncio.gather(*requests)
+
+    rows = in_loop(test).rows
+    assert rows[:2] == [4, 4] and sum(rows[2:]) == 6 and max(rows[2:]) == 2
+
+
 def test_a_large_request_is_split_and_joined() -> None:
     async def test(f: Fixture) -> None:
         answer = await f.run(*range(19))
