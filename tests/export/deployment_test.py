@@ -258,7 +258,7 @@ def test_the_card_says_what_is_known(version: Path, run_directory: RunDirectory)
         f"{run_directory.config.model.num_parameters():,}", "Beyond 40 tokens",
         "`last`", "step | 300", "Beam search with 4 hypotheses and length penalty 0.6",
         "Of the model: `cc-by-4.0`", "are unknown to it and are lost.",
-        "translate_ids` | ids: int32[B, any], lengths: int32[B] |",
+        "translate_ids` | ids: int32[B, 40], lengths: int32[B] |",
         f"{sum(f.stat().st_size for f in (version / 'variables').iterdir()):,} bytes",
     ):  # fmt: skip
         assert known in card, known
