@@ -13,7 +13,9 @@ _SCORE_TOLERANCE = 1e-4
 _NOTHING = -5e8  # the score of a place that no translation fills is -1e9
 _MAX_LENGTH_PENALTY = 10.0
 # Bits of `status`, as clients know them.
-_CUT, _MAX_LENGTH, _PENALTY, _PREFIX, _IDS, _NOT_TRANSLATED = (1 << bit for bit in range(6))
+_CUT, _MAX_LENGTH, _PENALTY, _PREFIX, _IDS, _NOTHING_FOUND, _LENGTHS = (
+    1 << bit for bit in range(7)
+)
 
 
 def first_problem(
@@ -59,7 +61,7 @@ def _problems(
     elif request.signature == "serving_default":
         yield from _outside("scores of the best", outputs["scores"][:, 0], _NOTHING, None)
     elif request.signature == "translate_ids":
-        yield from _outside("status", outputs["status"] & ~(_CUT | _IDS), 0, 0)
+        yield from _outside("status", outputs["status"] & ~(_CUT | _IDS | _LENGTHS), 0, 0)
         yield from _outside("lengths", outputs["lengths"], 0, outputs["ids"].shape[2])
         yield from _outside("ids", outputs["ids"], 0, None)
     elif request.signature == "score":
@@ -123,7 +125,7 @@ def _translate(request: Request, signature: Signature, outputs: Arrays) -> Itera
         _CUT: outputs["truncated"],
         _MAX_LENGTH: (asked < 0) | (asked > places),
         _PENALTY: ~((penalty >= 0) & (penalty <= _MAX_LENGTH_PENALTY)),
-        _NOT_TRANSLATED: outputs["scores"][:, 0] <= _NOTHING,
+        _NOTHING_FOUND: outputs["scores"][:, 0] <= _NOTHING,
     }
     for bit, condition in expected.items():
         if not np.array_equal((status & bit) > 0, condition):

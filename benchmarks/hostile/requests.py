@@ -78,7 +78,7 @@ def make(
             hostile: Sequence[object] = texts
             texts = [*texts[1:], texts[0]] if random.integers(4) else [b""] * len(texts)
         elif len(tensor.shape) == 2:
-            hostile = list(_ids(random, len(rows), known.ids))
+            hostile = list(_ids(random, len(rows), known.ids, tensor.shape[1]))
         else:
             hostile = list(_NUMBERS[tensor.dtype](random, len(rows)))
         own = known.values().get(key) if len(tensor.shape) == 1 else None
@@ -99,8 +99,8 @@ def _padded(ids: np.ndarray, width: int) -> np.ndarray:
     return np.pad(ids, [0, width - len(ids)])
 
 
-def _ids(random: Random, rows: int, known: np.ndarray) -> np.ndarray:
-    width = max(int(random.choice(_WIDTHS)), len(known))
+def _ids(random: Random, rows: int, known: np.ndarray, places: int | None) -> np.ndarray:
+    width = places or max(int(random.choice(_WIDTHS)), len(known))
     return _integers(random, rows * width).reshape(rows, width)
 
 

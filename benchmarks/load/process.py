@@ -60,6 +60,7 @@ class ServerProcess:
 
     def __init__(self, base_path: Path, log: Path, **settings: object):
         self.model = base_path.name
+        self._log = log
         begun = time.monotonic()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -109,14 +110,21 @@ class ServerProcess:
         [line] = [line for line in status.splitlines() if line.startswith(name)]
         return int(line.split()[1]) / 1024
 
-    def close(self) -> int:
-        """Ends it as a user does, and returns its exit code."""
+    def close(self) -> None:
+        """Ends it as a user does.
+
+        Raises:
+            RuntimeError: where it had ended before, or does not end well.
+        """
         self._process.terminate()
         try:
-            return self._process.wait(_STOP_S)
+            code = self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            code = self._process.wait()
+        if code:
+            said = self._log.read_text()[-2000:]
+            raise RuntimeError(f"bin/serve.py ended with code {code}: {said}")
 
 
 def _metric(text: str, name: str) -> float:

@@ -114,8 +114,7 @@ def _batch(sentences: list[str], tokenize: Function | None) -> _Batch:
         count = len(sentences)
         return _Batch(sentences, np.zeros([count, 1], np.int32), np.ones(count, np.int32))
     outputs = tokenize(text=tf.constant(sentences))
-    lengths = outputs["lengths"].numpy()
-    return _Batch(sentences, outputs["ids"].numpy()[:, : lengths.max()], lengths)
+    return _Batch(sentences, outputs["ids"].numpy(), outputs["lengths"].numpy())
 
 
 def _inputs(tensors: Any, batch: _Batch, length_penalty: float) -> dict[str, np.ndarray]:
@@ -125,14 +124,15 @@ def _inputs(tensors: Any, batch: _Batch, length_penalty: float) -> dict[str, np.
         "prefix": np.array(
             [sentence.split(" ")[0].encode() for sentence in batch.sentences], object
         ),
-        "ids": batch.ids,
         "lengths": batch.lengths,
         "length_penalty": np.full(len(texts), length_penalty),
     }
     inputs = {}
     for name, tensor in tensors.items():
         dtype = dtype_of(tensor)
-        if name in known:
+        if name == "ids":
+            values = _of_width(batch.ids, shape_of(tensor)[1])
+        elif name in known:
             values = known[name]
         elif dtype == tf.string:
             values = texts
@@ -140,6 +140,13 @@ def _inputs(tensors: Any, batch: _Batch, length_penalty: float) -> dict[str, np.
             values = np.zeros([len(texts), *(dim or 1 for dim in shape_of(tensor)[1:])])
         inputs[name] = values.astype(dtype.as_numpy_dtype)
     return inputs
+
+
+def _of_width(ids: np.ndarray, width: int | None) -> np.ndarray:
+    """Returns ids cut or padded to the width that a signature takes; as they are if to any."""
+    if width is None:
+        return ids
+    return np.pad(ids, [[0, 0], [0, max(width - ids.shape[1], 0)]])[:, :width]
 
 
 def _request(signature: str, inputs: Mapping[str, np.ndarray]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,8 @@ from keras_transformer.serving.tensors import read_document, read_inputs, write_
 
 if TYPE_CHECKING:
     from keras_transformer.serving.server import Server
+
+_LOG = logging.getLogger(__name__)
 
 _PATH = re.compile(
     r"/v1/models(/(?P<name>[^/:]+))?(/versions/(?P<number>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -84,6 +87,15 @@ class RestApi:
         )
 
     async def _models(self, request: Request) -> Response:
+        try:
+            return await self._answer(request)
+        except (RequestError, HTTPException):
+            raise
+        except Exception as error:  # Starlette would answer too, and then break the connection
+            _LOG.exception("%s %s", request.method, request.url.path)
+            return await _refusal(request, error)
+
+    async def _answer(self, request: Request) -> Response:
         match = _PATH.fullmatch(request.url.path)
         method = {None: "GET", "/metadata": "GET"}.get(match and match["what"], "POST")
         asked = "GET" if request.method == "HEAD" else request.method

@@ -156,7 +156,7 @@ def serve_at(model_dir: Path, **settings: Any) -> None:
 
 
 def test_nothing_to_serve(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "none", "there is none"), (tmp_path, "version 7 cannot be")):
+    for path, reason in ((tmp_path / "none", "it is not there"), (tmp_path, "version 7 cannot be")):
         (tmp_path / "7").mkdir(exist_ok=True)
         (tmp_path / "7" / "saved_model.pb").write_bytes(b"broken")
         with pytest.raises(InputError, match=rf"{path} has no version .*\({reason}.*\); expected"):
