@@ -148,7 +148,8 @@ class Searches:
             def search(
                 source_ids: tf.Tensor, max_lengths: tf.Tensor, longest: tf.Tensor
             ) -> decoding.SearchResult:
-                decoder = CachedDecoder([transformer], source_ids, beam, cache)
+                memory = transformer.project_memory(transformer.encode(source_ids))
+                decoder = CachedDecoder([transformer], [memory], beam, cache)
                 return decoding.search(
                     decoder.step, decoder.init_cache(), max_lengths, config, _IDS, vocabulary,
                     source_mask=decoder.source_mask, length_limit=cache or longest,

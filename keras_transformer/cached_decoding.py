@@ -25,7 +25,7 @@ class CachedDecoder:
     Args:
         transformers: of one target vocabulary. Of several, the log-probabilities of the
             next token are averaged.
-        source_ids: int32 `[batch, source]`, padded.
+        memories: of each what it has encoded, projected.
         beam: hypotheses of each sentence, K.
         length: positions of the cache, where its shape has to stay the same (XLA); by
             default it grows as it is filled.
@@ -34,14 +34,14 @@ class CachedDecoder:
     def __init__(
         self,
         transformers: Sequence[Transformer],
-        source_ids: tf.Tensor,
+        memories: Sequence[Memory],
         beam: int,
         length: int | None = None,
     ):
         self._transformers = transformers
         self._beam = beam
         self._length = length
-        self._memories = [_memory(each, source_ids) for each in transformers]
+        self._memories = memories
         # Read before the loop of the search, which would read each of them at every step.
         self._weights = [_values(each) for each in transformers]
 
@@ -121,11 +121,6 @@ class CachedDecoder:
     def keep(self, cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of `sentences` alone, as `KeepFn`."""
         return tf.nest.map_structure(lambda each: tf.gather(each, sentences), cache)
-
-
-def _memory(transformer: Transformer, source_ids: tf.Tensor) -> Memory:
-    memory = transformer.project_memory(transformer.encode(source_ids, training=False))
-    return memory._replace(states=None)  # its projections are all that the decoder needs
 
 
 def _values(transformer: Transformer) -> list[tuple[keras.Variable, tf.Tensor]]:

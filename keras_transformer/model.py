@@ -192,8 +192,18 @@ class Transformer(keras.Model):
     def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         """The decoder's output `[B, T, d_model]`, from which `logits` makes logits."""
         memory = self.encode(inputs["source_ids"], training=training)
-        embedded = self._embed_target(inputs["target_ids"], training)
-        return self.decoder(embedded, memory.states, memory_mask=memory.mask, training=training)
+        return self.target_features(inputs["target_ids"], memory, training)
+
+    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
+        """`features` of int `[B, T]`, after a source that is encoded already."""
+        embedded = self._embed_target(target_ids, training)
+        return self.decoder(
+            embedded,
+            memory.states if memory.cache is None else None,
+            memory_mask=memory.mask,
+            memory_cache=memory.cache,
+            training=training,
+        )
 
     def logits(self, features: Any, parts: int = 1) -> Any:
         """`[..., d_model]` to `[..., target_vocab_size]` (paper, section 3.4).

@@ -109,10 +109,9 @@ class Scorer(tf.Module):
         counted = tf.sequence_mask(lengths, tf.shape(target_ids)[1])  # --> [B, T]
         labels = tf.boolean_mask(target_ids, counted)  # --> [N]
         log_probs = []
-        for transformer in self.translator.transformers:
-            features = transformer.features(
-                {"source_ids": source_ids, "target_ids": shifted}, training=False
-            )
+        memories = self.translator.encode(source_ids)
+        for transformer, memory in zip(self.translator.transformers, memories, strict=True):
+            features = transformer.target_features(shifted, memory, training=False)
             features = tf.boolean_mask(features, counted)  # --> [N, d_model]
             log_probs.append(_label_log_probs(transformer, features, labels))
         mean = tf.add_n(log_probs) / len(log_probs)

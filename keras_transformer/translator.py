@@ -11,7 +11,7 @@ from keras_transformer.cached_decoding import CachedDecoder
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SearchResult, SpecialIds
 from keras_transformer.errors import InputError
-from keras_transformer.model import Transformer
+from keras_transformer.model import Memory, Transformer
 from keras_transformer.text.tokenizer import Tokenizer, cut
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
@@ -72,7 +72,15 @@ class Translator(tf.Module):
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
         """Returns the target ids of the translations of `text`, string `[B]`."""
-        return self._search(text)
+        source_ids, lengths = self.source_ids(text)
+        return self.found(source_ids, self.max_lengths(lengths), sentence_numbers(text))
+
+    @tf.function(autograph=False, jit_compile=False)
+    def found(
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor
+    ) -> SearchResult:
+        """Returns what `search_ids` does, as a function that is in an export once."""
+        return self.search_ids(source_ids, max_lengths, numbers=numbers)
 
     @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
     def translate_in_detail(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -114,11 +122,16 @@ class Translator(tf.Module):
             "source_tokens": self.tokenizer.source_pieces(source_ids),
         }
 
-    def _search(self, text: tf.Tensor) -> SearchResult:
-        source_ids, lengths = self.source_ids(text)
-        return self.search_ids(
-            source_ids, self.max_lengths(lengths), numbers=sentence_numbers(text)
-        )
+    @tf.function(autograph=False)
+    def encode(self, source_ids: tf.Tensor) -> list[Memory]:
+        """Returns what each Transformer makes of int32 `[B, S]`, projected for its decoder.
+
+        A function that is in an export once, where all that translate, score and embed share it.
+        """
+        return [
+            each.project_memory(each.encode(source_ids, training=False))
+            for each in self.transformers
+        ]
 
     def texts(self, result: SearchResult) -> tf.Tensor:
         """Returns the texts, string `[B, K]`, of what was found."""
@@ -150,7 +163,7 @@ class Translator(tf.Module):
             length_limit: the longest of `max_lengths`, where shapes must be known (XLA).
         """
         beam = decoding.rows_per_sentence(self.config)
-        decoder = CachedDecoder(self.transformers, source_ids, beam, length_limit)
+        decoder = CachedDecoder(self.transformers, self.encode(source_ids), beam, length_limit)
         ids = self.tokenizer
         return decoding.search(
             decoder.step,

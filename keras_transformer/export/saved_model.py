@@ -24,6 +24,7 @@ from keras_transformer.export.deployment import (
 )
 from keras_transformer.export.model_card import About
 from keras_transformer.export.provenance import Member, Provenance
+from keras_transformer.export.pruning import prune
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import check_warmup_requests
 from keras_transformer.inference import (
@@ -150,3 +151,4 @@ def _save(translator: Translator, longest: int | None, path: Path) -> None:
     except (OSError, tf.errors.OpError) as error:  # TensorFlow writes through ops of its own
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"{path.parent} cannot be written ({reason}); expected room") from error
+    prune(path)

@@ -189,7 +189,7 @@ class Signatures(tf.Module):
         counted = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
         spelled = tf.where(counted, tf.strings.as_string(source_ids) + " ", "")
         hashed = sentence_numbers(tf.strings.reduce_join(spelled, axis=1))
-        result = self._translator.search_ids(source_ids, max_lengths, numbers=hashed)
+        result = self._translator.found(source_ids, max_lengths, hashed)
         return {
             "ids": _widened(result.ids, self._target_places, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
@@ -229,7 +229,7 @@ class Signatures(tf.Module):
         Over real tokens, the end token among them; of an ensemble those of its first model.
         """
         source_ids, _ = self._translator.source_ids(text)
-        memory = self._translator.transformer.encode(source_ids, training=False)
+        memory, *_ = self._translator.encode(source_ids)
         mask = tf.expand_dims(tf.cast(memory.mask, tf.float32), -1)
         total = tf.reduce_sum(tf.cast(memory.states, tf.float32) * mask, axis=1)
         return {"embeddings": total / tf.reduce_sum(mask, axis=1)}

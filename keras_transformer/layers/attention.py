@@ -55,6 +55,11 @@ def _swap(heads: Any, few: bool) -> Any:
     return ops.view(ops.transpose(bits, (0, 2, 1, 3)), dtype)
 
 
+def _heads(rows: Any, leading: tuple[Any, ...], dim: int, few: bool) -> Any:
+    """Splits `[B * T, H * dim]` into `[B, H, T, dim]`."""
+    return _swap(ops.reshape(rows, (*leading, rows.shape[-1] // dim, dim)), few)
+
+
 class _FusedGlorot(keras.initializers.Initializer):
     """Glorot uniform by slice: a fused kernel starts as its parts would alone."""
 
@@ -106,27 +111,33 @@ class _MultiHeadAttention(keras.layers.Layer):
             bias = self.add_weight(shape=(sum(widths),), initializer="zeros", name=f"{name}_bias")
             setattr(self, f"{name}_bias", bias)
 
-    def _project(self, name: str, inputs: Any) -> Any:
+    def _project(self, name: str, inputs: Any, leading: tuple[Any, ...] | None = None) -> Any:
         bias = getattr(self, f"{name}_bias") if self.use_bias else None
-        return linear(inputs, getattr(self, f"{name}_kernel"), bias)
+        return linear(inputs, getattr(self, f"{name}_kernel"), bias, leading)
 
-    def _split_heads(self, inputs: Any, dim: int, few: bool = False) -> Any:
-        batch, length, width = shape_for_reshape(inputs)
-        heads = ops.reshape(inputs, (batch, length, width // dim, dim))
-        return _swap(heads, few)  # --> [batch, heads, length, dim]
+    def _project_to_heads(
+        self, name: str, inputs: Any, leading: tuple[Any, ...], *dims: int, few: bool = False
+    ) -> list[Any]:
+        """Projects `[B, T, d]` to the heads of the first dim, of the second, ...: `[B, H, T, dim]`.
 
-    def _split_parts(self, inputs: Any, *dims: int, few: bool = False) -> list[Any]:
-        """Splits `[B, T, heads of the first dim, of the second, ...]` into `[B, H, T, dim]`s."""
-        if few and len(set(dims)) == 1:  # all heads are alike, and are moved at once
-            return ops.split(self._split_heads(inputs, dims[0], few), len(dims), axis=1)
+        `leading` is B and T, as a reshape takes them.
+        """
+        rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])))
+        if len(dims) == 1:
+            return [_heads(rows, leading, dims[0], few)]
+        alike = len(set(dims)) == 1
+        if alike and few:  # all heads are moved at once
+            return ops.split(_heads(rows, leading, dims[0], few), len(dims), axis=1)
+        # A number where it can be: of ends Keras computes the widths at every call.
         ends = [self.num_heads * sum(dims[: i + 1]) for i in range(len(dims) - 1)]
-        parts = ops.split(inputs, ends, axis=-1)
-        return [self._split_heads(part, dim, few) for part, dim in zip(parts, dims, strict=True)]
+        parts = ops.split(rows, len(dims) if alike else ends, axis=-1)
+        return [_heads(part, leading, dim, few) for part, dim in zip(parts, dims, strict=True)]
 
-    def _merge_heads(self, heads: Any, few: bool = False) -> Any:
+    def _merge_and_project(self, heads: Any, leading: tuple[Any, ...], few: bool = False) -> Any:
+        """Projects `[B, H, T, d_v]` to the output `[B, T, d_model]`."""
         merged = _swap(heads, few)  # --> [batch, length, heads, value_dim]
-        batch, length, _, _ = shape_for_reshape(merged)
-        return ops.reshape(merged, (batch, length, self.num_heads * self.value_dim))
+        rows = ops.reshape(merged, (-1, self.num_heads * self.value_dim))
+        return self._project("output", rows, leading)
 
     def _attend(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
@@ -228,11 +239,9 @@ class SelfAttention(_MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        query_heads, key, value = self._split_parts(
-            self._project("qkv", query),
-            *(self.key_dim, self.key_dim, self.value_dim),
-            few=cache is not None,
-        )
+        few, leading = cache is not None, shape_for_reshape(query)[:-1]
+        dims = self.key_dim, self.key_dim, self.value_dim
+        query_heads, key, value = self._project_to_heads("qkv", query, leading, *dims, few=few)
         key_value = {"key": key, "value": value}
         if cache is not None:
             key_value = {name: _add(cache[name], key_value[name], position) for name in cache}
@@ -242,7 +251,7 @@ class SelfAttention(_MultiHeadAttention):
                 query, key_value["key"], position, is_cached, attention_mask
             )
         heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        outputs = [self._project("output", self._merge_heads(heads, few=cache is not None))]
+        outputs = [self._merge_and_project(heads, leading, few)]
         if cache is not None:
             outputs.append(key_value)
         if return_attention_scores:
@@ -330,8 +339,9 @@ class CrossAttention(_MultiHeadAttention):
     def project(self, value: Any) -> KeyValue:
         """Returns the keys `[B, H, S, d_k]` and values `[B, H, S, d_v]` of `value`."""
         value = ops.cast(value, self.compute_dtype)
-        projected = self._project("key_value", value)
-        keys, values = self._split_parts(projected, self.key_dim, self.value_dim)
+        leading = shape_for_reshape(value)[:-1]
+        dims = self.key_dim, self.value_dim
+        keys, values = self._project_to_heads("key_value", value, leading, *dims)
         return {"key": keys, "value": values}
 
     def call(
@@ -344,10 +354,10 @@ class CrossAttention(_MultiHeadAttention):
         training: bool | None = None,
     ) -> Any:
         key_value = self.project(value) if cache is None else cache
-        few = cache is not None
-        query_heads = self._split_heads(self._project("query", query), self.key_dim, few)
+        few, leading = cache is not None, shape_for_reshape(query)[:-1]
+        [query_heads] = self._project_to_heads("query", query, leading, self.key_dim, few=few)
         heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        output = self._project("output", self._merge_heads(heads, few))
+        output = self._merge_and_project(heads, leading, few)
         return (output, weights) if return_attention_scores else output
 
     def compute_output_shape(self, query_shape: Any, value_shape: Any = None) -> Any:

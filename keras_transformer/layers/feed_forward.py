@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.linear import linear
+from keras_transformer.layers.linear import linear, shape_for_reshape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -52,9 +52,10 @@ class FeedForward(keras.layers.Layer):
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        inner = self._activate(linear(inputs, self.inner_kernel, self.inner_bias))
+        leading = shape_for_reshape(inputs)[:-1]
+        inner = self._activate(linear(inputs, self.inner_kernel, self.inner_bias, leading))
         inner = self.inner_dropout(inner, training=training)
-        return linear(inner, self.outer_kernel, self.outer_bias)
+        return linear(inner, self.outer_kernel, self.outer_bias, leading)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)
