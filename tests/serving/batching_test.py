@@ -115,18 +115,19 @@ def test_idle_threads_share_what_waits() -> None:
 def test_rows_of_similar_lengths_go_together() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
-        widths = [1, 9, 2, 8, 3, 1]
+        widths = [4, 9, 5, 8, 4, 3, 9, 1]
         requests = [
             asyncio.ensure_future(f.batcher.run(f.call, {"x": np.full((1, width), 7)}))
-            for width in [1, *widths]
+            for width in [4, *widths]
         ]
         await f.held(*requests)
         f.call.gate.set()
         _, *answers = await asyncio.gather(*requests)
-        # Of each three the oldest is 1, then 9; the widest of a batch is the width of all.
-        assert [a["x"].shape[1] for a in answers] == [2, 9, 2, 9, 9, 2]
+        # The oldest is 4, then 9, then 1; the widest of a batch is the width of all. Of what is
+        # about as long as the oldest all go with it, and what is far shorter waits.
+        assert [a["x"].shape[1] for a in answers] == [5, 9, 5, 9, 5, 5, 9, 1]
 
-    assert in_loop(test, max_batch_size=3).rows == [1, 3, 3]
+    assert in_loop(test, max_batch_size=20).rows == [1, 4, 3, 1]
 
 
 def test_long_rows_go_in_smaller_batches() -> None:
