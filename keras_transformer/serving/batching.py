@@ -16,6 +16,7 @@ Arrays = dict[str, np.ndarray]
 # Of a batch of more than one row, all as wide as the widest: attention takes the square of it.
 _MOST_BYTES = 2**16
 _BATCH_ROWS = 2.5  # what a batch costs by itself, in rows: measured of `small` and `base` on CPUs
+_ROW_BYTES = 16  # what a row costs besides its own
 _PATIENCE = 10  # for others that keep coming, in times of what it is for one
 
 
@@ -161,15 +162,15 @@ class Batcher:
         most = min(-(-rows // self._idle), self._max_batch_size)
         same.sort(key=lambda part: abs(part.row_bytes - oldest.row_bytes))  # of equals, the older
         taken: list[_Part] = []
-        count, best, end, widest, useful = 0, 0.0, 0, 1.0, 0.0
+        count, best, end, widest, useful = 0, 0.0, 0, 0.0, 0.0
         for part in same:
             wider = max(widest, part.row_bytes)
             fits = end + part.rows <= most and (end + part.rows) * wider <= _MOST_BYTES
             if not fits and taken:
                 continue
             taken, end, widest = [*taken, part], end + part.rows, wider
-            useful += part.rows * max(part.row_bytes, 1)
-            share = useful / (widest * (end + _BATCH_ROWS))
+            useful += part.rows * (part.row_bytes + _ROW_BYTES)
+            share = useful / ((widest + _ROW_BYTES) * (end + _BATCH_ROWS))
             if share >= best:
                 count, best = len(taken), share
         return taken[:count]

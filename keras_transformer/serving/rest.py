@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -126,6 +127,8 @@ class RestApi:
         self, request: Request, name: str, number: int | None, label: str
     ) -> Response:
         body = await self._body(request)
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        body = await asyncio.to_thread(_decoded, body, encoding, self._max_body_bytes)
         document = await asyncio.to_thread(read_document, body)
         with self._server.model.version(name, number, label) as version:
             signature = document.get("signature_name", "")
@@ -195,6 +198,24 @@ class RestApi:
         return Response(body, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
+def _decoded(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Returns a body as it was before gzip, which TF Serving takes too."""
+    if encoding == "identity":
+        return body
+    if encoding != "gzip":
+        raise HTTPException(415, f"the body is encoded by {encoding!r}; expected gzip, or nothing")
+    decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with gzip's header
+    try:
+        decoded = decompressor.decompress(body, max_bytes)
+    except zlib.error as error:
+        raise HTTPException(400, f"the body is no gzip ({error})") from error
+    if decompressor.unconsumed_tail:
+        raise HTTPException(413, f"the body has more than the {max_bytes:,} bytes expected")
+    if not decompressor.eof:
+        raise HTTPException(400, "the body ends within its gzip; expected all of it")
+    return decoded
+
+
 def _status(error: Exception) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
@@ -205,8 +226,9 @@ async def _refusal(request: Request, error: Exception) -> Response:
     """Returns the answer to what has failed: always JSON, `{"error": sentence}`."""
     sentence = str(error)
     if isinstance(error, HTTPException):
-        sentence = f"{error.detail}: {request.method} {request.url.path}"
-        sentence = error.detail if error.status_code in (408, 413) else sentence
+        sentence = error.detail
+        if error.status_code in (404, 405):  # Starlette's own
+            sentence = f"{error.detail}: {request.method} {request.url.path}"
     elif not isinstance(error, RequestError):
         sentence = "the server has a defect, which its log shows"
     status = _status(error)

@@ -73,6 +73,7 @@ class Metrics:
     """What Prometheus is told."""
 
     def __init__(self) -> None:
+        prometheus_client.disable_created_metrics()  # a series more for each, of no use
         self.registry = registry = prometheus_client.CollectorRegistry()
         self.requests = prometheus_client.Counter(
             "serving_requests",

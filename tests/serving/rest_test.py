@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -133,6 +134,28 @@ def megabytes(count: int) -> Iterator[bytes]:
     chunk = b" " * 2**20
     for _ in range(count):
         yield chunk
+
+
+_ZIPPED = gzip.compress(json.dumps(PREDICT).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "sentence"),
+    [
+        (_ZIPPED, "gzip", 200, ""),
+        (_ZIPPED[:-9], "gzip", 400, "the body ends within its gzip"),
+        (b"{}", "gzip", 400, "the body is no gzip"),
+        (_ZIPPED, "br", 415, "the body is encoded by 'br'; expected gzip"),
+        (gzip.compress(bytes(100 * 2**20)), "GZIP", 413, "the body has more than the "),
+    ],
+)
+def test_a_body_may_be_zipped(
+    running: Running, body: bytes, encoding: str, status: int, sentence: str
+) -> None:
+    headers = {"Content-Encoding": encoding}
+    answer = running.http.post(f"{running.model}:predict", content=body, headers=headers)
+    assert answer.status_code == status
+    assert sentence in answer.json().get("error", "")
 
 
 @pytest.mark.parametrize("length", [{}, {"Content-Length": str(100 * 2**20)}])
