@@ -15,8 +15,9 @@ Arrays = dict[str, np.ndarray]
 
 # Of a batch of more than one row, all as wide as the widest: attention takes the square of it.
 _MOST_BYTES = 2**16
-_BATCH_ROWS = 2.5  # what a batch costs by itself, in rows: measured of `small` and `base` on CPUs
+_BATCH_ROWS = 4  # what a batch costs by itself, in rows: of `small` and `base` on CPUs
 _ROW_BYTES = 16  # what a row costs besides its own
+_LONGEST = 1000  # characters of what is said of a request
 _PATIENCE = 10  # for others that keep coming, in times of what it is for one
 
 
@@ -28,7 +29,9 @@ class RequestError(Exception):
     """
 
     def __init__(self, code: grpc.StatusCode, sentence: str):
-        super().__init__(sentence)
+        # A name in it may be as long as the request, and of signs that are no text.
+        sentence = sentence.encode("utf-8", "backslashreplace").decode()
+        super().__init__(sentence if len(sentence) < _LONGEST else sentence[:_LONGEST] + "…")
         self.code = code
 
 
@@ -47,7 +50,7 @@ class _Part:
     call: Call
     inputs: Arrays
     rows: int
-    row_bytes: float
+    row_bytes: int  # of the longest
     came: float  # by the event loop's clock
     answer: asyncio.Future[Arrays]
 
@@ -109,22 +112,39 @@ class Batcher:
                 "more have come); try again later",
             )
         loop = asyncio.get_running_loop()
-        now, widest = loop.time(), _bytes(inputs) / rows
-        size = max(1, min(self._max_batch_size, int(_MOST_BYTES / max(widest, 1))))
-        parts = []
-        for start in range(0, rows, size):
-            some = {name: array[start : start + size] for name, array in inputs.items()}
-            part_rows = min(size, rows - start)
-            row_bytes = _bytes(some) / part_rows
-            parts.append(_Part(call, some, part_rows, row_bytes, now, loop.create_future()))
+        now, sizes = loop.time(), _row_bytes(inputs)
+        groups = self._groups(sizes)
+        parts = [
+            _Part(
+                call,
+                {name: array[group] for name, array in inputs.items()},
+                len(group),
+                int(sizes[group].max()),
+                now,
+                loop.create_future(),
+            )
+            for group in groups
+        ]
         self._waiting += parts
         loop.call_at(now + self._batch_timeout, self._start_batches)
         self._start_batches()
         try:
-            return concatenate(await asyncio.gather(*(part.answer for part in parts)))
+            outputs = concatenate(await asyncio.gather(*(part.answer for part in parts)))
+            places = np.argsort(np.concatenate(groups))
+            return {name: array[places] for name, array in outputs.items()}
         finally:
             for part in parts:  # that are left, where one has failed or nobody waits any more
                 part.answer.cancel()
+
+    def _groups(self, sizes: np.ndarray) -> list[np.ndarray]:
+        """Returns the places of rows that may be in one batch, of lengths as equal as can be."""
+        order = np.argsort(sizes, kind="stable")
+        starts = [0]
+        for end, size in enumerate(sizes[order].tolist()):
+            count = end - starts[-1]
+            if count == self._max_batch_size or (count and (count + 1) * size > _MOST_BYTES):
+                starts.append(end)
+        return [np.sort(group) for group in np.split(order, starts[1:])]
 
     def close(self) -> None:
         """Waits for the threads; to be called when no request is left."""
@@ -142,27 +162,29 @@ class Batcher:
             task.add_done_callback(self._running.discard)
 
     def _next_batch(self) -> list[_Part]:
-        """Returns the oldest part and what goes with it; nothing while that may wait for more.
+        """Returns parts of the call that has waited longest of those that need not wait more."""
+        now = asyncio.get_running_loop().time()
+        for call in dict.fromkeys(part.call for part in self._waiting):
+            same = [part for part in self._waiting if part.call == call]
+            patience = same[0].came + _PATIENCE * self._batch_timeout
+            due = min(patience, same[-1].came + self._batch_timeout)
+            if now >= due or sum(part.rows for part in same) >= self._max_batch_size:
+                return self._best_batch(same)
+        return []
+
+    def _best_batch(self, same: list[_Part]) -> list[_Part]:
+        """Returns the first of parts of one call, and what goes with it.
 
         Threads that are idle share what waits. A batch takes as long as its longest row, so
         parts with rows as long as the oldest's go first, and of the others as many as leave
         the largest share of the time to real bytes: time is taken to be
         longest row × (rows + `_BATCH_ROWS`).
         """
-        if not self._waiting:
-            return []
-        oldest = self._waiting[0]
-        same = [part for part in self._waiting if part.call == oldest.call]
-        rows = sum(part.rows for part in same)
-        due = min(
-            oldest.came + _PATIENCE * self._batch_timeout, same[-1].came + self._batch_timeout
-        )
-        if rows < self._max_batch_size and asyncio.get_running_loop().time() < due:
-            return []
+        oldest, rows = same[0], sum(part.rows for part in same)
         most = min(-(-rows // self._idle), self._max_batch_size)
-        same.sort(key=lambda part: abs(part.row_bytes - oldest.row_bytes))  # of equals, the older
+        same = sorted(same, key=lambda part: abs(part.row_bytes - oldest.row_bytes))
         taken: list[_Part] = []
-        count, best, end, widest, useful = 0, 0.0, 0, 0.0, 0.0
+        count, best, end, widest, useful = 0, 0.0, 0, 0, 0
         for part in same:
             wider = max(widest, part.row_bytes)
             fits = end + part.rows <= most and (end + part.rows) * wider <= _MOST_BYTES
@@ -202,11 +224,17 @@ class Batcher:
                     part.answer.set_result(answer)
 
 
-def _bytes(inputs: Arrays) -> int:
-    return sum(
-        sum(map(len, array.flat)) if array.dtype == object else array.nbytes
-        for array in inputs.values()
-    )
+def _row_bytes(inputs: Arrays) -> np.ndarray:
+    """Returns the bytes of each row, int64 `[B]`."""
+    sizes = []
+    for array in inputs.values():
+        rows = len(array)
+        if array.dtype == object:
+            lengths = np.fromiter(map(len, array.flat), np.int64, array.size)
+            sizes.append(lengths.reshape(rows, -1).sum(axis=1))
+        else:
+            sizes.append(np.full(rows, array.nbytes // rows))
+    return np.sum(sizes, axis=0)
 
 
 def _merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:

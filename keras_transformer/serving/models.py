@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -26,6 +26,13 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbe
 _DEFAULT = "serving_default"
 _State = get_model_status_pb2.ModelVersionStatus
 _Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time of change of each file
+
+
+class _Folder(NamedTuple):
+    """A version on disk."""
+
+    path: Path
+    stamp: _Stamp
 
 
 class Version:
@@ -185,7 +192,7 @@ class Model:
         self._arguments = batches_at_once, max_bytes
         self._current: Version | None = None
         self._states: dict[int, tuple[int, str]] = {}  # of ModelVersionStatus, and what failed
-        self._failed: dict[int, _Stamp] = {}  # of versions, what their files were like
+        self._failed: dict[int, _Folder] = {}  # versions, as they were
         self._closing: set[asyncio.Future[None]] = set()
 
     @contextlib.contextmanager
@@ -268,7 +275,7 @@ class Model:
         """
         found = await asyncio.to_thread(self._found)
         current = self._current.number if self._current else None
-        self._failed = {n: stamp for n, stamp in self._failed.items() if found.get(n) == stamp}
+        self._failed = {n: each for n, each in self._failed.items() if found.get(n) == each}
         self._states = {
             n: (state, problem)
             for n, (state, problem) in self._states.items()
@@ -280,7 +287,7 @@ class Model:
             return False
         self._states[wanted] = (_State.LOADING, "")
         try:
-            version = await asyncio.to_thread(Version, self.path / str(wanted), *self._arguments)
+            version = await asyncio.to_thread(Version, found[wanted].path, *self._arguments)
         except Exception as error:  # of any kind: the old version is to stay
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
@@ -295,16 +302,14 @@ class Model:
             self._unload_unused(old)
         return True
 
-    def _found(self) -> dict[int, _Stamp]:
-        """Returns the numbers of the versions on disk, and what their files are like."""
+    def _found(self) -> dict[int, _Folder]:
+        """Returns the versions on disk by number."""
+        found = {}
         with contextlib.suppress(FileNotFoundError):  # then the last version stays
-            folders = [path.parent for path in self.path.glob("*/saved_model.pb")]
-            return {
-                int(folder.name): _stamp(folder)
-                for folder in folders
-                if folder.name.isascii() and folder.name.isdecimal()
-            }
-        return {}
+            for folder in [path.parent for path in self.path.glob("*/saved_model.pb")]:
+                if folder.name.isascii() and folder.name.isdecimal():
+                    found[int(folder.name)] = _Folder(folder, _stamp(folder))
+        return found
 
     def _unload_unused(self, version: Version) -> None:
         if version is self._current or version.users:
@@ -321,8 +326,12 @@ class Model:
 
 
 def _stamp(folder: Path) -> _Stamp:
-    files = [(path, path.stat()) for path in sorted(folder.rglob("*"))]
-    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files)
+    stamp = []
+    for path in sorted(folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # gone by now, or a link to nothing
+            stat = path.stat()
+            stamp.append((str(path), stat.st_size, stat.st_mtime_ns))
+    return tuple(stamp)
 
 
 def cores() -> int:

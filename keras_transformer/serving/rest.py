@@ -200,20 +200,23 @@ class RestApi:
 
 def _decoded(body: bytes, encoding: str, max_bytes: int) -> bytes:
     """Returns a body as it was before gzip, which TF Serving takes too."""
-    if encoding == "identity":
+    if encoding in ("", "identity"):
         return body
-    if encoding != "gzip":
+    if encoding not in ("gzip", "x-gzip"):
         raise HTTPException(415, f"the body is encoded by {encoding!r}; expected gzip, or nothing")
-    decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with gzip's header
-    try:
-        decoded = decompressor.decompress(body, max_bytes)
-    except zlib.error as error:
-        raise HTTPException(400, f"the body is no gzip ({error})") from error
-    if decompressor.unconsumed_tail:
-        raise HTTPException(413, f"the body has more than the {max_bytes:,} bytes expected")
-    if not decompressor.eof:
-        raise HTTPException(400, "the body ends within its gzip; expected all of it")
-    return decoded
+    decoded = bytearray()
+    while body:  # one member of the gzip after the other
+        decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with gzip's header
+        try:
+            decoded += decompressor.decompress(body, max_bytes - len(decoded) + 1)
+        except zlib.error as error:
+            raise HTTPException(400, f"the body is no gzip ({error})") from error
+        if len(decoded) > max_bytes:
+            raise HTTPException(413, f"the body has more than the {max_bytes:,} bytes expected")
+        if not decompressor.eof:
+            raise HTTPException(400, "the body ends within its gzip; expected all of it")
+        body = decompressor.unused_data
+    return bytes(decoded)
 
 
 def _status(error: Exception) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 import signal
 import socket
@@ -65,8 +66,10 @@ class Settings:
         at_least = dict.fromkeys(("max_batch_size", "max_queue", "max_body_bytes"), 1)
         for name, least in {**at_least, "batch_timeout_ms": 0, "batches_at_once": 1}.items():
             value = getattr(self, name)
-            if value is not None and value < least:
+            if value is not None and not least <= value < math.inf:  # so that NaN is not
                 raise InputError(f"{name} is {value}; expected at least {least}")
+        if not 0 < self.poll_seconds < math.inf:
+            raise InputError(f"poll_seconds is {self.poll_seconds}; expected more than 0")
 
 
 class Metrics:

@@ -108,7 +108,7 @@ def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
                 )
             else:
                 arrays[name] = tf.make_ndarray(proto)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             problem = f"input {name} is no tensor ({error})"
         if problem is not None:
             _refuse(problem)

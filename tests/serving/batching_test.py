@@ -115,19 +115,41 @@ def test_idle_threads_share_what_waits() -> None:
 def test_rows_of_similar_lengths_go_together() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
-        widths = [4, 9, 5, 8, 4, 3, 9, 1]
+        widths = [40, 900, 50, 800, 40, 30, 900, 1]
         requests = [
             asyncio.ensure_future(f.batcher.run(f.call, {"x": np.full((1, width), 7)}))
-            for width in [4, *widths]
+            for width in [40, *widths]
         ]
         await f.held(*requests)
         f.call.gate.set()
         _, *answers = await asyncio.gather(*requests)
-        # The oldest is 4, then 9, then 1; the widest of a batch is the width of all. Of what is
+        # The oldest is 40, then 900, then 1; the widest of a batch is the width of all. Of what is
         # about as long as the oldest all go with it, and what is far shorter waits.
-        assert [a["x"].shape[1] for a in answers] == [5, 9, 5, 9, 5, 5, 9, 1]
+        assert [a["x"].shape[1] for a in answers] == [50, 900, 50, 900, 50, 50, 900, 1]
 
     assert in_loop(test, max_batch_size=20).rows == [1, 4, 3, 1]
+
+
+def test_the_rows_of_a_request_go_with_those_as_long() -> None:
+    async def test(f: Fixture) -> None:
+        texts = [b"y"] * 63
+        texts.insert(5, b"x" * 16_000)
+        answer = await f.batcher.run(f.call, {"x": np.array(texts, object)})
+        assert answer["x"].tolist() == [text * 2 for text in texts]
+
+    assert sorted(in_loop(test, max_batch_size=64, max_queue=64).rows) == [1, 63]
+
+
+def test_a_full_batch_does_not_wait_behind_another_call() -> None:
+    async def test(f: Fixture) -> None:
+        first = asyncio.ensure_future(f.run(1))
+        await asyncio.sleep(0)
+        rows = {"x": np.zeros((4, 1))}
+        await asyncio.wait_for(f.batcher.run(Doubling(), rows), 5)
+        assert f.rows == [4] and not first.done()
+        first.cancel()
+
+    in_loop(test, max_batch_size=4, batch_timeout=60)
 
 
 def test_long_rows_go_in_smaller_batches() -> None:
