@@ -17,10 +17,11 @@ system's cache.
 
 Prints one JSON object: for each way the medians over the rounds (least and most) of the
 seconds of each import, of the load, of both translations, of load and first translation
-(`own`), and of all from the start of the process to the first translation; resident memory
-after the imports, after the load, and at its peak; for a SavedModel what its graph
-consists of, and `graph_load`, a load without the values of the variables. `quiet` says
-whether other processes left the cores alone.
+(`own`), of these without what the second takes, the translation itself (`start`), and of all
+from the start of the process to the first translation; resident memory after the imports,
+after the load, and at its peak; for a SavedModel what its graph consists of, and `graph_load`,
+a load without the values of the variables. `quiet` says whether other processes left the
+cores alone.
 """
 
 from __future__ import annotations

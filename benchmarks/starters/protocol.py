@@ -28,7 +28,8 @@ def start(
     """Imports, loads and translates, each timed.
 
     Prints `import_seconds` of each module, in this order; `load_seconds`, `first_seconds`,
-    `second_seconds`; `own_seconds`, load and first; `all_seconds`, from the start of the
+    `second_seconds`; `own_seconds`, load and first, and `start_seconds`, these without what
+    the second takes, the translation itself; `all_seconds`, from the start of the
     process to the first translation; `memory_mb`, resident, of the imports, of the
     loaded model and at its peak.
 
@@ -67,6 +68,7 @@ def start(
         "first_seconds": ends[0] - loaded,
         "second_seconds": ends[1] - ends[0],
         "own_seconds": ends[0] - begun,
+        "start_seconds": ends[0] - begun - (ends[1] - ends[0]),
         "all_seconds": ends[0] - settings["started"],
         "memory_mb": memory,
         **(afterwards(settings) if afterwards is not None else {}),

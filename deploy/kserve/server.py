@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""KServe's Python server as the host of an export, by its protocols v1 and v2.
+r"""KServe's Python server as the host of an export, by its protocols v1 and v2.
 
     python3 -m venv kserve && kserve/bin/pip install kserve tensorflow tensorflow-text
     kserve/bin/python deploy/kserve/server.py --model_dir=build/export/1 --model_name=export
-    curl localhost:8080/v1/models/export:predict -d '{"instances": ["A man is playing a guitar."]}'
+    curl localhost:8080/v1/models/export:predict -H 'Content-Type: application/json' \
+        -d '{"instances": ["A man is playing a guitar."]}'
 
 It needs an environment of its own: KServe holds some packages at other versions than this
 project does. Requests are translated as they come, and not merged.
@@ -44,7 +45,7 @@ class Translator(kserve.Model):
             return {"predictions": predictions}
         best = kserve.InferOutput("translations", [len(texts)], "BYTES")
         best.set_data_from_numpy(outputs["translations"].numpy()[:, 0], binary_data=False)
-        return kserve.InferResponse(payload.id, self.name, [best])
+        return kserve.InferResponse(payload.id or "", self.name, [best])
 
 
 if __name__ == "__main__":

@@ -289,21 +289,27 @@ class RestClient(Client):
         import httpx
 
         content = None if body is None else json.dumps(body).encode()  # with NaN, unlike httpx's
+        end, chunks = time.monotonic() + timeout, []
         try:
-            response = self._http.request(method, path, content=content, timeout=timeout)
+            with self._http.stream(method, path, content=content, timeout=timeout) as response:
+                for chunk in response.iter_bytes():
+                    chunks.append(chunk)
+                    if time.monotonic() > end:  # httpx's time-out is of each read alone
+                        raise _NotNowError(f"the answer is not whole after {timeout:g} s")
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise InputError(
                 f"{self.address} is no address ({error}); expected HOST:PORT"
             ) from error
         except httpx.TransportError as error:
             raise _NotNowError(str(error) or type(error).__name__) from error
+        text = b"".join(chunks).decode("utf-8", "replace")
         try:
-            answer = response.json()
-        except ValueError:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
             answer = None
         if response.is_success and isinstance(answer, dict):
             return answer
-        said = answer.get("error") if isinstance(answer, dict) else response.text[:200].strip()
+        said = answer.get("error") if isinstance(answer, dict) else text[:200].strip()
         sentence = f"{self.address} answers {response.status_code}: {said}"
         if response.status_code in (429, 503):
             raise _NotNowError(sentence)

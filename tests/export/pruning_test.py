@@ -73,6 +73,59 @@ def test_constants_are_there_once_and_unused_nodes_are_not(path: Path) -> None:
     assert ops[0]["AssignAddVariableOp"] == ops[1]["AssignAddVariableOp"] > 0
 
 
+def _node(name: str, op: str, inputs: str = "", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "op": op, "input": inputs.split(), **fields}
+
+
+def _function(nodes: list[dict[str, Any]], **results: str) -> Any:
+    """A function of nodes with constants of the value that their names' first letter is."""
+    function = saved_model_pb2.SavedModel().meta_graphs.add().graph_def.library.function.add()
+    for fields in nodes:
+        node = function.node_def.add(**fields)
+        if node.op == "Const":
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(ord(node.name[0])))
+    function.ret.update(results)
+    return function
+
+
+def test_what_is_merged_and_what_is_used_by_hand(tmp_path: Path) -> None:
+    function = _function(
+        [
+            _node("a", "Const"),
+            _node("a1", "Const"),  # equal to `a`, whose name it begins with
+            _node("a2", "Const", "^write"),  # equal, but it waits
+            _node("a3", "Const", device="/GPU:0"),  # equal, but elsewhere
+            _node("b", "Const"),
+            _node("b1", "Const"),
+            _node("shape", "Shape", "input"),  # of no use but to wait for
+            _node("unused", "Shape", "b:output:0"),
+            _node("write", "AssignVariableOp", "variable a1:output:0 ^shape"),
+            _node("sum", "AddN", "a:output:0 a1:output:0 a2:output:0 a3:output:0"),
+        ],
+        total="sum:sum:0",
+        constant="b1:output:0",
+    )
+    function.control_ret["write"] = "write"
+    saved_model = saved_model_pb2.SavedModel()
+    saved_model.meta_graphs.add().graph_def.library.function.add().CopyFrom(function)
+    (tmp_path / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    prune(tmp_path)
+    content = (tmp_path / "saved_model.pb").read_bytes()
+    [graph] = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    [pruned] = graph.graph_def.library.function
+    nodes = {node.name: list(node.input) for node in pruned.node_def}
+    assert nodes == {
+        "a": [],
+        "a2": ["^write"],
+        "a3": [],
+        "b": [],
+        "shape": ["input"],
+        "write": ["variable", "a:output:0", "^shape"],
+        "sum": ["a:output:0", "a:output:0", "a2:output:0", "a3:output:0"],
+    }
+    assert dict(pruned.ret) == {"total": "sum:sum:0", "constant": "b:output:0"}
+
+
 def test_a_second_time_changes_nothing(path: Path) -> None:
     prune(path)
     once = (path / "saved_model.pb").read_bytes()
