@@ -91,6 +91,8 @@ def test_health_and_metrics(running: Running) -> None:
             400, "the inputs have different numbers of rows (2 of ids, 1 of lengths); expected the",
         ),
         ({"signature_name": "no_poison", "instances": ["poison"]}, 400, "assertion failed: ["),
+        (b'{"signature_name": "\\ud800", "inputs": []}', 400, r'Serving signature key "\ud800" '),
+        (b'{"inputs": {"\\udc80": ["a"]}}', 400, r"the inputs are \udc80; expected text"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(
@@ -136,6 +138,12 @@ def megabytes(count: int) -> Iterator[bytes]:
         yield chunk
 
 
+def test_a_long_name_is_not_repeated_whole(running: Running) -> None:
+    answer = running.predict({"signature_name": "x" * 5_000_000, **PREDICT})
+    assert answer.status_code == 400
+    assert 1000 < len(answer.content) < 1100
+
+
 _ZIPPED = gzip.compress(json.dumps(PREDICT).encode())
 
 
@@ -143,6 +151,9 @@ _ZIPPED = gzip.compress(json.dumps(PREDICT).encode())
     ("body", "encoding", "status", "sentence"),
     [
         (_ZIPPED, "gzip", 200, ""),
+        (gzip.compress(b'{"instances": '), "x-gzip", 400, "JSON Parse error"),
+        (gzip.compress(b'{"instances": ') + gzip.compress(b'["abc"]}'), "x-gzip", 200, ""),
+        (_ZIPPED + b"more", "gzip", 400, "the body is no gzip"),
         (_ZIPPED[:-9], "gzip", 400, "the body ends within its gzip"),
         (b"{}", "gzip", 400, "the body is no gzip"),
         (_ZIPPED, "br", 415, "the body is encoded by 'br'; expected gzip"),

@@ -122,6 +122,14 @@ def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path)
         wait_until(lambda: states(running).get(5) == "AVAILABLE")
 
 
+def test_a_number_with_zeros_before_it_and_a_link_to_nothing(versions: Path) -> None:
+    (versions / "1").rename(versions / "00000123")
+    (versions / "00000123" / "notes").symlink_to("nowhere")
+    with running_server(versions) as running:
+        assert states(running) == {123: "AVAILABLE"}
+        assert running.predict({"instances": ["ab"]}).status_code == 200
+
+
 def test_a_version_that_disappears(versions: Path) -> None:
     publish(versions, 2)
     with running_server(versions) as running:
@@ -173,10 +181,19 @@ def test_a_port_that_is_taken(reversing_version: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_batch_size", 0), ("max_queue", 0), ("batches_at_once", 0), ("batch_timeout_ms", -1.0)],
+    [
+        ("max_batch_size", 0),
+        ("max_queue", 0),
+        ("batches_at_once", 0),
+        ("batch_timeout_ms", -1.0),
+        ("batch_timeout_ms", float("nan")),
+        ("poll_seconds", 0.0),
+    ],
 )
 def test_bounds_that_are_none(name: str, value: float) -> None:
-    with pytest.raises(InputError, match=f"{name} is {value}; expected at least [01]$"):
+    with pytest.raises(
+        InputError, match=f"{name} is {value}; expected (at least [01]|more than 0)$"
+    ):
         Settings(Path("x"), **{name: value})  # type: ignore[arg-type]
 
 

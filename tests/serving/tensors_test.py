@@ -213,6 +213,8 @@ def test_tensors_of_protocol_buffers() -> None:
         proto(tf.string, [2], tensor_content=b"\0"),
         proto(tf.string, [2**28], string_val=[b"a"]),  # would be repeated
         proto(tf.int32, [-3], int_val=[1]),
+        proto(tf.uint8, [1], int_val=[-5]),
+        proto(tf.half, [1], half_val=[70_000]),
         tensor_pb2.TensorProto(dtype=99),
         tensor_pb2.TensorProto(),
     ],
