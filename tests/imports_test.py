@@ -14,7 +14,12 @@ BINARIES = "bin"
 
 # What each room may import besides itself and `errors`, which belongs to all:
 # only rooms that stand above it. Rooms that stand beside each other share none.
-ROOMS: dict[str, set[str]] = {"errors": set(), "config": set(), "checkpoints": set()}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "config": set(),
+    "checkpoints": set(),
+    "client": set(),  # it may be on another machine, where there is no model
+}
 for _room, _not_its_business in (
     ("presets", set()),
     ("layers", set()),
@@ -36,7 +41,7 @@ for _room, _not_its_business in (
     ("documents", {"training", "training_run", "report"}),
     ("scoring", {"training", "training_run", "report", "documents"}),
     ("export", {"training", "training_run", "report", "documents"}),
-    # A client on another machine has no model, and a server a SavedModel alone.
+    # A server has a SavedModel alone.
     ("serving", {"layers", "model", "training", "training_run", "report", "scoring", "export"}),
     ("experiment", {"serving"}),
     ("recipe", {"serving"}),

@@ -1,5 +1,4 @@
-"""Clients of TF Serving, and a server of one exported model that speaks its API.
+"""A server of one exported model that speaks TF Serving's API, for one machine.
 
-`client` asks any such server. `server` is the embedded default, for one model on one
-machine; TF Serving serves the same directory where that is not enough.
+TF Serving serves the same directory where that is not enough.
 """

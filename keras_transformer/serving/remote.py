@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_transformer.client import Client, connect
 from keras_transformer.errors import InputError
 from keras_transformer.inference import Model
-from keras_transformer.serving.client import Client, connect
 
 _READY_SECONDS = 5.0
 

@@ -106,9 +106,9 @@ def test_sentences_that_have_ended_leave_the_batch(options):
     numbers = np.linspace(0, 1, 5, dtype=np.float32)
     arguments = {"numbers": numbers, "prefix": np.int32([[A], [B], [-1], [A], [B]])}
     found = search(tables, [1, 4, 2, 1, 5], config, step=step, keep=keep, **arguments)
-    # Five, then three are open; of two one.
-    assert sentences == [5, 5, 2, 2, 1]
-    assert kept == [[1, 4], [1], []]
+    # Of five three are open, which is few enough; of these two, and of two one.
+    assert sentences == [5, 3, 2, 2, 1]
+    assert kept == [[1, 2, 4], [0, 2], [1], []]
     expected = search(tables, [1, 4, 2, 1, 5], config, length_limit=LENGTH, **arguments)
     assert_same(found, expected, atol=2e-6)
 

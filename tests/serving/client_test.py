@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +31,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from keras_transformer.errors import InputError
-from keras_transformer.serving.client import (
+from keras_transformer.client import (
     Client,
     GrpcClient,
     RestClient,
@@ -39,6 +41,7 @@ from keras_transformer.serving.client import (
     Translation,
     connect,
 )
+from keras_transformer.errors import InputError
 from tests.conftest import ROOT
 from tests.serving.reversing_model import NAME
 from tests.serving.running_server import Running, model_held, running_server, wait_until
@@ -356,21 +359,88 @@ def test_addresses(running: Running) -> None:
             assert client.translate(["ab"])[0][0].text == "ba"
 
 
-def test_an_answer_that_is_not_of_tf_serving(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(500, text="<html>proxy")
-
+@pytest.mark.parametrize(
+    ("status", "text", "sentence"),
+    [
+        (500, "<html>proxy", "answers 500: <html>proxy"),
+        (200, "<html>proxy", "answers 200: <html>proxy"),
+        (200, "[" * 9999, r"answers 200: \[\["),
+        (200, '{"other": 1}', 'answers 200: {"other": 1}'),
+        (200, '{"metadata": 1}', "metadata that is not of TF Serving"),
+        (200, '{"metadata": {"signature_def": {"signature_def": {"x": []}}}}', "not of TF Serving"),
+    ],
+)
+def test_an_answer_that_is_not_of_tf_serving(
+    monkeypatch: pytest.MonkeyPatch, status: int, text: str, sentence: str
+) -> None:
     client = RestClient("localhost:1", NAME)
     monkeypatch.setattr(client, "_http", httpx.Client(
-        base_url="http://localhost:1", transport=httpx.MockTransport(answer)
+        base_url="http://localhost:1",
+        transport=httpx.MockTransport(lambda request: httpx.Response(status, text=text)),
     ))  # fmt: skip
-    with pytest.raises(ServerError, match="localhost:1 answers 500: <html>proxy"):
+    with pytest.raises(ServerError, match=f"localhost:1 .*{sentence}"):
         client.metadata()
+
+
+@contextlib.contextmanager
+def server_that_says(*parts: bytes, pause: float = 0.0) -> Iterator[int]:
+    """The port of a server that answers every connection so, with a pause after each part."""
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # closed
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.recv(2**16)
+                for part in parts:
+                    connection.sendall(part)
+                    time.sleep(pause)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=[listener], daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_a_deadline_of_rest_is_that_of_the_whole_answer() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    with server_that_says(head, *[b" "] * 40, pause=0.05) as port:
+        begun = time.monotonic()
+        with (
+            RestClient(f"127.0.0.1:{port}", NAME) as client,
+            pytest.raises(ServerError, match="no answer in 0.5 s .*not whole after"),
+        ):
+            client.metadata(0.5)
+    # No read has waited longer than a twentieth of a second, and the whole would have taken 50 s.
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n{}\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"",
+    ],
+    ids=["not gzip", "cut off", "not HTTP", "nothing"],
+)
+def test_an_answer_that_is_not_of_http(head: bytes) -> None:
+    with (
+        server_that_says(head) as port,
+        RestClient(f"127.0.0.1:{port}", NAME) as client,
+        pytest.raises(ServerError, match=f"127.0.0.1:{port} gave no answer in 0.3 s"),
+    ):
+        client.metadata(0.3)
 
 
 def test_rest_needs_no_tensorflow() -> None:
     code = (
-        "import sys; from keras_transformer.serving.client import RestClient; "
+        "import sys; from keras_transformer.client import RestClient; "
         "RestClient('localhost:1', 'x').close(); "
         "print(sorted({'tensorflow', 'grpc'} & {*sys.modules}))"
     )

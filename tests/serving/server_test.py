@@ -23,10 +23,10 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from keras_transformer.client import GrpcClient, RestClient
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.run_directory import RunDirectory
-from keras_transformer.serving.client import GrpcClient, RestClient
 from keras_transformer.serving.server import Settings, serve
 from tests.conftest import PHRASES, ROOT
 from tests.integration.bad_input_test import DRIVER
