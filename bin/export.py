@@ -5,6 +5,8 @@ Example:
     bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/export
     bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/ct2 \
         --format=ctranslate2 --quantization=int8
+    bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
+        --format=litert --quantize=int8
 
 --run_dir=RUN@WEIGHTS takes other weights than the selected ones, and --run_dir=RUN,RUN
 several runs of one vocabulary, which decide together, in one SavedModel.
@@ -15,7 +17,8 @@ data or of text files. A SavedModel translates them in a process of its own, and
 single token other than the run's fails the export; so does anything in it that TF
 Serving has not, and a lower precision that costs more BLEU than --max_bleu_loss. A
 CTranslate2 model says how probable the run's translations are, and anything but rounding
-fails it, if it is not quantized.
+fails it, if it is not quantized. A LiteRT model (model.tflite, for phones) is run by
+ai-edge-litert: in float32 it has to find the run's tokens, quantized to be about as good.
 
 A SavedModel's version has a model card (README.md), for which --languages and
 --license say what no file knows, warm-up requests, batching parameters and a manifest with
@@ -38,16 +41,18 @@ FLAGS = flags.FLAGS
 
 command_line.define_path_flags("run_dir", required=True)
 flags.DEFINE_string("output_dir", None, "directory of the versions", required=True)
-flags.DEFINE_string("format", "saved_model", "saved_model|ctranslate2")
+flags.DEFINE_string("format", "saved_model", "saved_model|litert|ctranslate2")
 flags.DEFINE_string(
     "quantization",
     None,
-    "how ctranslate2 holds weights: none|int8|int8_float32|int8_float16|int16|float16|bfloat16",
+    "how weights are held: litert none|float16|int8; ctranslate2 also "
+    "int8_float32|int8_float16|int16|bfloat16",
 )
+flags.DEFINE_alias("quantize", "quantization")
 flags.DEFINE_enum(
     "precision", "float32", ["float32", "bfloat16"], "of a SavedModel's weights and products"
 )
-flags.DEFINE_float("max_bleu_loss", None, "BLEU that --precision may cost; 0.1 if not given")
+flags.DEFINE_float("max_bleu_loss", None, "BLEU that rounding may cost; 0.1, int8 0.3")
 flags.DEFINE_list("languages", None, "source and target, for the model card, as in en,de")
 flags.DEFINE_string("license", None, "of the model, for its card, as in cc-by-4.0")
 command_line.define_path_flags("data_dir")

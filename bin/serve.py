@@ -19,11 +19,16 @@ waiting the answer is 429 (gRPC: RESOURCE_EXHAUSTED). Nothing is encrypted, and 
 who reaches the ports may ask: other machines are to come through a proxy.
 """
 
+import os
 from pathlib import Path
 
 import command_line
 
 from absl import flags
+
+# oneDNN keeps what it has compiled for 1,024 shapes, and batches have more: memory would grow
+# for hours. Read when TensorFlow is loaded.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 FLAGS = flags.FLAGS
 

@@ -27,8 +27,8 @@ class CachedDecoder:
             next token are averaged.
         memories: of each what it has encoded, projected.
         beam: hypotheses of each sentence, K.
-        length: positions of the cache, where its shape has to stay the same (XLA); by
-            default it grows as it is filled.
+        length: positions of the cache, an int or int32 scalar, where its shape has to stay the
+            same (XLA, LiteRT); by default it grows as it is filled.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class CachedDecoder:
         transformers: Sequence[Transformer],
         memories: Sequence[Memory],
         beam: int,
-        length: int | None = None,
+        length: int | tf.Tensor | None = None,
     ):
         self._transformers = transformers
         self._beam = beam
@@ -59,7 +59,8 @@ class CachedDecoder:
         """Returns the cache of no positions."""
         batch = tf.shape(self.source_mask)[0]
         # Through a placeholder, or the first length would be taken for the only one.
-        length = self._length or tf.compat.v1.placeholder_with_default(0, [])
+        growing = tf.compat.v1.placeholder_with_default(0, [])
+        length = growing if self._length is None else self._length
         return {
             # int32 [batch, beam, length]: which beam wrote a hypothesis's token of a position;
             # -1 where there is none yet.

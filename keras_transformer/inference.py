@@ -19,12 +19,16 @@ from tqdm import tqdm
 
 from keras_transformer import evaluation
 from keras_transformer.checkpoints import Arrays
+from keras_transformer.config import Config
 from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import Scores
 from keras_transformer.model import Transformer
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import CompiledTranslator, Translator
+
+_EXPORTS = ("saved_model.pb", "model.tflite")  # a file of each kind of version
+_LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 # A batch has at most so many lines, and so many bytes once they are padded to the longest:
 # the cache of the search grows with both.
@@ -74,16 +78,19 @@ def load_model(
     *,
     precision: str = "float32",
     jit_compile: bool = False,
+    threads: int | None = None,
 ) -> Model:
-    """Reads run directories or a SavedModel, told apart by content.
+    """Reads run directories, a SavedModel or a LiteRT model, told apart by content.
 
     Args:
-        model_dir: a SavedModel; a directory of numbered SavedModels, of which the highest
-            is taken; or what `load_translator` takes.
+        model_dir: a SavedModel, or a LiteRT model's file; a directory of numbered versions
+            of such, of which the highest is taken; or what `load_translator` takes.
         settings: what differs from the run's `decoding.` configuration, as in
-            `{"decoding.beam_size": 1}`; a SavedModel takes none.
+            `{"decoding.beam_size": 1}`; a SavedModel takes none, a LiteRT model
+            `decoding.length_penalty` and `decoding.max_length`.
         precision: of weights and products of a run: float32, bfloat16 or float16.
         jit_compile: compile the search of a run with XLA, for each shape of a batch anew.
+        threads: of a LiteRT model; as many as there are cores where it is not given.
 
     Raises:
         InputError: where there is neither, or for settings that do not fit.
@@ -100,20 +107,21 @@ def load_model(
             translator.translate_in_detail,
             trained_tokens(model_dir),
         )
-    if path.is_dir():
-        versions = [int(p.parent.name) for p in path.glob("*/saved_model.pb") if _is_version(p)]
-        if not (path / "saved_model.pb").is_file() and versions:
-            path = path / str(max(versions))
-    if not (path / "saved_model.pb").is_file():
+    path = _newest_version(path)
+    lite = path / "model.tflite" if path.is_dir() else path
+    kind = "SavedModel" if (path / "saved_model.pb").is_file() else "LiteRT model"
+    if kind == "LiteRT model" and not (lite.suffix == ".tflite" and lite.is_file()):
         raise InputError(
-            f"{path} is neither a run directory nor a SavedModel; expected what bin/train.py or "
-            "bin/export.py writes"
+            f"{path} is neither a run directory nor a SavedModel or LiteRT model; expected what "
+            "bin/train.py or bin/export.py writes"
         )
     if precision != "float32" or jit_compile:
         raise InputError(
-            f"{path} is a SavedModel, whose precision was fixed at export and which is never "
+            f"{path} is a {kind}, whose precision was fixed at export and which is never "
             "compiled by XLA; expected neither to be asked for, or the run directory"
         )
+    if kind == "LiteRT model":
+        return _load_litert(lite, settings or {}, threads or _cores())
     if settings:
         raise InputError(
             f"{path} is a SavedModel, in which {' and '.join(settings)} were fixed at export; "
@@ -122,8 +130,54 @@ def load_model(
     return _load_saved_model(path)
 
 
-def _is_version(path: Path) -> bool:
-    return path.parent.name.isdecimal() and path.parent.name.isascii()
+def _newest_version(path: Path) -> Path:
+    """Returns the highest numbered version under a directory that is no version itself."""
+    if not path.is_dir() or any((path / name).is_file() for name in _EXPORTS):
+        return path
+    files = [file for name in _EXPORTS for file in path.glob(f"*/{name}")]
+    names = [file.parent.name for file in files]
+    numbers = [int(name) for name in names if name.isdecimal() and name.isascii()]
+    return path / str(max(numbers)) if numbers else path
+
+
+def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Model:
+    from keras_transformer.litert import LiteRTModel  # needs a package that others do not
+
+    others = [name for name in settings if name not in _LITERT_SETTINGS]
+    if others:
+        raise InputError(
+            f"{path} is a LiteRT model, in which {' and '.join(others)} were fixed at export; "
+            f"expected none but {' and '.join(_LITERT_SETTINGS)}, or the run directory"
+        )
+    # As a configuration, so that values are checked as everywhere.
+    config = Config().updated(settings).decoding
+    penalty = config.length_penalty if "decoding.length_penalty" in settings else math.nan
+    model = LiteRTModel(path, threads)
+
+    def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        k = model.about.n_best
+        rows = [
+            model.translate(
+                each.decode("utf-8", "surrogateescape"), config.max_length or 0, penalty
+            )
+            for each in text.numpy()
+        ]
+        return {
+            "translations": tf.constant(
+                [[*(t.text for t in row), *[""] * (k - len(row))] for row in rows]
+            ),
+            "scores": tf.constant(
+                [[*(t.score for t in row), *[NOTHING] * (k - len(row))] for row in rows]
+            ),
+        }
+
+    def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        counts = [model.lengths(each.decode("utf-8", "surrogateescape")) for each in text.numpy()]
+        tokens, used = zip(*counts, strict=True)
+        return {"tokens": tf.constant(tokens), "used": tf.constant(used)}
+
+    longest = model.about.trained_tokens
+    return Model(str(path), model.about.n_best, translate, lengths, model, None, longest)
 
 
 def _load_saved_model(path: Path) -> Model:

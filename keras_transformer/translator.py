@@ -149,7 +149,8 @@ class Translator(tf.Module):
         *,
         alpha: tf.Tensor | None = None,
         numbers: tf.Tensor | None = None,
-        length_limit: int | None = None,
+        length_limit: int | tf.Tensor | None = None,
+        memories: Sequence[Memory] | None = None,
         details: bool = False,
         attention: bool = False,
     ) -> SearchResult:
@@ -160,10 +161,13 @@ class Translator(tf.Module):
             max_lengths: int32 `[B]`, the most tokens of each translation, at most
                 `max_output_tokens`.
             prefix, alpha, numbers, details, attention: as `decoding.search`'s.
-            length_limit: the longest of `max_lengths`, where shapes must be known (XLA).
+            length_limit: the longest of `max_lengths`, where shapes must stay the same from
+                step to step: an int for XLA, to which they must be known, or int32 scalar.
+            memories: what `encode` makes of the ids, where that is known already.
         """
         beam = decoding.rows_per_sentence(self.config)
-        decoder = CachedDecoder(self.transformers, self.encode(source_ids), beam, length_limit)
+        memories = self.encode(source_ids) if memories is None else memories
+        decoder = CachedDecoder(self.transformers, memories, beam, length_limit)
         ids = self.tokenizer
         return decoding.search(
             decoder.step,
@@ -181,6 +185,7 @@ class Translator(tf.Module):
             follow=decoder.follow,
             keep=decoder.keep,
             max_steps=self.max_output_tokens,
+            shrink=length_limit is None,
             details=details,
             attention=attention,
             normalized=decoder.normalized,

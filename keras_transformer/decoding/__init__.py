@@ -49,6 +49,7 @@ def search(
     keep: KeepFn | None = None,
     alpha: tf.Tensor | None = None,
     max_steps: int | None = None,
+    shrink: bool | None = None,
     details: bool = False,
     attention: bool = False,
     normalized: bool = False,
@@ -84,6 +85,8 @@ def search(
             `config.length_penalty`.
         max_steps: bound on the loop that the graph holds, at least the longest of
             `max_lengths`; by default it has none but these.
+        shrink: whether sentences that have ended leave the batch; by default where
+            `length_limit` is no int.
         details: also return `token_log_probs`, and with a `source_mask` `alignment`.
         attention: with a `source_mask`, also return the `attention` itself.
         normalized: whether the step function's logits are log-probabilities already, which
@@ -126,6 +129,7 @@ def search(
         "details": details,
         "attention": attention,
         "max_steps": max_steps,
+        "shrink": not isinstance(length_limit, int) if shrink is None else shrink,
         "normalized": normalized,
     }
     if config.sample or config.beam_size == 1:

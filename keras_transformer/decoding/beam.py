@@ -128,6 +128,7 @@ class BeamSearch:
         details: bool = False,
         attention: bool = False,
         max_steps: int | None = None,
+        shrink: bool = True,
         normalized: bool = False,
     ):
         self._step_fn = step_fn
@@ -140,6 +141,7 @@ class BeamSearch:
         self._details = details
         self._attention = attention
         self._max_steps = max_steps
+        self._shrink = shrink
         self._normalized = normalized
 
     def search(
@@ -182,7 +184,7 @@ class BeamSearch:
             self._kept,
             self._first_state(cache, inputs, length_limit),
             inputs,
-            shrink=not isinstance(length_limit, int),
+            shrink=self._shrink,
             max_steps=self._max_steps,
         )
         return self._result(complete)

@@ -78,6 +78,7 @@ class Sampling:
         details: bool = False,
         attention: bool = False,
         max_steps: int | None = None,
+        shrink: bool = True,
         normalized: bool = False,
     ):
         self._step_fn = step_fn
@@ -89,6 +90,7 @@ class Sampling:
         self._details = details
         self._attention = attention
         self._max_steps = max_steps
+        self._shrink = shrink
         self._normalized = normalized
 
     def search(
@@ -123,7 +125,7 @@ class Sampling:
             self._kept,
             self._first_state(cache, inputs, length_limit, source_mask),
             inputs,
-            shrink=not isinstance(length_limit, int),
+            shrink=self._shrink,
             max_steps=self._max_steps,
         )
         alpha = self._config.length_penalty if alpha is None else tf.repeat(alpha, count)

@@ -16,9 +16,10 @@ from keras_transformer.run_directory import RunDirectory
 
 _MODULES = {
     "saved_model": "keras_transformer.export.saved_model",
+    "litert": "keras_transformer.export.litert",
     "ctranslate2": "keras_transformer.export.ctranslate2",
 }
-_QUANTIZED = ("ctranslate2",)  # formats that hold weights in other types than float32
+_QUANTIZED = ("litert", "ctranslate2")  # formats that hold weights in other types than float32
 
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 
@@ -58,12 +59,13 @@ def export(
         sentences: source text on which export and run are compared.
         format: one of `FORMATS`.
         settings: what differs from the run's `decoding.` configuration.
-        references: translations of the sentences, by which a SavedModel is scored.
-        quantization: type that the weights are stored in, of the format ctranslate2;
-            float32 where it is "none" or not given.
+        references: translations of the sentences, by which SavedModels and LiteRT models
+            are scored.
+        quantization: type that the weights are stored in, of the formats litert and
+            ctranslate2; float32 where it is "none" or not given.
         precision: of weights and products, float32 or bfloat16, of the format saved_model.
-        max_bleu_loss: by how much BLEU a precision other than float32 may lose on the
-            sentences; 0.1 where it is not given. It needs references.
+        max_bleu_loss: by how much BLEU a precision or LiteRT's quantization other than float32
+            may lose on the sentences; where it is not given 0.1, of int8 0.3. It needs references.
         about: what the model card of a SavedModel says that no file knows.
 
     Raises:
@@ -89,13 +91,19 @@ def export(
                 "saved_model, or no precision"
             )
         arguments["precision"] = precision
-    if format != "saved_model" and (about is not None or max_bleu_loss is not None):
+    if format != "saved_model" and about is not None:
         raise InputError(
-            f"only the format saved_model has a model card and a bound on BLEU's loss, and the "
-            f"format is {format}; expected neither"
+            f"only the format saved_model has a model card, and the format is {format}; expected "
+            "nothing to be said there"
+        )
+    if format == "ctranslate2" and max_bleu_loss is not None:
+        raise InputError(
+            "the format ctranslate2 has no bound on BLEU's loss; expected saved_model or litert"
         )
     if format == "saved_model":
-        arguments |= {"references": references, "about": about}
+        arguments["about"] = about
+    if format != "ctranslate2":
+        arguments["references"] = references
         if max_bleu_loss is not None:
             arguments["max_bleu_loss"] = max_bleu_loss
     exporter = importlib.import_module(_MODULES[format])

@@ -72,7 +72,7 @@ def compare(translator: Translator, path: Path, sentences: Sequence[str]) -> Com
     for batch, own, other, best in zip(todo, ours, theirs, found, strict=True):
         for row, index in enumerate(batch):
             translations[index] = best[row].decode("utf-8", "replace")
-            tie = _difference(own, other, row, f"sentence {index + 1}", sentences[index])
+            tie = difference(own, other, row, f"sentence {index + 1}", sentences[index])
             if tie:
                 ties[index] = tie
     for name, scores in served.items():
@@ -84,16 +84,28 @@ def compare(translator: Translator, path: Path, sentences: Sequence[str]) -> Com
                 f"the signature {name} gives other scores than the search within it; expected the "
                 "same, so nothing was exported"
             )
-    if len(ties) > max(1, _MOST_TIES * len(sentences)):
-        raise InputError(
-            f"{len(ties):,} of {len(sentences):,} sentences have other tokens of the same score; "
-            f"expected at most {_MOST_TIES:.0%}, so nothing was exported"
-        )
+    check_ties([*ties.values()], len(sentences))
     return Comparison([ties[index] for index in sorted(ties)], translations)
 
 
-def _difference(own: Found, other: Found, row: int, name: str, sentence: str) -> str | None:
-    """Returns what is said of a tie, or None where all is the same."""
+def check_ties(ties: Sequence[str], sentences: int) -> None:
+    """Raises InputError where so many sentences have ties that it can be no rounding."""
+    if len(ties) > max(1, _MOST_TIES * sentences):
+        raise InputError(
+            f"{len(ties):,} of {sentences:,} sentences have other tokens of the same score; "
+            f"expected at most {_MOST_TIES:.0%}, so nothing was exported"
+        )
+
+
+def difference(own: Found, other: Found, row: int, name: str, sentence: str) -> str | None:
+    """Compares what run and export have found for one sentence.
+
+    Returns:
+        What is said of a tie, or None where all is the same.
+
+    Raises:
+        InputError: for other scores, or where the run finds no translation.
+    """
     scores, other_scores = own.scores[row], other.scores[row]
     if sentence.strip() and scores[0] <= NOTHING / 2:
         raise InputError(

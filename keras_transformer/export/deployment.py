@@ -26,6 +26,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.model_card import About, model_card
 from keras_transformer.export.provenance import Provenance
+from keras_transformer.export.signature_defs import describe, read_signature_defs
 from keras_transformer.export.warmup import Function, write_warmup_requests
 
 # The most sentences of one request, and of one batch that is computed.
@@ -91,7 +92,11 @@ def write_version_files(
     (path / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     card = model_card(path, name, provenance, about)
     (path / "README.md").write_text(card, encoding="utf-8")
-    write_manifest(path, provenance)
+    described = {
+        name: {"inputs": describe(each.inputs), "outputs": describe(each.outputs)}
+        for name, each in read_signature_defs(path).items()
+    }
+    write_manifest(path, provenance, described)
 
 
 def write_base_files(output_dir: Path) -> None:

@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,20 @@ import tensorflow_text
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.provenance import Provenance
-from keras_transformer.export.signature_defs import describe, read_signature_defs
 
 FORMAT_VERSION = 1
 _FILE = "manifest.json"
 _MODULES = (tf, tensorflow_text, keras, sentencepiece)
 
 
-def write_manifest(path: Path, provenance: Provenance) -> None:
+def write_manifest(path: Path, provenance: Provenance, signatures: Mapping[str, Any]) -> None:
     """Writes `manifest.json` into a version, as the last of its files.
 
     Args:
-        path: directory of a SavedModel.
+        path: directory of the version.
         provenance: what it was made of.
+        signatures: `{name: {"inputs": ..., "outputs": ...}}`, as JSON values.
     """
-    signatures = {
-        name: {"inputs": describe(each.inputs), "outputs": describe(each.outputs)}
-        for name, each in read_signature_defs(path).items()
-    }
     manifest = {
         "format_version": FORMAT_VERSION,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -47,7 +44,7 @@ def write_manifest(path: Path, provenance: Provenance) -> None:
         "max_source_tokens": provenance.max_source_tokens,
         "max_output_tokens": provenance.max_output_tokens,
         "decoding": dataclasses.asdict(provenance.decoding),
-        "signatures": signatures,
+        "signatures": dict(signatures),
         "files": _files(path),
     }
     (path / _FILE).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

@@ -8,30 +8,21 @@ and `status` says so, for that row alone.
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding import NOTHING, SearchResult
+from keras_transformer.export.clamping import (
+    Status,
+    checked_source_ids,
+    clamped_alpha,
+    clamped_max_lengths,
+    is_nothing,
+    status_of,
+)
 from keras_transformer.scoring import Scorer
 from keras_transformer.text.tokenizer import cut
 from keras_transformer.translator import Translator, sentence_numbers
-
-# Above, the longest outputs always win; and (5 + length) / 6 to this power is a float32.
-MAX_LENGTH_PENALTY = 10.0
-
-
-class Status(enum.IntFlag):
-    """What was done to one row of a request; 0 is nothing."""
-
-    SOURCE_CUT = 1  # more tokens or bytes than the model takes
-    MAX_LENGTH_CHANGED = 2  # negative, or more than the export's longest output
-    LENGTH_PENALTY_CHANGED = 4  # no number, negative, or more than MAX_LENGTH_PENALTY
-    PREFIX_CUT = 8  # longer than its translation may be
-    IDS_REPLACED = 16  # outside the vocabulary, or the pad id: taken for the unknown token
-    NOT_TRANSLATED = 32  # the model finds nothing: its logits are no numbers, or all is banned
-    LENGTHS_CHANGED = 64  # negative, or more than there are ids
 
 
 def _texts(name: str) -> tf.TensorSpec:
@@ -101,7 +92,7 @@ class Signatures(tf.Module):
             text: string `[B]`.
             max_length: int32 `[B]`, the most tokens, the end token included; 0: as exported. It
                 can only lower what the text's own length allows.
-            length_penalty: float32 `[B]`, α, from 0 to `MAX_LENGTH_PENALTY`.
+            length_penalty: float32 `[B]`, α, from 0 to `clamping.MAX_LENGTH_PENALTY`.
             prefix: string `[B]`, what the translations begin with; may be empty.
 
         Returns:
@@ -114,8 +105,8 @@ class Signatures(tf.Module):
         """
         translator = self._translator
         source_ids, source_lengths, is_cut = translator.cut_source_ids(text)
-        max_lengths, length_changed = self._max_lengths(source_lengths, max_length)
-        alpha, alpha_changed = self._alpha(length_penalty)
+        max_lengths, length_changed = clamped_max_lengths(translator, source_lengths, max_length)
+        alpha, alpha_changed = clamped_alpha(translator, length_penalty)
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
         result = translator.search_ids(
             source_ids,
@@ -140,29 +131,16 @@ class Signatures(tf.Module):
             "alignments": tf.where(inside, alignments, -1),
             "source_tokens": tf.where(in_source, source, ""),
             "truncated": is_cut,
-            "status": _status(
+            "status": status_of(
                 {
                     Status.SOURCE_CUT: is_cut,
                     Status.MAX_LENGTH_CHANGED: length_changed,
                     Status.LENGTH_PENALTY_CHANGED: alpha_changed,
                     Status.PREFIX_CUT: prefix_cut,
-                    Status.NOT_TRANSLATED: _is_nothing(result),
+                    Status.NOT_TRANSLATED: is_nothing(result),
                 }
             ),
         }
-
-    def _max_lengths(
-        self, source_lengths: tf.Tensor, asked: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        changed = (asked < 0) | (asked > self._target_places)
-        own = self._translator.max_lengths(source_lengths)
-        return tf.where(asked > 0, tf.minimum(own, asked), own), changed
-
-    def _alpha(self, asked: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        own = self._translator.config.length_penalty
-        known = tf.where(tf.math.is_nan(asked), own, asked)
-        alpha = tf.clip_by_value(known, 0.0, MAX_LENGTH_PENALTY)
-        return alpha, alpha != asked  # of no number too: it equals nothing
 
     def _prefix_ids(self, prefix: tf.Tensor, max_lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns int32 `[B, any]`, -1 behind each prefix, and whether it was cut, bool `[B]`."""
@@ -183,7 +161,7 @@ class Signatures(tf.Module):
             `ids` int32 `[B, K, L]`, the pad id beyond `lengths` int32 `[B, K]`, which count the
             end token; `scores` float32 `[B, K]`; `status` int32 `[B]`, bits of `Status`.
         """
-        source_ids, source_lengths, status = self._checked(ids, lengths)
+        source_ids, source_lengths, status = checked_source_ids(self._translator, ids, lengths)
         max_lengths = self._translator.max_lengths(source_lengths)
         # What is drawn, where outputs are drawn, depends on a row's own ids alone.
         counted = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
@@ -194,33 +172,8 @@ class Signatures(tf.Module):
             "ids": _widened(result.ids, self._target_places, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
             "scores": result.scores,
-            "status": status + _status({Status.NOT_TRANSLATED: _is_nothing(result)}),
+            "status": status + status_of({Status.NOT_TRANSLATED: is_nothing(result)}),
         }
-
-    def _checked(
-        self, ids: tf.Tensor, lengths: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns source ids, no wider than the longest row, their lengths, and the status."""
-        tokenizer, limit = self._translator.tokenizer, self._source_places
-        given = tf.clip_by_value(lengths, 0, limit)
-        last = tf.gather(ids, tf.maximum(given - 1, 0), axis=1, batch_dims=1)
-        ends = (given > 0) & (last == tokenizer.end_id)
-        used = tf.minimum(given + tf.cast(~ends, tf.int32), limit)
-        ids = ids[:, : tf.reduce_max(tf.concat([used, [1]], axis=0))]
-        places = tf.range(tf.shape(ids)[1])
-        is_last = places == tf.expand_dims(used - 1, 1)
-        counted = (places < tf.expand_dims(used, 1)) & ~is_last
-        known = (ids >= 0) & (ids < tokenizer.source_vocab_size) & (ids != tokenizer.pad_id)
-        status = _status(
-            {
-                Status.SOURCE_CUT: ~ends & (given == limit),
-                Status.IDS_REPLACED: tf.reduce_any(counted & ~known, axis=1),
-                Status.LENGTHS_CHANGED: given != lengths,
-            }
-        )
-        ids = tf.where(known, ids, tokenizer.unknown_id)
-        ids = tf.where(is_last, tokenizer.end_id, tf.where(counted, ids, tokenizer.pad_id))
-        return ids, used, status
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
     def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -270,12 +223,3 @@ def _widened(tensor: tf.Tensor, places: int, value: int = 0) -> tf.Tensor:
     paddings = [*[[0, 0]] * (len(tensor.shape) - 1), [0, missing]]
     padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :places]
     return tf.ensure_shape(padded, [*tensor.shape[:-1], places])
-
-
-def _is_nothing(result: SearchResult) -> tf.Tensor:
-    return result.scores[:, 0] <= NOTHING / 2
-
-
-def _status(flags: dict[Status, tf.Tensor]) -> tf.Tensor:
-    """Returns int32 `[B]` of conditions bool `[B]`."""
-    return tf.add_n([tf.where(condition, int(flag), 0) for flag, condition in flags.items()])

@@ -42,6 +42,14 @@ def scaled_dot_product_attention(
     return ops.matmul(dropped, value), weights
 
 
+def _is_step(query: Any, cache: Any) -> bool:
+    """Whether this is a step of a search that TensorFlow itself runs, in batches of any size.
+
+    Where all is known there is a compiler, XLA or LiteRT's, which finds ways of its own.
+    """
+    return cache is not None and query.shape[0] is None
+
+
 def _swap(heads: Any, few: bool) -> Any:
     """Swaps the axes 1 and 2 of `[B, T, H, D]`.
 
@@ -239,7 +247,7 @@ class SelfAttention(_MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        few, leading = cache is not None, shape_for_reshape(query)[:-1]
+        few, leading = _is_step(query, cache), shape_for_reshape(query)[:-1]
         dims = self.key_dim, self.key_dim, self.value_dim
         query_heads, key, value = self._project_to_heads("qkv", query, leading, *dims, few=few)
         key_value = {"key": key, "value": value}
@@ -290,21 +298,12 @@ class SelfAttention(_MultiHeadAttention):
 def _add(cached: Any, new: Any, position: Any) -> Any:
     """Adds `new` `[B, H, T, D]` to `cached` `[B, H, L, D]`: at the end, or at `position` * T.
 
-    At the end by a copy: TensorFlow on a CPU copies the whole for a scatter too, and what is
-    not there yet need not be attended to. At a `position` by a scatter, which XLA makes in
-    place, and not by `slice_update`, an op that only XLA knows.
+    At the end by a copy: TensorFlow on a CPU copies the whole to write into it, too, and what
+    is not there yet need not be attended to.
     """
     if position is None:
         return ops.concatenate([cached, new], axis=2)
-    _, heads, length, dim = new.shape
-    batch = ops.shape(new)[0]
-    rows = ops.arange(batch * heads)
-    indices = ops.stack([rows, ops.ones_like(rows) * ops.cast(position, rows.dtype)], axis=-1)
-    places = -1 if cached.shape[2] is None else cached.shape[2]
-    steps = -1 if places == -1 else places // length
-    flat = ops.reshape(cached, (batch * heads, steps, length * dim))
-    flat = ops.scatter_update(flat, indices, ops.reshape(new, (batch * heads, length * dim)))
-    return ops.reshape(flat, (batch, heads, places, dim))
+    return ops.slice_update(cached, (0, 0, position * new.shape[2], 0), new)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -354,7 +353,7 @@ class CrossAttention(_MultiHeadAttention):
         training: bool | None = None,
     ) -> Any:
         key_value = self.project(value) if cache is None else cache
-        few, leading = cache is not None, shape_for_reshape(query)[:-1]
+        few, leading = _is_step(query, cache), shape_for_reshape(query)[:-1]
         [query_heads] = self._project_to_heads("query", query, leading, self.key_dim, few=few)
         heads, weights = self._attend(query_heads, key_value, attention_mask, training)
         output = self._merge_and_project(heads, leading, few)

@@ -11,7 +11,7 @@ import hashlib
 import io
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -213,15 +213,54 @@ class Vocabulary:
             for i in range(self.target_vocab_size)
         ]
 
+    def target_text(self, ids: Sequence[int]) -> str:
+        """Returns the text, in one line, of target ids.
+
+        As `Tokenizer.detokenize`: no id fails; those that are no pieces of text give nothing.
+        """
+        known = range(self.target_vocab_size)
+        kept = [int(i) for i in ids if i in known and self._is_target_text[i]]
+        return str(self._target.decode(kept))
+
+    @functools.cached_property
+    def _is_target_text(self) -> list[bool]:
+        return self.target_text_pieces()
+
+    @property
+    def is_plain_unigram(self) -> bool:
+        """Whether both models are unigram models without byte fallback."""
+        specs = [
+            # Protobuf makes the class at import, where mypy does not see it.
+            sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec  # type: ignore[attr-defined]
+            for model in (self.source_model, self.target_model)
+        ]
+        unigram = sentencepiece_model_pb2.TrainerSpec.UNIGRAM  # type: ignore[attr-defined]
+        return all(spec.model_type == unigram and not spec.byte_fallback for spec in specs)
+
+    def models(self) -> dict[str, bytes]:
+        """Returns the serialized protos by their files' names, as `of` takes them."""
+        if self.joint:
+            return {"joint.model": self.source_model}
+        return {"source.model": self.source_model, "target.model": self.target_model}
+
+    @classmethod
+    def of(cls, models: Mapping[str, bytes]) -> Vocabulary:
+        """Makes a vocabulary of what `models` returns.
+
+        Raises:
+            InputError: for no or broken models.
+            KeyError: where one is missing.
+        """
+        if "joint.model" in models:
+            return cls(models["joint.model"])
+        return cls(models["source.model"], models["target.model"])
+
     def save(self, directory: str | Path) -> None:
         """Writes `joint.model`, or `source.model` and `target.model`, into `directory`."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        if self.joint:
-            (directory / "joint.model").write_bytes(self.source_model)
-        else:
-            (directory / "source.model").write_bytes(self.source_model)
-            (directory / "target.model").write_bytes(self.target_model)
+        for name, model in self.models().items():
+            (directory / name).write_bytes(model)
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
@@ -238,7 +277,7 @@ class Vocabulary:
                 paths = [place / name for name in names]
                 if all(path.is_file() for path in paths):
                     try:
-                        return cls(*(path.read_bytes() for path in paths))
+                        return cls.of({path.name: path.read_bytes() for path in paths})
                     except InputError as error:
                         raise InputError(f"{' and '.join(map(str, paths))}: {error}") from None
         raise InputError(

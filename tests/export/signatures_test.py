@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from keras_transformer import inference
 from keras_transformer.export import gates, saved_model
-from keras_transformer.export.signatures import MAX_LENGTH_PENALTY, Signatures, Status
+from keras_transformer.export.clamping import MAX_LENGTH_PENALTY, Status
+from keras_transformer.export.signatures import Signatures
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.scoring import Scorer
 from keras_transformer.translator import Translator
