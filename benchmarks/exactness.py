@@ -43,7 +43,7 @@ from absl import app, flags, logging
 from decoders import machine
 from decoders.comparison import say
 
-from keras_transformer import decoding, inference
+from keras_transformer import decoding, inference, loading
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.corpus import read_text
 from keras_transformer.decoding import SearchResult, SpecialIds
@@ -85,12 +85,12 @@ def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
     """Returns what is printed of the run."""
     fields = [f for f in dataclasses.fields(DecodingConfig) if f.name not in OF_THE_RUN]
     settings = {f"decoding.{f.name}": f.default for f in fields} | {"decoding.beam_size": BEAM}
-    translator = inference.load_translator(run, settings)
+    translator = loading.load_translator(run, settings)
     tokens = translator.lengths(tf.constant(lines))["tokens"].numpy()
     for number in np.flatnonzero(tokens == 1) + 1:  # the end token alone
         raise InputError(f"line {number} of the source has no text; expected a sentence")
     examined = Examined(translator, lines, *decode("batches", translator.search, lines))
-    bfloat16 = inference.load_translator(run, settings, precision="bfloat16")
+    bfloat16 = loading.load_translator(run, settings, precision="bfloat16")
     return {
         "ctranslate2": beside_ctranslate2(run, examined),
         "batch_against_alone": batch_against_alone(examined),

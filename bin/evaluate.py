@@ -28,18 +28,22 @@ flags.DEFINE_string("output", None, "file for the translations")
 flags.DEFINE_enum(
     "precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights and products"
 )
+flags.DEFINE_integer("threads", None, "of a LiteRT model; all cores if not given", lower_bound=1)
 command_line.define_config_flags("beam_size", "length_penalty")
 
 
 def main(argv: list[str]) -> None:
     """Runs `inference.evaluate` on what the flags name."""
-    from keras_transformer import inference  # late: --help stays quick
+    from keras_transformer import inference, loading  # late: --help stays quick
     from keras_transformer.data.corpus import read_text
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
     inference.use_cores_for_batches(len(sources))
-    model = inference.load_model(
-        FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision
+    model = loading.load_model(
+        FLAGS.model_dir,
+        command_line.config_settings(),
+        precision=FLAGS.precision,
+        threads=FLAGS.threads,
     )
     with inference.output_file(FLAGS.output or os.devnull) as file:
         result = inference.evaluate(

@@ -6,6 +6,7 @@ Examples:
     bin/translate.py --model_dir=build/run --document <letter.en >letter.de
     bin/translate.py --model_dir=build/run --sample --n_best=3 --set=decoding.top_p=0.9 <input.en
     bin/translate.py --server=localhost:8501 <input.en >output.de
+    bin/translate.py --model_dir=build/litert/1/model.tflite --threads=2 <input.en >output.de
 
 The output has a line for each line of the input. With --n_best=N it has up to N,
 best first, as Moses writes them: INDEX ||| TEXT ||| SCORE. With --format=jsonl it
@@ -46,6 +47,7 @@ flags.DEFINE_enum("format", "text", ["text", "jsonl"], "text|jsonl")
 flags.DEFINE_boolean("attention", False, "with --format=jsonl: also the whole attention")
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights")
 flags.DEFINE_boolean("jit_compile", None, "compile a run's search with XLA, for single lines")
+flags.DEFINE_integer("threads", None, "of a LiteRT model; all cores if not given", lower_bound=1)
 command_line.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
@@ -96,13 +98,14 @@ def _model() -> Any:
         from keras_transformer.serving.remote import connect_model
 
         return connect_model(FLAGS.server)
-    from keras_transformer import inference
+    from keras_transformer import loading
 
-    return inference.load_model(
+    return loading.load_model(
         FLAGS.model_dir,
         _settings(),
         precision=FLAGS.precision,
         jit_compile=bool(FLAGS.jit_compile),
+        threads=FLAGS.threads,
     )
 
 

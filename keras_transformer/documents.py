@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer import inference
+from keras_transformer import inference, loading
 from keras_transformer.errors import InputError
 
 # Patterns of RE2: linear in the length of any text, and the same inside a graph.
@@ -136,7 +136,7 @@ def _document(pieces: Iterable[str]) -> Document:
     return Document(sentences, [*gaps, "".join(gap)])
 
 
-def translate(model: inference.Model, text: str) -> tuple[str, list[str]]:
+def translate(model: loading.Model, text: str) -> tuple[str, list[str]]:
     """Translates a document, its sentences in batches, and keeps its lines.
 
     A sentence of more tokens than the model takes, or has seen in training, is
@@ -160,7 +160,7 @@ def translate(model: inference.Model, text: str) -> tuple[str, list[str]]:
     return document.join([best.text for best, *_ in results]), remarks
 
 
-def _split_long_sentences(model: inference.Model, document: Document) -> tuple[Document, list[str]]:
+def _split_long_sentences(model: loading.Model, document: Document) -> tuple[Document, list[str]]:
     """Returns the document in sentences that fit, and what there is to say of them."""
     pieces: list[str] = []
     remarks: list[str] = []
@@ -189,7 +189,7 @@ def _split_long_sentences(model: inference.Model, document: Document) -> tuple[D
     return _document([*pieces, document.gaps[-1]]), remarks
 
 
-def _parts(model: inference.Model, sentence: str, tokens: int, limit: int) -> list[str]:
+def _parts(model: loading.Model, sentence: str, tokens: int, limit: int) -> list[str]:
     """Returns parts, whose join is the sentence, of at most `limit` tokens or one character."""
     pieces = _divide(sentence, max(2, round(tokens / (_FILL * limit))))
     if len(pieces) == 1:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer import evaluation, inference, training_run
+from keras_transformer import evaluation, inference, loading, training_run
 from keras_transformer.config import Config, TrainingConfig
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.token_store import TokenStore
@@ -349,7 +349,7 @@ class _ValidationBleu:
         self._transformer.build()
         decoding = run.config.decoding
         translator = Translator(self._transformer, run.tokenizer(), decoding)
-        self._model = inference.Model(
+        self._model = loading.Model(
             str(run.path), decoding.n_best, translator.translate, translator.lengths, translator
         )
         count = run.config.training.bleu_sentences or len(store)

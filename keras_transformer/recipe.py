@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_transformer import evaluation, experiment, inference
+from keras_transformer import evaluation, experiment, inference, loading
 from keras_transformer.data.corpus import ParallelFiles, read_text
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
@@ -239,7 +239,7 @@ def _choose_weights(run: RunDirectory, recipe: Recipe, data_dir: Path) -> dict[s
     bleu = {}
     for name in candidates:
         run.select(name)
-        model = inference.load_model(run.path)
+        model = loading.load_model(run.path)
         scores = inference.evaluate(
             model, store.source_text(), store.target_text(), **recipe.evaluate
         ).scores
@@ -251,7 +251,7 @@ def _choose_weights(run: RunDirectory, recipe: Recipe, data_dir: Path) -> dict[s
 
 def _score(model_dir: Path, files: ParallelFiles, recipe: Recipe) -> inference.Evaluation:
     sources, references = read_text(files.source), read_text(files.target)
-    model = inference.load_model(model_dir)
+    model = loading.load_model(model_dir)
     result = inference.evaluate(model, sources, references, **recipe.evaluate)
     log.info("test: %s", result.summary())
     return result

@@ -18,7 +18,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import batches, load_translator
+from keras_transformer.inference import batches
+from keras_transformer.loading import load_translator
 from keras_transformer.model import Transformer
 from keras_transformer.text.tokenizer import cut
 from keras_transformer.translator import Translator
@@ -344,7 +345,7 @@ def load_scorer(model_dir: str | Path, settings: Mapping[str, Any] | None = None
     """Reads a run directory (its selected weights, in float32), or an ensemble.
 
     Args:
-        model_dir: what `inference.load_translator` takes.
+        model_dir: what `loading.load_translator` takes.
         settings: what differs from its `decoding.` configuration.
 
     Raises:

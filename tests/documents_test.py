@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keras_transformer import documents
 from keras_transformer.documents import Document, segment
 from keras_transformer.errors import InputError
-from keras_transformer.inference import Model
+from keras_transformer.loading import Model
 
 LINE_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 CHINESE_OR_JAPANESE = re.compile(r"[\u3001-\u30ff\u3400-\u9fff\uf900-\uffef\U00020000-\U0003ffff]")

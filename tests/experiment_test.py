@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import experiment, inference
+from keras_transformer import experiment, inference, loading
 from keras_transformer.checkpoints import Arrays
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
@@ -225,9 +225,9 @@ class TestBleu:
         [scored] = translated  # after step 6, the first end of an interval after 4
         sources = TokenStore(data / "valid").source_text()[:3]
         assert RunDirectory(run).selected == "ema"
-        assert translate_lines(inference.load_model(run), sources) == scored
+        assert translate_lines(loading.load_model(run), sources) == scored
         RunDirectory(run).select("last")
-        assert translate_lines(inference.load_model(run), sources) != scored
+        assert translate_lines(loading.load_model(run), sources) != scored
 
         assert trained.metrics["val_bleu"] == 12.5
         first, second = (RunDirectory(run).read_metrics(c) for c in RunDirectory(run).checkpoints())

@@ -14,12 +14,9 @@ BINARIES = "bin"
 
 # What each room may import besides itself and `errors`, which belongs to all:
 # only rooms that stand above it. Rooms that stand beside each other share none.
-ROOMS: dict[str, set[str]] = {
-    "errors": set(),
-    "config": set(),
-    "checkpoints": set(),
-    "client": set(),  # it may be on another machine, where there is no model
-}
+ROOMS: dict[str, set[str]] = {"errors": set(), "config": set(), "checkpoints": set()}
+# Those that may be on another machine, where there is neither a run nor TensorFlow.
+ALONE: dict[str, set[str]] = {"client": set(), "litert": {"text"}}
 for _room, _not_its_business in (
     ("presets", set()),
     ("layers", set()),
@@ -37,16 +34,19 @@ for _room, _not_its_business in (
         {"presets", "layers", "model", "text", "data", "training", "decoding", "translator"},
     ),
     ("training_run", {"report"}),
-    ("inference", {"training", "training_run", "report"}),
+    ("litert", set()),
+    ("loading", {"training", "training_run", "report"}),
+    ("inference", {"training", "training_run", "report", "litert"}),
     ("documents", {"training", "training_run", "report"}),
     ("scoring", {"training", "training_run", "report", "documents"}),
     ("export", {"training", "training_run", "report", "documents"}),
+    ("client", set()),
     # A server has a SavedModel alone.
     ("serving", {"layers", "model", "training", "training_run", "report", "scoring", "export"}),
     ("experiment", {"serving"}),
     ("recipe", {"serving"}),
 ):
-    ROOMS[_room] = set(ROOMS) - _not_its_business
+    ROOMS[_room] = ALONE.get(_room, set(ROOMS) - _not_its_business)
 ROOMS[BINARIES] = set(ROOMS)
 
 

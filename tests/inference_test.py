@@ -15,7 +15,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import inference, scoring
+from keras_transformer import inference, loading, scoring
 from keras_transformer.errors import InputError
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -25,15 +25,15 @@ from tests.conftest import PHRASES
 
 
 @pytest.fixture(scope="module")
-def model(run_directory: RunDirectory) -> inference.Model:
-    return inference.load_model(run_directory.path)
+def model(run_directory: RunDirectory) -> loading.Model:
+    return loading.load_model(run_directory.path)
 
 
 @pytest.fixture(scope="module", params=["{0}", "{0}@step-00000100,{0}@step-00000300"])
-def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> inference.Model:
+def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> loading.Model:
     """A model and an ensemble, some of whose translations end."""
     members = request.param.format(run_directory.path)
-    model = inference.load_model(members, {"decoding.n_best": 2})
+    model = loading.load_model(members, {"decoding.n_best": 2})
     for transformer in model.owner.transformers:
         embeddings = transformer.weights_by_path()["embedding/embeddings"]
         factors = np.ones_like(embeddings[:, :1])
@@ -50,7 +50,7 @@ def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
 
 class TestLoadModel:
     def test_settings_change_the_search(self, run_directory: RunDirectory) -> None:
-        overridden = inference.load_model(
+        overridden = loading.load_model(
             run_directory.path, {"decoding.n_best": "3", "decoding.beam_size": "5"}
         )
         assert overridden.n_best == 3
@@ -68,39 +68,39 @@ class TestLoadModel:
         self, run_directory: RunDirectory, given_settings: dict[str, str], message: str
     ) -> None:
         with pytest.raises(InputError, match=message):
-            inference.load_model(run_directory.path, given_settings)
+            loading.load_model(run_directory.path, given_settings)
 
     def test_no_model(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="missing is not there; expected what bin/train.py"):
-            inference.load_model(tmp_path / "missing")
+            loading.load_model(tmp_path / "missing")
         with pytest.raises(InputError, match="is neither a run directory nor a SavedModel"):
-            inference.load_model(tmp_path)
+            loading.load_model(tmp_path)
 
     def test_saved_models_of_others(self, tmp_path: Path) -> None:
         (tmp_path / "broken").mkdir()
         (tmp_path / "broken" / "saved_model.pb").write_bytes(b"no proto")
         with pytest.raises(InputError, match="broken cannot be read as a SavedModel"):
-            inference.load_model(tmp_path / "broken")
+            loading.load_model(tmp_path / "broken")
         tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
         with pytest.raises(InputError, match="other is a SavedModel without 'serving_default'"):
-            inference.load_model(tmp_path / "other")
+            loading.load_model(tmp_path / "other")
 
     def test_a_search_compiled_by_xla(self, run_directory: RunDirectory) -> None:
-        compiled = inference.load_model(run_directory.path, jit_compile=True)
+        compiled = loading.load_model(run_directory.path, jit_compile=True)
         assert isinstance(compiled.translate.__self__, CompiledTranslator)
 
 
 class TestLoadTranslator:
     def test_weights_by_name(self, run_directory: RunDirectory) -> None:
-        named = inference.load_translator(f"{run_directory.path}@step-00000100")
+        named = loading.load_translator(f"{run_directory.path}@step-00000100")
         expected = run_directory.read_weights(run_directory.checkpoints()[0])
         assert_weights(named.transformer, expected)
         with pytest.raises(InputError, match="run has no weights named 'bets'; expected last, b"):
-            inference.load_translator(f"{run_directory.path}@bets")
+            loading.load_translator(f"{run_directory.path}@bets")
 
     def test_an_ensemble_is_of_all_that_are_named(self, run_directory: RunDirectory) -> None:
         path = run_directory.path
-        ensemble = inference.load_translator(
+        ensemble = loading.load_translator(
             f"{path}@step-00000100,{path}", {"decoding.beam_size": 2}
         )
         assert ensemble.config.beam_size == 2
@@ -113,12 +113,12 @@ class TestLoadTranslator:
         capitals = Tokenizer(learn_vocabulary((p.upper().encode() for p in PHRASES), 60))
         capitals.save(other / "tokenizer")  # of the same size: the pieces are what differs
         with pytest.raises(InputError, match="run and .*other have different vocabularies; expec"):
-            inference.load_translator(f"{own_run.path},{other}")
+            loading.load_translator(f"{own_run.path},{other}")
 
     def test_an_ensemble_with_a_member_that_is_not_there(self, run_directory: RunDirectory) -> None:
         for members in (f"{run_directory.path},missing", f"missing@best,{run_directory.path}"):
             with pytest.raises(InputError, match="^missing is not there; expected what bin/train"):
-                inference.load_model(members)
+                loading.load_model(members)
 
     def test_commas_and_ats_in_the_name_of_a_run(self, own_run: RunDirectory) -> None:
         comma, at = (own_run.path.with_name(name) for name in ("one,two", "run@best"))
@@ -131,19 +131,19 @@ class TestLoadTranslator:
             (f"{comma}@step-00000100", "step-00000100"),
             (f"{at}@step-00000100", "step-00000100"),
         ):
-            translator = inference.load_translator(model_dir)
+            translator = loading.load_translator(model_dir)
             assert_weights(translator.transformer, own_run.named_weights(name))
-        _, member = inference.load_translator(f"{own_run.path}@last,{at}").transformers
+        _, member = loading.load_translator(f"{own_run.path}@last,{at}").transformers
         assert_weights(member, own_run.selected_weights())
-        _, member = inference.load_translator(f"{at},{own_run.path}@step-00000100").transformers
+        _, member = loading.load_translator(f"{at},{own_run.path}@step-00000100").transformers
         assert_weights(member, weights)
 
     def test_precision(self, run_directory: RunDirectory) -> None:
-        half = inference.load_translator(run_directory.path, precision="bfloat16").transformer
+        half = loading.load_translator(run_directory.path, precision="bfloat16").transformer
         kernels = [path for path in half.weights_by_path() if path.endswith("kernel")]
         assert {half.weights_by_path()[path].dtype for path in kernels} == {"bfloat16"}
         with pytest.raises(InputError, match="precision 'int8' is unknown; expected float32, bfl"):
-            inference.load_translator(run_directory.path, precision="int8")
+            loading.load_translator(run_directory.path, precision="int8")
 
 
 def assert_weights(transformer: Any, expected: dict[str, np.ndarray]) -> None:
@@ -160,7 +160,7 @@ class TestTrainedTokens:
         return own_run
 
     def test_are_those_of_the_report(self, reported_run: RunDirectory) -> None:
-        model = inference.load_model(reported_run.path)
+        model = loading.load_model(reported_run.path)
         assert model.trained_tokens == 9
         (remark,) = inference.remarks(model, ["a", "ball " * 9])
         assert "line 2 has" in remark and "the longest source of training 9;" in remark
@@ -173,8 +173,8 @@ class TestTrainedTokens:
         )
         write_report(longer, max_length=12)
         members = [longer.path, reported_run.path, run_directory.path]  # of the last: not known
-        assert inference.trained_tokens(",".join(map(str, members))) == 9
-        assert inference.trained_tokens(run_directory) is None
+        assert loading.trained_tokens(",".join(map(str, members))) == 9
+        assert loading.trained_tokens(run_directory) is None
 
 
 def write_report(run: RunDirectory, max_length: int) -> None:
@@ -183,7 +183,7 @@ def write_report(run: RunDirectory, max_length: int) -> None:
 
 
 class TestTranslateLines:
-    def test_results_are_in_the_order_of_the_lines(self, model: inference.Model) -> None:
+    def test_results_are_in_the_order_of_the_lines(self, model: loading.Model) -> None:
         lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
         results = inference.translate_lines(model, lines)
         for line, result in zip(lines, results, strict=True):
@@ -192,7 +192,7 @@ class TestTranslateLines:
             assert result[0].score == pytest.approx(alone["scores"].numpy()[0, 0], abs=1e-4)
 
     def test_places_without_a_hypothesis_are_left_out(self, run_directory: RunDirectory) -> None:
-        model = inference.load_model(run_directory.path, {"decoding.n_best": "4"})
+        model = loading.load_model(run_directory.path, {"decoding.n_best": "4"})
         results = inference.translate_lines(model, [PHRASES[0], ""])
         assert [len(result) for result in results] == [4, 1]
         assert results[1] == [inference.Translation("", 0.0)]
@@ -200,7 +200,7 @@ class TestTranslateLines:
         assert [line.split(" ||| ")[0] for line in text.splitlines()] == ["0"] * 4 + ["1"]
         assert text.endswith("1 |||  ||| 0.0000\n")
 
-    def test_no_lines(self, model: inference.Model) -> None:
+    def test_no_lines(self, model: loading.Model) -> None:
         assert inference.translate_lines(model, []) == []
         assert inference.remarks(model, []) == []
 
@@ -214,14 +214,14 @@ class TestTranslateLines:
             assert len(batch) == 1 or len(batch) * longest <= 16_384
             assert len(batch) <= 64
 
-    def test_remarks_name_the_lines(self, model: inference.Model) -> None:
+    def test_remarks_name_the_lines(self, model: loading.Model) -> None:
         lines = ["a"] * 1030
         lines[3], lines[1027] = " ", "ball " * 200
         empty, cut = inference.remarks(model, lines)
         assert empty == "line 4 is empty, and so is its translation"
         assert cut.startswith("line 1028 has ") and "the first 40 were translated" in cut
 
-    def test_remarks_name_lines_longer_than_those_of_training(self, model: inference.Model) -> None:
+    def test_remarks_name_lines_longer_than_those_of_training(self, model: loading.Model) -> None:
         lines = ["a", "ball ball", "ball " * 200]
         (_, (longest, _), _) = inference.token_counts(model, lines)
         known = model._replace(trained_tokens=longest - 1)
@@ -233,7 +233,7 @@ class TestTranslateLines:
         assert cut.startswith("line 3 has ") and "were translated" in cut
         assert inference.remarks(model._replace(trained_tokens=longest), lines) == [cut]
 
-    def test_remarks_name_prefixes_that_could_not_be(self, model: inference.Model) -> None:
+    def test_remarks_name_prefixes_that_could_not_be(self, model: loading.Model) -> None:
         results = [[inference.Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
         prefixes = ["  ein ", "", "☃ das"]
         (remark,) = inference.remarks(model, ["a"] * 3, results, prefixes)
@@ -241,7 +241,7 @@ class TestTranslateLines:
 
 
 def test_weights_that_are_no_numbers_translate_nothing(run_directory: RunDirectory) -> None:
-    broken = inference.load_model(run_directory.path, {"decoding.beam_size": 1})
+    broken = loading.load_model(run_directory.path, {"decoding.beam_size": 1})
     weights = broken.owner.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     results = inference.translate_lines(broken, [PHRASES[0], ""])
@@ -256,7 +256,7 @@ def test_weights_that_are_no_numbers_translate_nothing(run_directory: RunDirecto
 class TestTranslateInDetail:
     LINES = (PHRASES[0], "", "ball", *PHRASES[3:], "ball " * 30)
 
-    def test_each_translation_is_explained(self, several: inference.Model) -> None:
+    def test_each_translation_is_explained(self, several: loading.Model) -> None:
         results = inference.translate_in_detail(several, self.LINES, attention=True)
         json.dumps(results, allow_nan=False)
         plain = inference.translate_lines(several, self.LINES)
@@ -284,7 +284,7 @@ class TestTranslateInDetail:
             | {"token_log_probs": [], "alignment": [], "attention": []}
         ]
 
-    def test_numbers_are_short(self, several: inference.Model) -> None:
+    def test_numbers_are_short(self, several: loading.Model) -> None:
         (result,) = inference.translate_in_detail(several, [PHRASES[0]], attention=True)
         for translation in result["translations"]:
             for number in translation["token_log_probs"]:
@@ -292,11 +292,11 @@ class TestTranslateInDetail:
             for weight in np.ravel(translation["attention"]).tolist():
                 assert weight == round(weight, 4)
 
-    def test_the_attention_is_given_on_request(self, several: inference.Model) -> None:
+    def test_the_attention_is_given_on_request(self, several: loading.Model) -> None:
         (result,) = inference.translate_in_detail(several, ["ball"])
         assert all("attention" not in translation for translation in result["translations"])
 
-    def test_prefixes_stay_with_their_lines(self, several: inference.Model) -> None:
+    def test_prefixes_stay_with_their_lines(self, several: loading.Model) -> None:
         prefixes = ["", "ein", "das", "zwei", "", "mit", "Haus"]  # batches are in another order
         results = inference.translate_in_detail(several, self.LINES, prefixes)
         assert results[1]["translations"][0]["text"] == ""  # nothing to translate stays nothing
@@ -306,7 +306,7 @@ class TestTranslateInDetail:
         with pytest.raises(InputError, match="are 7 lines and 6 prefixes; expected a prefix for e"):
             inference.translate_in_detail(several, self.LINES, prefixes[1:])
 
-    def test_no_lines(self, model: inference.Model) -> None:
+    def test_no_lines(self, model: loading.Model) -> None:
         assert inference.translate_in_detail(model, [], []) == []
 
 
@@ -327,7 +327,7 @@ def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
 
 class TestWorkers:
     def test_several_find_what_one_finds(
-        self, model: inference.Model, monkeypatch: pytest.MonkeyPatch
+        self, model: loading.Model, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
         alone = inference.translate_lines(model, lines)
@@ -344,7 +344,7 @@ class TestWorkers:
             ]
 
     def test_work_at_the_same_time(
-        self, model: inference.Model, monkeypatch: pytest.MonkeyPatch
+        self, model: loading.Model, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(inference, "workers", lambda: 3)
         others = threading.Barrier(3, timeout=60)  # breaks unless three batches meet
@@ -358,7 +358,7 @@ class TestWorkers:
         assert [best.text for (best,) in results] == lines
 
     def test_a_failure_of_one_is_the_failure_of_all(
-        self, model: inference.Model, monkeypatch: pytest.MonkeyPatch
+        self, model: loading.Model, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(inference, "workers", lambda: 3)
 
@@ -399,7 +399,7 @@ class TestWorkers:
         inference.use_cores_for_batches(lines)
         assert (inference.workers(), threads) == (count, expected)
 
-    def test_nothing_changes_once_tensorflow_has_begun(self, model: inference.Model) -> None:
+    def test_nothing_changes_once_tensorflow_has_begun(self, model: loading.Model) -> None:
         inference.translate_lines(model, ["a"])
         inference.use_cores_for_batches(100)
         assert inference.workers() == 1
@@ -446,7 +446,7 @@ class TestOutputFile:
 
 
 class TestEvaluate:
-    def test_scores_its_own_translations_as_perfect(self, model: inference.Model) -> None:
+    def test_scores_its_own_translations_as_perfect(self, model: loading.Model) -> None:
         sources = list(PHRASES)
         own = [best.text for best, *_ in inference.translate_lines(model, sources)]
         result = inference.evaluate(model, sources, own, tokenize="none")
@@ -456,7 +456,7 @@ class TestEvaluate:
         others = [*own[:3], *["something else"] * 3]
         assert inference.evaluate(model, sources, others).scores.exact_match == 0.5
 
-    def test_mistakes_are_found_before_translating(self, model: inference.Model) -> None:
+    def test_mistakes_are_found_before_translating(self, model: loading.Model) -> None:
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
             raise AssertionError("translated")
 
@@ -492,9 +492,9 @@ class TestAverageCheckpoints:
             np.testing.assert_array_equal(weight, expected[path])
 
     def test_is_what_is_translated_with(self, own_run: RunDirectory) -> None:
-        before = inference.translate_lines(inference.load_model(own_run.path), PHRASES)
+        before = inference.translate_lines(loading.load_model(own_run.path), PHRASES)
         inference.average_checkpoints(own_run, 3)
-        after = inference.translate_lines(inference.load_model(own_run.path), PHRASES)
+        after = inference.translate_lines(loading.load_model(own_run.path), PHRASES)
         assert [best.score for best, *_ in before] != [best.score for best, *_ in after]
 
     @pytest.mark.parametrize(
@@ -540,7 +540,7 @@ class TestAverageWeights:
 def test_a_run_without_a_checkpoint(own_run: RunDirectory) -> None:
     shutil.rmtree(own_run.path / "checkpoints")
     with pytest.raises(InputError, match="has no checkpoint yet"):
-        inference.load_model(own_run.path)
+        loading.load_model(own_run.path)
 
 
 def test_weights_of_another_configuration(own_run: RunDirectory) -> None:
@@ -548,4 +548,4 @@ def test_weights_of_another_configuration(own_run: RunDirectory) -> None:
     config["model"]["d_ff"] = 48
     (own_run.path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="weights are of another model: .* expected .*48"):
-        inference.load_model(own_run.path)
+        loading.load_model(own_run.path)

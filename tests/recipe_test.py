@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from keras_transformer import experiment, inference
+from keras_transformer import experiment, inference, loading
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
@@ -125,7 +125,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
     scores = finished["test"]
     assert scores["sentences"] == 2 and 0 <= scores["bleu"] <= 100
     assert "tok:none" in scores["signature"] and "case:lc" in scores["signature"]
-    export = inference.load_model(work / finished["export"])
+    export = loading.load_model(work / finished["export"])
     sources, references = zip(*PAIRS[14:], strict=True)
     again = inference.evaluate(export, sources, references, tokenize="none", lowercase=True).scores
     assert (scores["bleu"], scores["chrf"]) == (again.bleu, again.chrf), "the export was scored"

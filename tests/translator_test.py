@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import decoding, inference
+from keras_transformer import decoding, inference, loading
 from keras_transformer.decoding import SpecialIds
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
@@ -292,7 +292,7 @@ def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -
     )
     translations, scores = translate(broken, TEXTS[:2])
     assert (translations == b"").all() and (scores == decoding.NOTHING).all()
-    model = inference.Model("here", 1, broken.translate, broken.lengths, broken)
+    model = loading.Model("here", 1, broken.translate, broken.lengths, broken)
     results = inference.translate_lines(model, TEXTS[:2])
     assert results == [[inference.NO_TRANSLATION]] * 2
     remarks = inference.remarks(model, TEXTS[:2], results)
@@ -302,7 +302,7 @@ def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -
 
 
 def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> None:
-    model = inference.Model(
+    model = loading.Model(
         "here", 3, translator.translate, translator.lengths, translator,
         translator.translate_in_detail,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import tensorflow as tf
 from steppers.protocol import serve
 
 from decoders import batches, protocol
-from keras_transformer import inference
+from keras_transformer import loading
 from keras_transformer.decoding import SearchResult
 from keras_transformer.model import Transformer
 from keras_transformer.presets import preset
@@ -73,7 +73,7 @@ def _of_ids(settings: dict[str, Any]) -> protocol.Started:
 
 def _of_text(settings: dict[str, Any]) -> protocol.Started:
     compiled = settings["compile"]
-    model = inference.load_model(
+    model = loading.load_model(
         settings["run"],
         settings["decoding"],
         precision=settings["precision"],

@@ -54,7 +54,7 @@ def export(
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
     Args:
-        run: the run, or what else `inference.load_translator` takes, as an ensemble.
+        run: the run, or what else `loading.load_translator` takes, as an ensemble.
         output_dir: directory of the versions.
         sentences: source text on which export and run are compared.
         format: one of `FORMATS`.

@@ -33,7 +33,8 @@ from keras_transformer.checkpoints import Arrays
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported, publish
-from keras_transformer.inference import batches, load_translator
+from keras_transformer.inference import batches
+from keras_transformer.loading import load_translator
 from keras_transformer.model import Transformer
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.scoring import Scorer

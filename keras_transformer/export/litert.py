@@ -24,8 +24,9 @@ from keras_transformer.export.comparison import Found, check_ties, difference
 from keras_transformer.export.litert_signatures import LiteRTSignatures
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.provenance import Member, Provenance
-from keras_transformer.inference import batches, load_translator, members, trained_tokens
+from keras_transformer.inference import batches
 from keras_transformer.litert import About, LiteRTModel, append_archive
+from keras_transformer.loading import load_translator, members, trained_tokens
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 

@@ -27,13 +27,8 @@ from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.pruning import prune
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import check_warmup_requests
-from keras_transformer.inference import (
-    load_model,
-    load_translator,
-    members,
-    trained_tokens,
-    translate_lines,
-)
+from keras_transformer.inference import translate_lines
+from keras_transformer.loading import load_model, load_translator, members, trained_tokens
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 

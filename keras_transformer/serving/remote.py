@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.client import Client, connect
 from keras_transformer.errors import InputError
-from keras_transformer.inference import Model
+from keras_transformer.loading import Model
 
 _READY_SECONDS = 5.0
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import inference
+from keras_transformer import inference, loading
 from keras_transformer.errors import InputError
 from keras_transformer.export import comparison, fresh_process, saved_model
 from keras_transformer.run_directory import RunDirectory
@@ -21,7 +21,7 @@ from tests.conftest import PHRASES
 
 @pytest.fixture(scope="module")
 def translator(run_directory: RunDirectory) -> Translator:
-    return inference.load_translator(run_directory, {"decoding.beam_size": 2})
+    return loading.load_translator(run_directory, {"decoding.beam_size": 2})
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def test_all_sentences_are_translated_in_their_order(
     }
 
 
-def _model(translator: Translator) -> inference.Model:
-    return inference.Model("", 1, translator.translate, translator.lengths, translator)
+def _model(translator: Translator) -> loading.Model:
+    return loading.Model("", 1, translator.translate, translator.lengths, translator)
 
 
 def test_the_export_is_elsewhere_and_read_only_meanwhile(

@@ -17,7 +17,7 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer import inference
+from keras_transformer import loading
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported, export
@@ -145,7 +145,7 @@ def test_tokens_are_as_probable_as_in_the_run(
     assert result.largest_difference is not None
     assert result.largest_difference < 1e-4
     source, target = processors(result.path)
-    transformer = inference.load_translator(runs(name)).transformer
+    transformer = loading.load_translator(runs(name)).transformer
     translator = ctranslate2.Translator(str(result.path))
     for source_text, target_text in PAIRS:
         source_ids, target_ids = source.encode(source_text), target.encode(target_text)
@@ -169,7 +169,7 @@ def test_tokens_are_as_probable_as_in_the_run(
 def test_translates_as_the_run_where_both_search_alike(
     runs: Callable[[str], RunDirectory], exported: Callable[[str], Exported]
 ) -> None:
-    ours = inference.load_translator(runs("paper"), {"decoding.beam_size": 1})
+    ours = loading.load_translator(runs("paper"), {"decoding.beam_size": 1})
     path = exported("paper").path
     source, target = processors(path)
     translator = ctranslate2.Translator(str(path))

@@ -17,7 +17,7 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer import inference
+from keras_transformer import loading
 from keras_transformer.errors import InputError
 from keras_transformer.export import deployment, saved_model, warmup
 from keras_transformer.export.manifest import check_manifest
@@ -39,7 +39,7 @@ SCORES = {
 
 @pytest.fixture(scope="module")
 def provenance(run_directory: RunDirectory) -> Provenance:
-    translator = inference.load_translator(run_directory)
+    translator = loading.load_translator(run_directory)
     return Provenance(
         (Member(run_directory, run_directory.selected),),
         translator.config,
@@ -55,7 +55,7 @@ def version(
 ) -> Path:
     """A version of the run, whole. Copy it to change it."""
     path = tmp_path_factory.mktemp("deployment") / "de-en model" / "1"
-    translator = inference.load_translator(run_directory)
+    translator = loading.load_translator(run_directory)
     saved_model._save(translator, None, path)
     served = Signatures(translator)
     about = About(("de", "en"), "cc-by-4.0", SCORES)

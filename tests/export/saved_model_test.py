@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import inference
+from keras_transformer import inference, loading
 from keras_transformer.errors import InputError
 from keras_transformer.export import export, saved_model
 from keras_transformer.export.comparison import Comparison
@@ -53,7 +53,7 @@ def exported(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFacto
 def test_loads_with_tensorflow_and_tensorflow_text_alone(
     run_directory: RunDirectory, exported: Path, tmp_path: Path
 ) -> None:
-    run = inference.load_model(run_directory.path, {"decoding.n_best": "2"})
+    run = loading.load_model(run_directory.path, {"decoding.n_best": "2"})
     own = run.translate(text=tf.constant(SENTENCES))["translations"].numpy()
     moved = run_directory.path.rename(tmp_path / "gone")
     try:
@@ -91,7 +91,7 @@ def test_signature(exported: Path) -> None:
 
 def test_is_a_model_like_the_run(run_directory: RunDirectory, exported: Path) -> None:
     ours, theirs = (
-        inference.load_model(path, settings)
+        loading.load_model(path, settings)
         for path, settings in (
             (run_directory.path, {"decoding.n_best": "2"}),
             (exported, None),
@@ -107,15 +107,15 @@ def test_is_a_model_like_the_run(run_directory: RunDirectory, exported: Path) ->
 
 def test_settings_are_fixed_at_export(exported: Path) -> None:
     with pytest.raises(InputError, match=r"decoding.beam_size were fixed at export"):
-        inference.load_model(exported, {"decoding.beam_size": "2"})
+        loading.load_model(exported, {"decoding.beam_size": "2"})
 
 
 def test_details_are_those_of_the_run(run_directory: RunDirectory, exported: Path) -> None:
-    run = inference.load_model(run_directory.path, {"decoding.n_best": "2"})
+    run = loading.load_model(run_directory.path, {"decoding.n_best": "2"})
     lines, prefixes = SENTENCES[:4], ["", "ein", "", "das"]
     ours, theirs = (
         inference.translate_in_detail(model, lines, prefixes, attention=True)
-        for model in (run, inference.load_model(exported))
+        for model in (run, loading.load_model(exported))
     )
     for own, other in zip(ours, theirs, strict=True):
         assert own["source_tokens"] == other["source_tokens"]
@@ -135,13 +135,13 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
     (run.path / "data_report.json").write_text(json.dumps(report))
     members = f"{run.path}@step-00000100,{run.path}@step-00000300"
     path = export(members, tmp_path / "export", SENTENCES).path
-    ensemble, exported = inference.load_model(members), inference.load_model(path)
+    ensemble, exported = loading.load_model(members), loading.load_model(path)
     assert exported.trained_tokens == ensemble.trained_tokens == 25
     assert any("longest source of training" in remark
                for remark in inference.remarks(exported, ["ball " * 16]))  # fmt: skip
     together, theirs, alone = (
         [best for best, *_ in inference.translate_lines(model, SENTENCES)]
-        for model in (ensemble, exported, inference.load_model(run.path))
+        for model in (ensemble, exported, loading.load_model(run.path))
     )
     assert [best.text for best in theirs] == [best.text for best in together]
     assert [best.text for best in theirs] != [best.text for best in alone]
@@ -172,13 +172,13 @@ def test_bfloat16_is_what_is_stored_and_computed(
     assert exported_half.scores is not None
     card = (path / "README.md").read_text("utf-8")
     assert exported_half.scores.signature.replace("|", "\\|") in card and "cc0-1.0" in card
-    half = inference.load_model(path)
+    half = loading.load_model(path)
     scores = half.translate(text=tf.constant(SENTENCES))["scores"]
     assert scores.dtype == tf.float32
-    run = inference.load_model(run_directory.path, settings, precision="bfloat16")
+    run = loading.load_model(run_directory.path, settings, precision="bfloat16")
     ours, theirs, exact = (
         inference.translate_lines(model, SENTENCES)
-        for model in (run, half, inference.load_model(exported))
+        for model in (run, half, loading.load_model(exported))
     )
     for own, other in zip(ours, theirs, strict=True):
         assert [best.text for best in own] == [best.text for best in other]
@@ -197,23 +197,23 @@ def stored_bytes(path: Path) -> int:
 def test_what_is_fixed_cannot_be_asked_of_a_saved_model(exported: Path) -> None:
     for asked in ({"precision": "bfloat16"}, {"jit_compile": True}):
         with pytest.raises(InputError, match="precision was fixed at export and which is never"):
-            inference.load_model(exported, **asked)
+            loading.load_model(exported, **asked)
 
 
 def test_an_export_of_before_there_were_details(
     run_directory: RunDirectory, tmp_path: Path
 ) -> None:
-    translator = inference.load_translator(run_directory, {"decoding.beam_size": 1})
+    translator = loading.load_translator(run_directory, {"decoding.beam_size": 1})
     module = tf.Module()
     module.translate, module.lengths = translator.translate, translator.lengths
     module.tokenizer, module.transformer = translator.tokenizer, translator.transformer
     signatures = {"serving_default": module.translate, "lengths": module.lengths}
     tf.saved_model.save(module, str(tmp_path), signatures=signatures)
-    model = inference.load_model(tmp_path)
+    model = loading.load_model(tmp_path)
     assert model.in_detail is None and model.trained_tokens is None
     (found,) = inference.translate_lines(model, PHRASES[:1])
     (expected,) = inference.translate_lines(
-        inference.load_model(run_directory.path, {"decoding.beam_size": 1}), PHRASES[:1]
+        loading.load_model(run_directory.path, {"decoding.beam_size": 1}), PHRASES[:1]
     )
     assert [best.text for best in found] == [best.text for best in expected]
     with pytest.raises(InputError, match="was exported without details of translations; expected"):
@@ -247,7 +247,7 @@ def test_the_highest_version_is_read(exported: Path, tmp_path: Path) -> None:
     for name in ("2", "10", "notes"):
         (tmp_path / name).mkdir()
     shutil.copytree(exported, tmp_path / "3")
-    assert inference.load_model(tmp_path).place == str(tmp_path / "3")
+    assert loading.load_model(tmp_path).place == str(tmp_path / "3")
 
 
 def test_other_weights_are_not_published(

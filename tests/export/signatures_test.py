@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import inference
+from keras_transformer import loading
 from keras_transformer.export import gates, saved_model
 from keras_transformer.export.clamping import MAX_LENGTH_PENALTY, Status
 from keras_transformer.export.signatures import Signatures
@@ -23,7 +23,7 @@ TEXTS = [*PHRASES, "", "ball " * 30]
 
 @pytest.fixture(scope="module")
 def translator(run_directory: RunDirectory) -> Translator:
-    return inference.load_translator(run_directory, {"decoding.n_best": K})
+    return loading.load_translator(run_directory, {"decoding.n_best": K})
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_each_row_is_translated_as_it_asks(served: Any, run_directory: RunDirect
         (1, {"decoding.length_penalty": 0.0}),
         (2, {"decoding.length_penalty": 2.0}),
     ):
-        own = inference.load_translator(run_directory, {"decoding.n_best": K, **settings})
+        own = loading.load_translator(run_directory, {"decoding.n_best": K, **settings})
         expected = own.translate(tf.constant(texts[:1]))
         np.testing.assert_allclose(found["scores"][row], expected["scores"][0], atol=1e-4)
         assert found["translations"][row].tolist() == expected["translations"][0].numpy().tolist()
@@ -202,7 +202,7 @@ def test_ids_that_cannot_be_meant(served: Any, translator: Translator) -> None:
 
 def test_what_is_drawn_for_ids_is_theirs_alone(run_directory: RunDirectory) -> None:
     settings = {"decoding.sample": True, "decoding.temperature": 3.0, "decoding.n_best": 3}
-    drawing = inference.load_translator(run_directory, settings)
+    drawing = loading.load_translator(run_directory, settings)
     signatures = Signatures(drawing)
     tokenized = signatures.tokenize(tf.constant([PHRASES[0], PHRASES[3]]))
     ids, lengths = tokenized["ids"], tokenized["lengths"]
@@ -239,7 +239,7 @@ def test_no_rows(served: Any, name: str) -> None:
 
 
 def test_a_model_that_finds_nothing_says_so(run_directory: RunDirectory) -> None:
-    broken = inference.load_translator(run_directory)
+    broken = loading.load_translator(run_directory)
     weights = broken.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     text = tf.constant(["a", ""])
@@ -261,7 +261,7 @@ def test_lengths_tell_what_is_cut(served: Any, translator: Translator) -> None:
 
 def test_bytes_are_limited(run_directory: RunDirectory) -> None:
     settings = {"decoding.max_source_bytes": 12, "decoding.max_source_tokens": 30}
-    translator = inference.load_translator(run_directory, settings)
+    translator = loading.load_translator(run_directory, settings)
     text = tf.constant(["a small dog", "a small dog ", "a small dog runs", "läuft läuft läuft"])
     ids, lengths, is_cut = translator.cut_source_ids(text)
     assert is_cut.numpy().tolist() == [False, False, True, True]

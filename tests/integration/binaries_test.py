@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from keras_transformer import inference
+from keras_transformer import inference, loading
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.integration.bad_input_test import DRIVER
@@ -131,9 +131,9 @@ def test_precision_and_members_are_those_of_the_flags(ways: Ways) -> None:
     run = ways.folder / "run"
     members = ",".join(f"{run}@step-00000{step}00" for step in (1, 3))
     for name, model in (
-        ("plain", inference.load_model(run)),
-        ("bfloat16", inference.load_model(run, precision="bfloat16")),
-        ("ensemble", inference.load_model(members)),
+        ("plain", loading.load_model(run)),
+        ("bfloat16", loading.load_model(run, precision="bfloat16")),
+        ("ensemble", loading.load_model(members)),
     ):
         found = inference.translate_lines(model, PHRASES)
         assert ways.out[name] == inference.format_translations(model, found)
@@ -171,7 +171,7 @@ def test_an_ensemble_is_exported_and_explained(ways: Ways) -> None:
     assert ways.out["export"].startswith("exported export/1, which translates 6 validation sen")
     run = ways.folder / "run"
     members = ",".join(f"{run}@step-00000{step}00" for step in (1, 3))
-    model = inference.load_model(members, precision="bfloat16")
+    model = loading.load_model(members, precision="bfloat16")
     expected = inference.translate_in_detail(model, PHRASES)
     for theirs, ours in zip(ways.objects("exported"), expected, strict=True):
         assert theirs["source_tokens"] == ours["source_tokens"]

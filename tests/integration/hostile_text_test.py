@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer import inference
+from keras_transformer import loading
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
@@ -33,7 +33,7 @@ def test_hostile_texts_are_translated(run_directory: RunDirectory, tmp_path: Pat
         "decoding.n_best": 2, "decoding.beam_size": 2, "decoding.max_source_tokens": 16,
         "decoding.max_source_bytes": 200,
     }  # fmt: skip
-    translator = inference.load_translator(run_directory, settings)
+    translator = loading.load_translator(run_directory, settings)
     served = Signatures(translator)
     signatures = served.by_name()
     tf.saved_model.save(translator, str(tmp_path / "1"), signatures=signatures)
