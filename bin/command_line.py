@@ -45,7 +45,7 @@ flags.disclaim_key_flags()  # flags defined here count as the calling binary's, 
 _PATHS: dict[str, str] = {
     "data_dir": "prepared data: the --output_dir of bin/prepare.py",
     "run_dir": "run directory: configuration, tokenizer, checkpoints, metrics",
-    "model_dir": "a SavedModel, a LiteRT model, a run directory, RUN@WEIGHTS, or several RUN,RUN as an ensemble",
+    "model_dir": "a SavedModel, a LiteRT model, a run, RUN@WEIGHTS, or an ensemble RUN,RUN",
     "output": "file to write; standard output when not given",
 }
 

@@ -1,28 +1,20 @@
 #!/usr/bin/env python3
-r"""Exports a trained run for serving.
+r"""Exports a trained run, for servers and for phones.
 
 Example:
     bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/export
-    bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/ct2 \
-        --format=ctranslate2 --quantization=int8
     bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
         --format=litert --quantize=int8
 
 --run_dir=RUN@WEIGHTS takes other weights than the selected ones, and --run_dir=RUN,RUN
-several runs of one vocabulary, which decide together, in one SavedModel.
+several runs of one vocabulary, which decide together.
 
-Writes the version 1 under the output directory, or the next one. Before it gets
-its number it is read back and compared on the validation sentences, of prepared
-data or of text files. A SavedModel translates them in a process of its own, and a
-single token other than the run's fails the export; so does anything in it that TF
-Serving has not, and a lower precision that costs more BLEU than --max_bleu_loss. A
-CTranslate2 model says how probable the run's translations are, and anything but rounding
-fails it, if it is not quantized. A LiteRT model (model.tflite, for phones) is run by
-ai-edge-litert: in float32 it has to find the run's tokens, quantized to be about as good.
-
-A SavedModel's version has a model card (README.md), for which --languages and
---license say what no file knows, warm-up requests, batching parameters and a manifest with
-hashes; beside the versions are models.config and batching_parameters.txt for TF Serving.
+Writes the version 1 under the output directory, or the next one. Before it gets its number
+it is read back and compared with the run on the validation sentences, of prepared data or
+of text files. A SavedModel, for TF Serving, and a LiteRT model, one file for phones, have to
+find the same tokens, or in fewer bits to lose no more BLEU than --max_bleu_loss; nothing
+in them may be what their runtimes have not. A CTranslate2 model has to agree on
+probabilities. Of SavedModels --languages and --license go on the model card.
 """
 
 from pathlib import Path

@@ -319,7 +319,9 @@ class BeamSearch:
                     "and for details where there is a source mask"
                 )
             source = tf.shape(attention)[-1]
-            attention = tf.reshape(tf.cast(attention, tf.float32), [-1, self._beam, source])
+            # The batch by its number: a loop of known shapes needs to know it.
+            shape = [tf.shape(new.parents)[0], self._beam, source]
+            attention = tf.reshape(tf.cast(attention, tf.float32), shape)
             values["attention"] = _take(attention, new.parents)
             values["alignment"] = tf.argmax(values["attention"], -1, output_type=tf.int32)
         coverage = [_take(so_far, new.parents) + values["attention"] for so_far in state.coverage]

@@ -84,7 +84,7 @@ class Constraints:
         # A place repeats if the n - 1 tokens before it are the last n - 1 of the history.
         same = tf.fill(tf.shape(histories), True)
         for back in range(1, n):
-            before = tf.roll(histories, back, axis=1)
+            before = tf.pad(histories, [[0, 0], [back, 0]])[:, :longest]
             last = tf.gather(histories, tf.maximum(length - back, 0), axis=1)
             same &= before == tf.expand_dims(last, 1)
         same &= (places >= n - 1) & (places < length)

@@ -9,9 +9,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from keras_transformer.export.flatbuffer import (
-    add_tensor,
     code_of,
-    make_operator,
     op_of,
     shape_of,
     subgraphs_of,
@@ -19,54 +17,31 @@ from keras_transformer.export.flatbuffer import (
 
 
 def look_up_embeddings(model: Any) -> None:
-    """Replaces each GATHER of rows of a constant matrix by EMBEDDING_LOOKUP, in place.
+    """Replaces each GATHER of a list of rows of a constant matrix by EMBEDDING_LOOKUP, in place.
 
     The rows come out the same. But the table can then be held as int8 with a scale for each
     row, which is how a product with it holds it: tied embeddings stay one buffer.
     """
-    reshape = code_of(model, schema.BuiltinOperator.RESHAPE)
     look_up = code_of(model, schema.BuiltinOperator.EMBEDDING_LOOKUP)
     for graph in model.subgraphs:
-        operators = []
         for operator in graph.operators:
-            if not _gathers_rows(model, graph, operator):
-                operators.append(operator)
-                continue
-            table, ids = operator.inputs[:2]
-            [output] = operator.outputs
-            flat = add_tensor(graph, "ids", schema.TensorType.INT32, [-1])
-            width = int(graph.tensors[table].shape[1])
-            rows = add_tensor(graph, "rows", graph.tensors[table].type, [-1, width])
-            shape = shape_of(graph.tensors[output])
-            operators += [
-                _reshape(model, graph, reshape, ids, [-1], flat),
-                make_operator(look_up, [flat, table], rows),
-                _reshape(model, graph, reshape, rows, shape, output),
-            ]
-        graph.operators = operators
+            if _gathers_rows(model, graph, operator):
+                operator.opcodeIndex = look_up
+                operator.inputs = operator.inputs[::-1]
+                operator.builtinOptionsType = schema.BuiltinOptions.NONE
+                operator.builtinOptions = None
 
 
 def _gathers_rows(model: Any, graph: Any, operator: Any) -> bool:
     if op_of(model, operator).name != "GATHER":
         return False
-    table, options = graph.tensors[operator.inputs[0]], operator.builtinOptions
-    is_matrix = len(table.shape) == 2 and table.type == schema.TensorType.FLOAT32
+    table, ids = (graph.tensors[index] for index in operator.inputs)
+    is_matrix = len(shape_of(table)) == 2 and table.type == schema.TensorType.FLOAT32
+    is_list = len(shape_of(ids)) == 1 and ids.type == schema.TensorType.INT32
     is_constant = model.buffers[table.buffer].data is not None
-    return is_matrix and is_constant and not options.axis and not options.batchDims
-
-
-def _reshape(model: Any, graph: Any, code: int, source: int, shape: list[int], output: int) -> Any:
-    buffer = schema.BufferT()
-    buffer.data = np.frombuffer(np.array(shape, np.int32).tobytes(), np.uint8)
-    model.buffers.append(buffer)
-    place = add_tensor(
-        graph, "shape", schema.TensorType.INT32, [len(shape)], len(model.buffers) - 1
-    )
-    made = make_operator(code, [source, place], output)
-    made.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
-    made.builtinOptions = schema.ReshapeOptionsT()
-    made.builtinOptions.newShape = np.array(shape, np.int32)
-    return made
+    options = operator.builtinOptions
+    plain = not options.axis and not options.batchDims
+    return is_matrix and is_list and is_constant and plain
 
 
 def share(model: Any) -> None:

@@ -97,7 +97,7 @@ class LiteRTSignatures(tf.Module):
     ) -> tuple[SearchResult, tf.Tensor]:
         """Returns what is found for ids int32 `[1, S]`, and the status, int32 `[1]`."""
         translator = self._translator
-        lengths = tf.reshape(tf.shape(ids)[1], [1])
+        lengths = tf.reshape(tf.minimum(tf.shape(ids)[1], translator.max_source_tokens), [1])
         ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
         source_ids, source_lengths, status = checked_source_ids(translator, ids, lengths)
         max_lengths, length_changed = clamped_max_lengths(translator, source_lengths, max_length)

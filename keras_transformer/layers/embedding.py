@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.linear import linear
+from keras_transformer.layers.linear import linear, shape_for_reshape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -43,8 +43,11 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def call(self, ids: Any) -> Any:
-        vectors = ops.cast(ops.take(self.embeddings, ids, axis=0), "float32")
-        return vectors * self.d_model**0.5 if self.scale else vectors
+        # As one list of rows: of such alone LiteRT looks up int8 with a scale for each row.
+        rows = ops.take(self.embeddings, ops.reshape(ids, (-1,)), axis=0)
+        rows = ops.cast(rows, "float32")
+        rows = rows * self.d_model**0.5 if self.scale else rows
+        return ops.reshape(rows, (*shape_for_reshape(ids), self.d_model))
 
     def logits(self, inputs: Any, parts: int = 1) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`.

@@ -96,7 +96,7 @@ def test_ties_pass_and_are_named(translator: Translator) -> None:
 
     def difference(of_scores: float, of_ids: int = 1) -> str | None:
         other = comparison.Found(ids + of_ids, lengths, scores + np.float32(of_scores))
-        return comparison._difference(own, other, 0, "sentence 1", "a")
+        return comparison.difference(own, other, 0, "sentence 1", "a")
 
     assert difference(5e-5, of_ids=0) is None
     assert (difference(5e-5) or "").startswith("sentence 1: 'a', score ")
@@ -114,8 +114,8 @@ def test_a_run_that_finds_nothing_is_not_exported(translator: Translator, export
     with pytest.raises(
         InputError, match=r"the run finds no translation of sentence 2 \('a'\); exp"
     ):
-        comparison._difference(nothing, nothing, 0, "sentence 2", "a")
-    assert comparison._difference(nothing, nothing, 0, "sentence 1", " ") is None
+        comparison.difference(nothing, nothing, 0, "sentence 2", "a")
+    assert comparison.difference(nothing, nothing, 0, "sentence 1", " ") is None
 
 
 def test_a_signature_that_gives_other_texts_is_refused(

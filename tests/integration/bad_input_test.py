@@ -270,8 +270,8 @@ CASES = {
     ),
     "data for a model": Case(
         "translate", "--model_dir=data --output=new",
-        "error: data is neither a run directory nor a SavedModel; expected what bin/train.py or "
-        "bin/export.py writes",
+        "error: data is neither a run directory nor a SavedModel or LiteRT model; expected what "
+        "bin/train.py or bin/export.py writes",
     ),
     "no text to translate": Case(
         "translate", "--model_dir=run --input=none --output=new", "error: none cannot be read (No"

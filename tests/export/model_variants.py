@@ -1,0 +1,73 @@
+"""Runs of tiny models with random weights, of the forms that a configuration can give a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.config import Config
+from keras_transformer.model import Transformer
+from keras_transformer.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.conftest import PHRASES
+
+MODELS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "textbook": {
+        "model__norm_position": "pre",
+        "model__tie_embeddings": "none",
+        "model__scale_embeddings": False,
+        "model__sinusoid_layout": "halves",
+        "model__layer_norm_epsilon": 0.1,
+        "model__activation": "gelu",
+        "model__attention_bias": True,
+        "model__output_bias": True,
+    },
+    "separate": {
+        "model__tie_embeddings": "target",
+        "model__output_bias": True,
+        "model__positions": "learned",
+        "model__max_positions": 20,
+        "model__activation": "silu",
+        "model__key_dim": 5,
+        "model__value_dim": 5,
+        "model__num_encoder_layers": 2,
+    },
+}
+
+
+def make_run(
+    path: Path, name: str = "paper", tokenizer: Tokenizer | None = None, **changes: Any
+) -> RunDirectory:
+    """A run of a tiny model with random weights, none of them zero or one."""
+    phrases = [phrase.encode() for phrase in PHRASES]
+    if tokenizer is None and name == "separate":
+        tokenizer = Tokenizer(learn_vocabulary(phrases[:3], 40), learn_vocabulary(phrases[3:], 50))
+    elif tokenizer is None:
+        tokenizer = Tokenizer(learn_vocabulary(phrases, 60))
+    changes = {
+        "model__source_vocab_size": tokenizer.source_vocab_size,
+        "model__target_vocab_size": tokenizer.target_vocab_size,
+        "model__num_encoder_layers": 1,
+        "model__num_decoder_layers": 2,
+        "model__d_model": 16,
+        "model__d_ff": 32,
+        "model__num_heads": 2,
+        "decoding__max_extra_tokens": 5,
+        "decoding__max_source_tokens": 40,
+        **MODELS[name],
+        **changes,
+    }
+    run = RunDirectory.create(path, Config().replace(**changes), tokenizer, "fingerprint")
+    model = Transformer(run.config.model, dtype="float32")
+    model.build()
+    random = np.random.default_rng(1)
+    weights = {
+        path: random.normal(0, 0.3, variable.shape).astype(np.float32)
+        for path, variable in model.weights_by_path().items()
+    }
+    run.save_checkpoint(100, weights, {}, {})
+    return run
