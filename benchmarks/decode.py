@@ -19,6 +19,8 @@ A way is ENGINE:PRECISION[:OPTION...] and has a process of its own:
 
 * graph:float32, graph:bfloat16: this package's graph, as an export runs it; xla:float32,
   xla:bfloat16: compiled for each shape, sources padded to multiples of 8;
+* litert:float32, litert:float16, litert:int8: as a LiteRT model, sentence by sentence (random
+  models only);
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and with `mkl` under
   CT2_USE_MKL=1; transformers:float32, transformers:bfloat16: MarianMT in PyTorch (random
   models only);
@@ -113,7 +115,7 @@ def compare_random(ways: Sequence[Way]) -> dict[str, Any]:
     """Measures random models of each size, and returns what is printed of them."""
     for size in FLAGS.sizes:
         preset(size)  # a wrong name is told before an hour of measuring
-    vocabulary = _vocabulary()
+    vocabulary = joint_vocabulary()
     sources = vocabulary.encode_source(list(read_lines(Path(FLAGS.source))))
     plan = _plan(len(sources))
     with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +139,7 @@ def _compare_size(
 ) -> dict[str, Any]:
     say(f"size {size}")
     result = {}
-    with started(ways, lambda way: _random_settings(way, size, vocabulary, folder)) as decoders:
+    with started(ways, lambda way: random_settings(way, size, vocabulary, folder)) as decoders:
         for rows, each in plan.items():
             say(f"batches of {rows}")
             commands = [f"ids {rows} {number * each} {each}" for number in range(FLAGS.rounds)]
@@ -153,7 +155,8 @@ def _compare_size(
     return result
 
 
-def _random_settings(way: Way, size: str, vocabulary: Vocabulary, folder: str) -> dict[str, Any]:
+def random_settings(way: Way, size: str, vocabulary: Vocabulary, folder: str) -> dict[str, Any]:
+    """Returns what a way's process is told of its random model; the folder has the batches."""
     special_ids = {
         name: getattr(vocabulary, f"{name}_id") for name in ("pad", "unknown", "start", "end")
     }
@@ -219,7 +222,8 @@ def compare_trained(ways: Sequence[Way]) -> dict[str, Any]:
     return {"sentences": len(sources), "batch": common["rows"], "ways": reports, **result}
 
 
-def _vocabulary() -> Vocabulary:
+def joint_vocabulary() -> Vocabulary:
+    """Returns the vocabulary that the flags name, or that is learnt."""
     if (FLAGS.vocabulary is None) == (FLAGS.text is None):
         raise InputError(
             "the vocabulary is given or learnt; expected either --vocabulary or --text"
@@ -265,7 +269,7 @@ def _named_ways() -> list[Way]:
                 f"--ways names {way.name}; expected --{_interpreter(way)}, an interpreter that "
                 "has it"
             )
-        if trained and way.engine in ("transformers", "kerashub"):
+        if trained and way.engine in ("transformers", "kerashub", "litert"):
             raise InputError(
                 f"--ways names {way.name}, which has random models alone; expected graph, xla or "
                 "ctranslate2 beside --model_dir"

@@ -45,6 +45,7 @@ flags.DEFINE_integer(
     "batches_at_once", None, "batches computed side by side; a core for each when not given"
 )
 flags.DEFINE_float("poll_seconds", 1.0, "time between two looks for new versions")
+flags.DEFINE_float("grace_seconds", 25, "that requests may take when the server is to end")
 
 
 def main(argv: list[str]) -> None:
@@ -64,6 +65,7 @@ def main(argv: list[str]) -> None:
             FLAGS.max_body_bytes,
             FLAGS.batches_at_once,
             FLAGS.poll_seconds,
+            FLAGS.grace_seconds,
         )
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 _PRECISIONS = {
     "graph": ("float32", "bfloat16"),
     "xla": ("float32", "bfloat16"),
+    "litert": ("float32", "float16", "int8"),
     "ctranslate2": ("float32", "bfloat16", "int8"),
     "transformers": ("float32", "bfloat16"),
     "kerashub": ("float32",),
@@ -49,7 +50,7 @@ class Way:
     @property
     def is_own(self) -> bool:
         """Whether it is this package's."""
-        return self.engine in ("graph", "xla")
+        return self.engine in ("graph", "xla", "litert")
 
     @property
     def compiled(self) -> bool:

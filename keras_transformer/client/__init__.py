@@ -42,9 +42,12 @@ def connect(address: str, **options: Any) -> Client:
         ServerError: where nothing says which model there is.
     """
     scheme, separator, rest = address.rpartition("://")
-    place, _, model = rest.partition("/")
+    scheme = scheme.lower()
+    place, _, path = rest.partition("/")
+    # Also as servers print it, .../v1/models/MODEL.
+    model = path.strip("/").removeprefix("v1/models/")
     host, colon, port = place.rpartition(":")
-    if scheme not in ("", "http", "https", "grpc") or not (host and colon and port.isdecimal()):
+    if scheme not in ("", "http", "https", "grpc") or not (host and colon and _is_port(port)):
         raise InputError(
             f"{address} is no address of a server; expected [grpc://]HOST:PORT/MODEL, as in "
             "localhost:8501/export"
@@ -55,6 +58,10 @@ def connect(address: str, **options: Any) -> Client:
         return GrpcClient(place, model, **options)
     url = f"{scheme}{separator}{place}"
     return RestClient(url, model or _served_model(url), **options)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text[:6]) < 2**16
 
 
 def _served_model(url: str) -> str:

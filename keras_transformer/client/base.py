@@ -57,6 +57,11 @@ class Client(abc.ABC):
         max_batch_size: int = 64,
         connections: int = 4,
     ):
+        if not (timeout > 0 and max_batch_size >= 1 and connections >= 1):
+            raise InputError(
+                f"timeout is {timeout}, max_batch_size {max_batch_size} and connections "
+                f"{connections}; expected more than 0, at least 1 and at least 1"
+            )
         self.address = address
         self.model = model
         self.version = version
@@ -126,8 +131,11 @@ class Client(abc.ABC):
         Raises:
             InputError, ServerError: as `predict`; the timeout is that of a batch.
         """
+        if isinstance(lines, (str, bytes)):
+            raise InputError(f"{lines[:40]!r} is one line; expected a list of lines")
+        lines = list(lines)
         results: list[list[Translation]] = [[] for _ in lines]
-        batches = list(_batches([line.encode() for line in lines], self.max_batch_size))
+        batches = list(_batches([_text_bytes(line) for line in lines], self.max_batch_size))
 
         def translated(batch: list[int]) -> dict[str, np.ndarray]:
             return self.predict({"text": [lines[i] for i in batch]}, timeout=timeout)
@@ -214,10 +222,17 @@ class Client(abc.ABC):
                 if time.monotonic() + pause >= deadline:
                     raise ServerError(
                         f"{self.address} gave no answer in {deadline - start:.1f} s ({error}); "
-                        "expected TF Serving or bin/serve.py there"
+                        f"expected TF Serving or bin/serve.py there, with the model {self.model}"
                     ) from error
             time.sleep(pause)
         raise AssertionError("unreachable")
+
+
+def _text_bytes(line: Any) -> bytes:
+    try:
+        return line.encode() if isinstance(line, str) else bytes(memoryview(line))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InputError(f"{line!r} cannot be sent ({error}); expected text") from error
 
 
 def _batches(texts: Sequence[bytes], most: int) -> Iterator[list[int]]:

@@ -24,7 +24,10 @@ class RestClient(Client):
         url = address if "://" in address else f"http://{address}"
         place = f"/v1/models/{urllib.parse.quote(model, safe='')}"
         self._place = place if version is None else f"{place}/versions/{version}"
-        self._http = httpx.Client(base_url=url)
+        try:
+            self._http = httpx.Client(base_url=url)
+        except httpx.InvalidURL as error:
+            raise InputError(f"{address!r} is no address ({error}); expected HOST:PORT") from error
 
     def close(self) -> None:
         """Closes the connections."""

@@ -69,7 +69,10 @@ def input_array(name: str, value: Any, dtype: Any) -> np.ndarray:
         if dtype is object:
             array = _each(_bytes, np.asarray(value, object))
         else:
-            array = np.asarray(value).astype(dtype, casting="same_kind")
+            given = np.asarray(value)
+            array = given.astype(dtype, casting="same_kind")
+            if array.dtype.kind in "iu" and np.any(array != given):
+                raise ValueError(f"{given[array != given].flat[0]} does not fit")
         if not array.ndim:
             raise ValueError("it has no batch dimension")
     except (TypeError, ValueError) as error:

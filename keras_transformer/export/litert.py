@@ -102,10 +102,10 @@ def export(
 
     def write(path: Path) -> tuple[_Translated, evaluation.Scores | None]:
         path.mkdir()
-        model = _converted(translator, quantization)
+        model = convert(translator, quantization)
         file = path / "model.tflite"
         file.write_bytes(flatbuffer.write(model))
-        about = _about(translator, model, trained_tokens(run))
+        about = describe(translator, model, trained_tokens(run))
         append_archive(file, about, translator.tokenizer.vocabulary)
         own = _by_run(translator, sentences)
         translated = _compared(own, file, sentences, exact=quantization == "none")
@@ -125,7 +125,8 @@ def export(
     return Exported(path, len(sentences), translated.ties, scores=scores)
 
 
-def _about(translator: Translator, model: Any, longest: int | None) -> About:
+def describe(translator: Translator, model: Any, longest: int | None) -> About:
+    """Returns what a file says of its model, whose longest source of training is given."""
     return About(
         n_best=translator.config.n_best,
         max_source_tokens=translator.max_source_tokens,
@@ -135,8 +136,16 @@ def _about(translator: Translator, model: Any, longest: int | None) -> About:
     )
 
 
-def _converted(translator: Translator, quantization: str) -> Any:
-    """Returns the model, of which every operation is one that the signature may have."""
+def convert(translator: Translator, quantization: str) -> Any:
+    """Returns the model, as `flatbuffer.write` takes it.
+
+    Args:
+        translator: what becomes the model.
+        quantization: one of `QUANTIZATIONS`.
+
+    Raises:
+        InputError: for operations that LiteRT has not.
+    """
     with_text = translator.tokenizer.vocabulary.is_plain_unigram
     signatures = LiteRTSignatures(translator, with_text)
     module = tf.Module()

@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray]
 _MOST_BYTES = 2**16
 _BATCH_ROWS = 4  # what a batch costs by itself, in rows: of `small` and `base` on CPUs
 _ROW_BYTES = 16  # what a row costs besides its own
-_LONGEST = 1000  # characters of what is said of a request
+_LONGEST = 1000  # bytes of what is said of a request; gRPC sends three for each beyond ASCII
 _PATIENCE = 10  # for others that keep coming, in times of what it is for one
 
 
@@ -31,7 +31,10 @@ class RequestError(Exception):
     def __init__(self, code: grpc.StatusCode, sentence: str):
         # A name in it may be as long as the request, and of signs that are no text.
         sentence = sentence.encode("utf-8", "backslashreplace").decode()
-        super().__init__(sentence if len(sentence) < _LONGEST else sentence[:_LONGEST] + "…")
+        data = sentence.encode()
+        if len(data) > _LONGEST:
+            sentence = data[:_LONGEST].decode("utf-8", "ignore") + "…"
+        super().__init__(sentence)
         self.code = code
 
 

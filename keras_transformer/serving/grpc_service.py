@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _SERVICES = ("", "tensorflow.serving.PredictionService")
-_GRACE_SECONDS = 600.0  # for what waits when the server ends
+_LAST_WORD_SECONDS = 0.1  # in which those who watch the health are told
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -88,6 +88,32 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         return self._server.model.status(name, number)
 
 
+class _Health(health.aio.HealthServicer):
+    """gRPC's health service, whose streams end with the server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = asyncio.Event()
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        """Sends the status now and whenever it changes."""
+        watch = asyncio.ensure_future(super().Watch(request, context))
+        end = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait({watch, end}, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                watch.result()
+        finally:
+            watch.cancel()
+            end.cancel()
+
+    async def end(self) -> None:
+        """Tells those who watch that nothing is served any more, and ends their streams."""
+        await self.enter_graceful_shutdown()
+        await asyncio.sleep(_LAST_WORD_SECONDS)
+        self._ended.set()
+
+
 class GrpcApi:
     """The services of a server, at an address.
 
@@ -103,7 +129,7 @@ class GrpcApi:
     def __init__(self, server: Server, address: str, max_bytes: int):
         options = [("grpc.max_receive_message_length", max_bytes), ("grpc.so_reuseport", 0)]
         self._grpc = grpc.aio.server(options=options)
-        self._health = health.aio.HealthServicer()
+        self._health = _Health()
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
             PredictionService(server, max_bytes), self._grpc
         )
@@ -120,10 +146,13 @@ class GrpcApi:
         for service in _SERVICES:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
-    async def stop(self) -> None:
-        """Takes no more requests, and returns when those that are there are answered."""
-        await self._health.enter_graceful_shutdown()
-        await self._grpc.stop(grace=_GRACE_SECONDS)
+    async def stop(self, seconds: float) -> None:
+        """Takes no more requests, and returns when those that are there are answered.
+
+        Or, where that is earlier, in `seconds`.
+        """
+        await self._health.end()
+        await self._grpc.stop(grace=seconds)
 
 
 def _version(spec: Any) -> tuple[str, int | None, str]:

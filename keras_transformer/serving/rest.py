@@ -15,7 +15,7 @@ import prometheus_client
 from google.protobuf import json_format
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -89,12 +89,14 @@ class RestApi:
 
     async def _models(self, request: Request) -> Response:
         try:
-            return await self._answer(request)
-        except (RequestError, HTTPException):
-            raise
+            response = await self._answer(request)
         except Exception as error:  # Starlette would answer too, and then break the connection
-            _LOG.exception("%s %s", request.method, request.url.path)
-            return await _refusal(request, error)
+            if not isinstance(error, (RequestError, HTTPException)):
+                _LOG.exception("%s %s", request.method, request.url.path)
+            response = await _refusal(request, error)
+        if self._server.ending:  # or the client would send its next request into nothing
+            response.headers["Connection"] = "close"
+        return response
 
     async def _answer(self, request: Request) -> Response:
         match = _PATH.fullmatch(request.url.path)
@@ -156,6 +158,8 @@ class RestApi:
             raise HTTPException(
                 408, f"the body has not arrived in {_BODY_SECONDS} s; expected all of it"
             ) from None
+        except ClientDisconnect:
+            raise RequestError(grpc.StatusCode.CANCELLED, "the client has gone") from None
         if size > self._max_body_bytes:
             raise HTTPException(
                 413, f"the body has {size:,} bytes; expected at most {self._max_body_bytes:,}"
@@ -191,7 +195,9 @@ class RestApi:
             )
 
     async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "serving", "model": self._server.model.name})
+        status = "ending" if self._server.ending else "serving"
+        fields = {"status": status, "model": self._server.model.name}
+        return JSONResponse(fields, 503 if self._server.ending else 200)
 
     async def _metrics(self, request: Request) -> Response:
         body = prometheus_client.generate_latest(self._server.metrics.registry)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import re
 import signal
 import socket
@@ -26,6 +27,7 @@ from keras_transformer.serving.rest import RestApi
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_SECONDS = 75  # of connections between requests
+_DRAIN_SECONDS = 0.5  # in which clients are told to come no more, and those who do are answered
 _BACKLOG = 2048  # connections that wait to be taken
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -48,6 +50,7 @@ class Settings:
         batches_at_once: batches that are computed beside each other; one for each core
             where it is None.
         poll_seconds: after which new versions are looked for again.
+        grace_seconds: that requests may still take when the server is to end.
     """
 
     model_dir: Path
@@ -61,6 +64,7 @@ class Settings:
     max_body_bytes: int = 16 * 2**20
     batches_at_once: int | None = None
     poll_seconds: float = 1.0
+    grace_seconds: float = 25.0
 
     def __post_init__(self) -> None:
         at_least = dict.fromkeys(("max_batch_size", "max_queue", "max_body_bytes"), 1)
@@ -68,8 +72,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:  # so that NaN is not
                 raise InputError(f"{name} is {value}; expected at least {least}")
-        if not 0 < self.poll_seconds < math.inf:
-            raise InputError(f"poll_seconds is {self.poll_seconds}; expected more than 0")
+        for name in ("poll_seconds", "grace_seconds"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name} is {getattr(self, name)}; expected more than 0")
 
 
 class Metrics:
@@ -111,6 +116,7 @@ class Server:
         model: the versions.
         batcher: what merges requests.
         metrics: what is counted.
+        ending: whether no more requests are wanted.
     """
 
     def __init__(self, settings: Settings):
@@ -122,6 +128,7 @@ class Server:
                 f"the model's name is {name!r}, which no URL can hold as it is; expected letters, "
                 "digits, _, . and - (--model_name)"
             )
+        self.ending = False
         self.metrics = Metrics()
         self.model = Model(path, name, at_once, settings.max_body_bytes)
         self.batcher = Batcher(
@@ -163,7 +170,7 @@ async def serve(
     stop: asyncio.Event,
     started: Callable[[Server, int, int], object] = lambda *_: None,
 ) -> None:
-    """Serves until `stop` is set and all requests are answered.
+    """Serves until `stop` is set and all requests are answered, or the grace is over.
 
     Args:
         settings: what is served.
@@ -191,6 +198,7 @@ async def serve(
             log_config=None,
             access_log=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=math.ceil(settings.grace_seconds),
         )
         rest_api = _Uvicorn(config)
         await grpc_api.start()
@@ -208,8 +216,10 @@ async def serve(
         started(server, rest_port, grpc_api.port)
         await stop.wait()
         _LOG.info("no more requests are taken; those that wait are answered")
+        server.ending = True
+        await asyncio.sleep(_DRAIN_SECONDS)
         rest_api.should_exit = True
-        await asyncio.gather(rest, grpc_api.stop())
+        await asyncio.gather(rest, grpc_api.stop(settings.grace_seconds))
         watch.cancel()
         server.batcher.close()
         server.model.close()
@@ -219,16 +229,19 @@ def run(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, as `serve` does; a second signal ends it at once."""
 
     async def main() -> None:
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop, stop, serves = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
         def end() -> None:
+            if not serves.is_set():  # a model that is being loaded cannot be told to stop
+                _LOG.info("ended before anything was served")
+                os._exit(0)
             stop.set()
             for each in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(each)
 
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, end)
-        await serve(settings, stop)
+        await serve(settings, stop, lambda *_: serves.set())
 
     asyncio.run(main())
 

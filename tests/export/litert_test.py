@@ -422,7 +422,7 @@ def test_another_translation_than_the_runs_is_refused(
 ) -> None:
     monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)
     translator = loading.load_translator(paper.run, SETTINGS)
-    converted = exporter._converted
+    converted = exporter.convert
 
     def other(*arguments: Any) -> Any:
         model = converted(*arguments)
@@ -430,7 +430,7 @@ def test_another_translation_than_the_runs_is_refused(
         variable.assign(variable * 1.01)
         return model
 
-    monkeypatch.setattr(exporter, "_converted", other)
+    monkeypatch.setattr(exporter, "convert", other)
     with pytest.raises(InputError, match="the export translates sentence 1 .* the run with"):
         export(paper.run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
     assert not [*tmp_path.glob("export/*")]

@@ -41,6 +41,7 @@ from keras_transformer.client import (
     Translation,
     connect,
 )
+from keras_transformer.client.tensors import input_array
 from keras_transformer.errors import InputError
 from tests.conftest import ROOT
 from tests.serving.reversing_model import NAME
@@ -340,6 +341,8 @@ def test_both_services_are_of_tf_serving() -> None:
         ("localhost", "localhost is no address of a server; expected"),
         ("ftp://localhost:1/x", "ftp://localhost:1/x is no address of a server"),
         ("localhost:http/x", "localhost:http/x is no address of a server"),
+        ("localhost:99999/x", "localhost:99999/x is no address of a server"),
+        ("\x00:1/x", "is no address"),
         ("grpc://localhost:8500", "grpc://localhost:8500 names no model"),
     ],
 )
@@ -351,10 +354,11 @@ def test_addresses_that_are_none(address: str, sentence: str) -> None:
 def test_addresses(running: Running) -> None:
     for address in (
         running.rest, f"http://{running.rest}/", f"{running.rest}/{NAME}",
-        f"grpc://{running.grpc}/{NAME}",
+        f"grpc://{running.grpc}/{NAME}", f"{running.rest}/{NAME}/", f"GRPC://{running.grpc}/{NAME}",
+        f"http://{running.rest}/v1/models/{NAME}",
     ):  # fmt: skip
         with connect(address) as client:
-            assert isinstance(client, GrpcClient if "grpc" in address else RestClient)
+            assert isinstance(client, GrpcClient if "grpc" in address.lower() else RestClient)
             assert client.model == NAME
             assert client.translate(["ab"])[0][0].text == "ba"
 
@@ -380,6 +384,46 @@ def test_an_answer_that_is_not_of_tf_serving(
     ))  # fmt: skip
     with pytest.raises(ServerError, match=f"localhost:1 .*{sentence}"):
         client.metadata()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([2**32 + 2, 1], "input number cannot be sent .4294967298 does not fit"),
+        ([-(2**31) - 1, 1], "does not fit.*expected values of int32"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_not_sent(values: list[int], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        input_array("number", values, np.int32)
+    assert input_array("number", [2**31 - 1, -(2**31)], np.int32).tolist() == [
+        2**31 - 1, -(2**31),
+    ]  # fmt: skip
+    assert input_array("number", [1e300, 0.1], np.float32).dtype == np.float32
+
+
+def test_lines_of_any_kind(client: Client) -> None:
+    assert [each[0].text for each in client.translate(line for line in ("ab", "cd"))] == [
+        "ba",
+        "dc",
+    ]
+    assert client.translate([b"ab"])[0][0].text == "ba"  # type: ignore[list-item]
+    assert client.translate([]) == []
+    for wrong, sentence in [
+        ("Hello", "'Hello' is one line; expected a list of lines"),
+        (["\ud800"], "cannot be sent .*surrogates not allowed"),
+        ([None], "None cannot be sent .*; expected text"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            client.translate(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": 0}, {"max_batch_size": 0}, {"connections": 0}, {"max_batch_size": -1}]
+)
+def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="expected more than 0, at least 1 and at least 1"):
+        connect("localhost:1/x", **options)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from keras_transformer.client import GrpcClient, RestClient
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.run_directory import RunDirectory
+from keras_transformer.serving import server as serving_server
 from keras_transformer.serving.server import Settings, serve
 from tests.conftest import PHRASES, ROOT
 from tests.integration.bad_input_test import DRIVER
@@ -224,6 +226,70 @@ def test_sigterm_answers_what_waits(reversing_version: Path) -> None:
             for each in waiting:
                 assert each.result()[0][0].text == "cba"
             assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def test_who_only_listens_does_not_keep_the_server(reversing_version: Path) -> None:
+    begun = time.monotonic()
+    with running_server(reversing_version.parent, grace_seconds=1.0) as running:
+        channel = grpc.insecure_channel(running.grpc)
+        states = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(states).status == health_pb2.HealthCheckResponse.SERVING
+        host, _, port = running.rest.rpartition(":")
+        deaf = socket.create_connection((host, int(port)))
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps({"instances": ["x" * 20_000] * 64}).encode()
+        deaf.sendall(
+            b"POST /v1/models/%s:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+            % (NAME.encode(), len(body)) + body
+        )  # fmt: skip
+        half = socket.create_connection((host, int(port)))
+        head = b"POST /v1/models/x:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n"
+        half.sendall(head + b"{")
+        wait_until(lambda: running.metric("serving_batch_rows_sum") >= 64)
+        ended = time.monotonic()
+    assert time.monotonic() - ended < 20 and ended - begun < 60
+    assert [each.status for each in states] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+    for each in (deaf, half, channel):
+        each.close()
+
+
+def test_who_comes_while_it_ends_is_answered_and_sent_away(
+    reversing_version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_server, "_DRAIN_SECONDS", 5.0)
+    with running_server(reversing_version.parent) as running:
+        assert "connection" not in running.http.get(running.model).headers
+        running.server.ending = True
+        assert running.http.get("/healthz").status_code == 503
+        answer = running.predict({"instances": ["ab"]})
+        assert answer.json()["predictions"][0]["translations"] == ["ba", "ab"]
+        assert answer.headers["connection"] == "close"
+        assert running.http.get("/v1/models/other").headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int) -> None:
+    # Of a directory that is read for ever: what is loaded cannot be told to stop.
+    code = (
+        "import signal, sys, threading, time; sys.argv = sys.argv[:1] + ['--rest_port=0', "
+        f"'--grpc_port=0', '--model_dir={reversing_version.parent}']\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import command_line, serve\n"
+        "from keras_transformer.serving import models\n"
+        "models.Version.__init__ = lambda *a: (print('loading', flush=True), time.sleep(600))\n"
+        "command_line.run(serve.main)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "loading\n"
+            process.send_signal(number)
+            assert process.wait(20) == 0
+            assert process.stdout.read() == ""
         finally:
             process.kill()
 
