@@ -38,7 +38,7 @@ from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("precisions", ["float32", "float16", "int8"], "how weights are held")
-flags.DEFINE_list("lengths", ["16", "32", "64", "128", "256"], "tokens of outputs that are timed")
+flags.DEFINE_list("lengths", ["16", "32", "64", "128"], "tokens of outputs that are timed")
 
 _WAYS = [
     "litert:float32",

@@ -106,11 +106,15 @@ def main(argv: list[str]) -> None:
         max_bleu_loss=FLAGS.max_bleu_loss,
         about=_about(),
     )
+    if exported.remark is not None:
+        print(exported.remark)
     for tie in exported.ties:
         print(f"a tie, translated with other tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        print(f"exported {exported.path}, which translates {compared} as the run does")
+        rounded = (FLAGS.quantization or "none") != "none"
+        how = "about as well as" if rounded else "as"
+        print(f"exported {exported.path}, which translates {compared} {how} the run does")
         if exported.scores is not None:
             print(f"on them BLEU {exported.scores.bleu:.2f}  {exported.scores.signature}")
     else:

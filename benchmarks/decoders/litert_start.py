@@ -19,7 +19,7 @@ BEGUN = time.perf_counter()
 import numpy as np  # noqa: E402
 from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: E402
 
-_ROUNDS = 7
+_ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
 
 

@@ -36,6 +36,7 @@ class Exported(NamedTuple):
     # translations: the largest difference between the two log-probabilities of one of them.
     largest_difference: float | None = None
     scores: Scores | None = None  # of the export's translations, where there are references
+    remark: str | None = None  # what it cannot do that another could
 
 
 def export(

@@ -41,6 +41,10 @@ QUANTIZATIONS = litert_weights.QUANTIZATIONS
 MAX_BLEU_LOSS = {"none": 0.0, "float16": 0.1, "int8": 0.3}
 
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
+_WITHOUT_TEXT = (
+    "the vocabulary is none of unigram pieces without byte fallback, and LiteRT's tokenizer would "
+    "segment it otherwise: there is the signature translate_ids alone, and the .model file for it"
+)
 _EXAMPLE = Path(__file__).with_name("litert_example.py")
 
 
@@ -122,7 +126,8 @@ def export(
         return translated, scores
 
     path, (translated, scores) = publish(output_dir, write)
-    return Exported(path, len(sentences), translated.ties, scores=scores)
+    remark = None if translator.tokenizer.vocabulary.is_plain_unigram else _WITHOUT_TEXT
+    return Exported(path, len(sentences), translated.ties, scores=scores, remark=remark)
 
 
 def describe(translator: Translator, model: Any, longest: int | None) -> About:

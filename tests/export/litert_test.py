@@ -111,6 +111,7 @@ def assert_same_tokens(model: LiteRTModel, translator: Translator, text: str) ->
 
 def test_every_signature_finds_what_the_run_finds(paper: Exported) -> None:
     assert paper.exported.sentences == len(SENTENCES)
+    assert paper.exported.remark is None
     in_graph = LiteRTModel(paper.path, text_in_graph=True)
     for sentence in SENTENCES:
         assert_same_tokens(paper.model, paper.translator, sentence)
@@ -458,6 +459,7 @@ def without_text(
 def test_vocabularies_that_cannot_go_in(without_text: Exported) -> None:
     assert set(flatbuffer.ops_by_signature(without_text.content)) == {"translate_ids"}
     assert (without_text.exported.path / "joint.model").is_file()
+    assert "translate_ids alone" in str(without_text.exported.remark)
     for sentence in SENTENCES:
         outputs = without_text.translator.translate(tf.constant([sentence]))
         texts = [text.decode() for text in outputs["translations"][0].numpy()]
