@@ -2,8 +2,8 @@
 r"""Measures LiteRT models of random weights: size, start, memory, and time by the output's length.
 
 Examples:
-    benchmarks/litert.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer
-    benchmarks/litert.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer \
+    benchmarks/litert_model.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer
+    benchmarks/litert_model.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer \
         --peers_python=peers/bin/python
 
 Each model is run by a process of its own, which knows neither this package nor TensorFlow.
@@ -14,7 +14,7 @@ ai-edge-litert and NumPy alone; `over_file` is it over the file's size.
 With --peers_python also sentences per second, with --steps tokens each, beside CTranslate2 in
 turns, as benchmarks/decode.py measures them, whose flags this has, too.
 
-Prints one JSON object.
+Prints one JSON object. (Its name is not litert.py: TensorFlow imports what is called so.)
 """
 
 from __future__ import annotations
