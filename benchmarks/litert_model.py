@@ -2,8 +2,8 @@
 r"""Measures LiteRT models of random weights: size, start, memory, and time by the output's length.
 
 Examples:
-    benchmarks/litert_model.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer
-    benchmarks/litert_model.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer \
+    benchmarks/litert_model.py --source=test_2016_flickr.en --vocabulary=build/data/tokenizer
+    benchmarks/litert_model.py --source=test_2016_flickr.en --vocabulary=build/data/tokenizer \
         --peers_python=peers/bin/python
 
 Each model is run by a process of its own, which knows neither this package nor TensorFlow.

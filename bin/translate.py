@@ -65,7 +65,9 @@ def _read_input() -> bytes:
 def _check_flags() -> None:
     if (FLAGS.model_dir is None) == (FLAGS.server is None):
         raise InputError("there is no model, or more than one; expected --model_dir or --server")
-    fixed = [*_settings()] + [name for name in ("precision", "jit_compile") if FLAGS[name].present]
+    fixed = [*_settings()] + [
+        name for name in ("precision", "jit_compile", "threads") if FLAGS[name].present
+    ]
     if FLAGS.server is not None and fixed:
         raise InputError(
             f"{fixed[0]} cannot be chosen for --server, whose model was made before; expected "

@@ -98,6 +98,8 @@ class LiteRTModel:
         low_memory: bool = False,
         text_in_graph: bool = False,
     ):
+        if not isinstance(threads, int) or threads < 1:  # type: ignore[redundant-expr]
+            raise InputError(f"threads is {threads!r}; expected a number of at least 1")
         self.path = Path(path)
         self.about, self.vocabulary = _read_archive(self.path)
         if text_in_graph and not self.about.has_text:
@@ -116,7 +118,7 @@ class LiteRTModel:
         try:
             self._interpreter = kind(**options)
             self._run = self._interpreter.get_signature_runner(self._signature)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an odd path
             raise InputError(_not_run(self.path, error)) from error
         self._lock = threading.Lock()
 
@@ -133,6 +135,9 @@ class LiteRTModel:
 
         Returns:
             What was found, best first; empty where nothing was.
+
+        Raises:
+            InputError: for what is no text, and numbers that are none.
         """
         if self._signature == "translate_ids":
             found = self.translate_ids(self.source_ids(text), max_length, length_penalty)
@@ -151,9 +156,16 @@ class LiteRTModel:
     def translate_ids(
         self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan
     ) -> Found:
-        """Translates the ids of one sentence, of which there is at least one; see `translate`."""
-        given = np.array([ids], np.int32)
-        outputs = self._outputs({"ids": given}, max_length, length_penalty)
+        """Translates the ids of one sentence; see `translate`.
+
+        Args:
+            ids: as `source_ids` returns them. An end token is added where the last is none.
+            max_length, length_penalty: as `translate`'s.
+        """
+        given = _array("ids", ids, np.int32)
+        if given.ndim != 1:
+            raise InputError(f"ids has {given.ndim} dimensions; expected the ids of one sentence")
+        outputs = self._outputs({"ids": given[None]}, max_length, length_penalty)
         ids_found, lengths, scores = (outputs[name][0] for name in ("ids", "lengths", "scores"))
         return Found(ids_found, lengths, scores, int(outputs["status"][0]))
 
@@ -184,8 +196,8 @@ class LiteRTModel:
         self, inputs: dict[str, np.ndarray], max_length: int, length_penalty: float
     ) -> dict[str, np.ndarray]:
         options = {
-            "max_length": np.array([max_length], np.int32),
-            "length_penalty": np.array([length_penalty], np.float32),
+            "max_length": _array("max_length", [max_length], np.int32),
+            "length_penalty": _array("length_penalty", [length_penalty], np.float32),
         }
         with self._lock:
             try:
@@ -195,7 +207,23 @@ class LiteRTModel:
         return outputs
 
 
+def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
+    """Returns numbers as an array of a dtype in which they are the same."""
+    try:
+        given = np.asarray(values) if len(values) else np.zeros(0, dtype)
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, which is clamped
+            array: np.ndarray = given.astype(dtype, casting="same_kind")
+        if array.dtype.kind == "i" and np.any(array != given):
+            raise ValueError("it does not fit")
+    except (TypeError, ValueError) as error:
+        expected = np.dtype(dtype).name
+        raise InputError(f"{name} is {values!r} ({error}); expected {expected}") from error
+    return array
+
+
 def _bytes(text: str) -> bytes:
+    if not isinstance(text, str):
+        raise InputError(f"{text!r} is no text; expected a str")
     # Bytes that are no text, which surrogates stand for, become U+FFFD as in a SavedModel.
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -243,9 +271,13 @@ def _read_archive(path: Path) -> tuple[About, Vocabulary]:
 
 
 def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in ("n_best", "max_source_tokens", "max_source_bytes"):
-        if not isinstance(fields[name], int) or fields[name] < 1:
-            raise ValueError(f"{name} is {fields[name]!r}")
+    for name in ("n_best", "max_source_tokens", "max_source_bytes", "trained_tokens"):
+        value = fields[name]
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not is_count and (name != "trained_tokens" or value is not None):
+            raise ValueError(f"{name} is {value!r}")
+    if not isinstance(fields["has_text"], bool):
+        raise ValueError(f"has_text is {fields['has_text']!r}")
     return fields
 
 

@@ -71,7 +71,13 @@ def load_model(
         InputError: where there is neither, or for settings that do not fit.
     """
     path = Path(model_dir)
-    if RunDirectory.is_run(path) or not path.exists():
+    is_run = RunDirectory.is_run(path) or (not path.exists() and path.suffix != ".tflite")
+    kind = None if is_run else _kind(_newest_version(path))
+    if threads is not None and kind != "LiteRT model":
+        raise InputError(
+            f"threads is {threads}, and {path} is no LiteRT model; expected one, or no threads"
+        )
+    if is_run:
         translator = load_translator(model_dir, settings, precision=precision)
         return Model(
             str(model_dir),
@@ -83,9 +89,7 @@ def load_model(
             trained_tokens(model_dir),
         )
     path = _newest_version(path)
-    lite = path / "model.tflite" if path.is_dir() else path
-    kind = "SavedModel" if (path / "saved_model.pb").is_file() else "LiteRT model"
-    if kind == "LiteRT model" and not (lite.suffix == ".tflite" and lite.is_file()):
+    if kind is None:
         raise InputError(
             f"{path} is neither a run directory nor a SavedModel or LiteRT model; expected what "
             "bin/train.py or bin/export.py writes"
@@ -96,13 +100,26 @@ def load_model(
             "compiled by XLA; expected neither to be asked for, or the run directory"
         )
     if kind == "LiteRT model":
-        return _load_litert(lite, settings or {}, threads or cores())
+        file = path / "model.tflite" if path.is_dir() else path
+        return _load_litert(file, settings or {}, threads or cores())
     if settings:
         raise InputError(
             f"{path} is a SavedModel, in which {' and '.join(settings)} were fixed at export; "
             "expected none of them, or the run directory"
         )
     return _load_saved_model(path)
+
+
+def _kind(path: Path) -> str | None:
+    """Says what an export is, by its content; a file that was named as one is one, too."""
+    if (path / "saved_model.pb").is_file():
+        return "SavedModel"
+    file = path / "model.tflite" if path.is_dir() else path
+    if not file.is_file():
+        return None
+    with open(file, "rb") as content:
+        is_lite = content.read(8)[4:] == b"TFL3"
+    return "LiteRT model" if is_lite or file.suffix == ".tflite" else None
 
 
 def _newest_version(path: Path) -> Path:

@@ -84,6 +84,37 @@ def test_bytes_that_are_no_text(file: Path, run_directory: RunDirectory) -> None
     assert model.translate("\ud83d dog") == model.translate("\udced\udca0\udcbd dog")
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments", "sentence"),
+    [
+        ("translate", (b"a",), "b'a' is no text; expected a str"),
+        ("translate", (None,), "None is no text"),
+        (
+            "translate",
+            ("a", 2**31),
+            r"max_length is \[2147483648\] .it does not fit.; expected int32",
+        ),
+        ("translate", ("a", 1.5), "max_length is .*; expected int32"),
+        ("translate", ("a", 0, "x"), "length_penalty is .*; expected float32"),
+        ("translate_ids", ([5.5],), "ids is .*; expected int32"),
+        ("translate_ids", ([2**31],), "ids is .*it does not fit"),
+        ("translate_ids", ([[1, 2]],), "ids has 2 dimensions; expected the ids of one sentence"),
+    ],
+)
+def test_inputs_that_are_none(file: Path, method: str, arguments: Any, sentence: str) -> None:
+    model = LiteRTModel(file)
+    with pytest.raises(InputError, match=sentence):
+        getattr(model, method)(*arguments)
+    assert model.translate("a", length_penalty=1e300)
+    assert model.translate_ids([]).scores.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_threads_that_are_none(file: Path, threads: Any) -> None:
+    with pytest.raises(InputError, match="threads is .*; expected a number of at least 1"):
+        LiteRTModel(file, threads)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
 def test_a_file_that_is_cut_off(file: Path, tmp_path: Path, share: float) -> None:
     content = file.read_bytes()

@@ -83,7 +83,9 @@ class LiteRTSignatures(tf.Module):
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Translates one sentence of text, UTF-8, string `[1]`.
+        """Translates one sentence of text, UTF-8, string `[1]`, cut where it has too many tokens.
+
+        LiteRT has no operation that cuts bytes, so how long a text may be is the caller's to say.
 
         Returns:
             `translations` string and `scores` float32 `[1, K]`, best first; `status` int32 `[1]`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -192,7 +193,9 @@ def test_operations_that_a_runtime_has_not_are_refused(paper: Exported) -> None:
 
 @pytest.mark.parametrize("quantization", litert_weights.QUANTIZATIONS)
 def test_a_weight_is_there_once(tmp_path: Path, paper: Exported, quantization: str) -> None:
-    arguments = {"quantization": quantization, "references": SENTENCES, "max_bleu_loss": 100.0}
+    arguments: dict[str, Any] = {"quantization": quantization}
+    if quantization != "none":
+        arguments |= {"references": SENTENCES, "max_bleu_loss": 100.0}
     made = Exported(paper.run, tmp_path / "export", **arguments)
     model = made.content
     count = sum(int(np.prod(each.shape)) for each in made.translator.transformer.weights)
@@ -365,12 +368,18 @@ def test_manifest(paper: Exported) -> None:
     }
 
 
-def test_used_as_every_model(paper: Exported) -> None:
+def test_used_as_every_model(paper: Exported, tmp_path: Path) -> None:
     for place in (paper.path, paper.exported.path, paper.exported.path.parent):
         model = loading.load_model(place)
         results = inference.translate_lines(model, [*PHRASES, ""])
         assert [len(each) for each in results] == [2] * len(PHRASES) + [1]
         assert results[0][0].text == paper.model.translate(PHRASES[0])[0].text
+    renamed = Path(shutil.copy(paper.path, tmp_path / "renamed.bin"))
+    assert loading.load_model(renamed).n_best == 2
+    with pytest.raises(InputError, match="threads is 2, and .* is no LiteRT model"):
+        loading.load_model(paper.run.path, threads=2)
+    with pytest.raises(InputError, match="none.tflite is neither a run directory nor"):
+        loading.load_model(tmp_path / "none.tflite")
     remarks = inference.remarks(model, ["", "ball " * 100])
     assert [remark.split(";")[0] for remark in remarks] == [
         "line 1 is empty, and so is its translation", "line 2 has 201 tokens",
@@ -402,6 +411,7 @@ def test_what_was_fixed_at_export(
         ({"quantization": "int4"}, "quantization is 'int4'; expected one of none, float16, int8"),
         ({"quantization": "int8"}, "quantization is int8, and there are no references"),
         ({"references": ["a"]}, "11 sentences and 1 references"),
+        ({"max_bleu_loss": 0.1}, "quantization is none, which finds .* expected no such bound"),
         ({"settings": {"decoding.sample": True}}, "decoding.sample draws outputs"),
         ({"precision": "bfloat16"}, "precision is bfloat16, but the format is litert"),
         (
