@@ -298,7 +298,7 @@ def _not_run(path: Path, error: Exception) -> str:
     version = ai_edge_litert.__version__
     if "custom op" in reason:
         advice = "tensorflow-text's operations in the runtime, or the signature translate_ids"
-    elif "Didn't find op" in reason or "version" in reason:
+    elif "Didn't find op" in reason:
         advice = "a newer ai-edge-litert"
     else:
         advice = "a file that bin/export.py --format=litert has written"

@@ -117,8 +117,11 @@ def _kind(path: Path) -> str | None:
     file = path / "model.tflite" if path.is_dir() else path
     if not file.is_file():
         return None
-    with open(file, "rb") as content:
-        is_lite = content.read(8)[4:] == b"TFL3"
+    try:
+        with open(file, "rb") as content:
+            is_lite = content.read(8)[4:] == b"TFL3"
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}); expected a model") from error
     return "LiteRT model" if is_lite or file.suffix == ".tflite" else None
 
 

@@ -104,14 +104,19 @@ def subgraphs_of(operator: Any) -> list[str]:
     return [name for name in options if name.endswith("SubgraphIndex")]
 
 
-def code_of(model: Any, builtin: int) -> int:
-    """Returns the index of the code of a `schema.BuiltinOperator`, added where there is none."""
+def code_of(model: Any, builtin: int, version: int = 1) -> int:
+    """Returns the index of the code of a `schema.BuiltinOperator`, added where there is none.
+
+    Its version becomes `version` where it was lower: a runtime that does not have it then
+    refuses the model, and does not compute something else.
+    """
     for index, code in enumerate(model.operatorCodes):
         if max(code.builtinCode, code.deprecatedBuiltinCode) == builtin:
+            code.version = max(code.version, version)
             return index
     added = schema.OperatorCodeT()
     added.builtinCode = added.deprecatedBuiltinCode = builtin
-    added.version = 1
+    added.version = version
     model.operatorCodes.append(added)
     return len(model.operatorCodes) - 1
 

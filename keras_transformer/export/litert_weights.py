@@ -16,6 +16,13 @@ from keras_transformer.export.flatbuffer import add_tensor, code_of, make_operat
 
 QUANTIZATIONS = ("none", "float16", "int8")
 _WEIGHTS = {"FULLY_CONNECTED": 1, "EMBEDDING_LOOKUP": 1}  # the input that holds them
+# Since when LiteRT has int8 with a scale for each row, and float16 that is made float32
+# (op_version.cc).
+_INT8_VERSIONS = {
+    schema.BuiltinOperator.FULLY_CONNECTED: 12,
+    schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
+}
+_FLOAT16_VERSION = 3  # of DEQUANTIZE
 
 
 def quantize(model: Any, quantization: str) -> None:
@@ -37,10 +44,13 @@ def quantize(model: Any, quantization: str) -> None:
             for graph, each in tensors:
                 _halve(model, graph, each)
         model.buffers[buffer].data = np.frombuffer(content.tobytes(), np.uint8)
-    for graph in model.subgraphs:
-        for each in graph.operators:
-            if op_of(model, each).name == "FULLY_CONNECTED" and quantization == "int8":
-                each.builtinOptions.asymmetricQuantizeInputs = True
+    if quantization == "int8":
+        for builtin, version in _INT8_VERSIONS.items():
+            code_of(model, builtin, version)
+        for graph in model.subgraphs:
+            for each in graph.operators:
+                if op_of(model, each).name == "FULLY_CONNECTED":
+                    each.builtinOptions.asymmetricQuantizeInputs = True
 
 
 def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
@@ -52,8 +62,10 @@ def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
         for each in graph.operators:
             place = _WEIGHTS.get(op_of(model, each).name)
             for number, index in enumerate(each.inputs):
+                if index < 0:  # an input that the operation has not
+                    continue
                 found = graph.tensors[index]
-                if index < 0 or not _is_constant(model, found):
+                if not _is_constant(model, found):
                     continue
                 if number == place and found.type == schema.TensorType.FLOAT32:
                     weights.add(int(index))
@@ -92,5 +104,5 @@ def _halve(model: Any, graph: Any, weights: Any) -> None:
     whole = add_tensor(graph, "float32", schema.TensorType.FLOAT32, shape)
     for each in graph.operators:
         each.inputs = np.where(each.inputs == index, whole, each.inputs).astype(np.int32)
-    dequantize = code_of(model, schema.BuiltinOperator.DEQUANTIZE)
+    dequantize = code_of(model, schema.BuiltinOperator.DEQUANTIZE, _FLOAT16_VERSION)
     graph.operators.insert(0, make_operator(dequantize, [index], whole))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
 from keras_transformer.export import flatbuffer, litert_passes, litert_weights
@@ -124,6 +125,19 @@ def test_weights_in_fewer_bits(
     result = run(model, tmp_path)
     assert not np.array_equal(result, expected())
     np.testing.assert_allclose(result, expected(), atol=tolerance)
+    # What older runtimes would compute wrongly, they have to refuse.
+    versions = {
+        max(code.builtinCode, code.deprecatedBuiltinCode): code.version
+        for code in flatbuffer.read(flatbuffer.write(model)).operatorCodes
+    }
+    needed = {
+        "float16": {schema.BuiltinOperator.DEQUANTIZE: 3},
+        "int8": {
+            schema.BuiltinOperator.FULLY_CONNECTED: 12,
+            schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
+        },
+    }
+    assert versions.items() >= needed[quantization].items()
     bits = {"float16": 16, "int8": 8}[quantization]
     largest = max(len(each.data) for each in model.buffers if each.data is not None)
     assert largest == TABLE.size * bits // 8
