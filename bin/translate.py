@@ -115,6 +115,7 @@ def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
     """Returns what the lines come to in --format, and the remarks on them."""
     from keras_transformer import inference
     from keras_transformer.data.corpus import read_text
+    from keras_transformer.translation import Translation
 
     if FLAGS.format == "text" and FLAGS.prefix is None:
         results = inference.translate_lines(model, lines)
@@ -123,7 +124,7 @@ def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
     prefixes = None if FLAGS.prefix is None else read_text(FLAGS.prefix)
     details = inference.translate_in_detail(model, lines, prefixes, FLAGS.attention)
     results = [
-        [inference.Translation(t["text"], t["score"]) for t in detail["translations"]]
+        [Translation(t["text"], t["score"]) for t in detail["translations"]]
         or [inference.NO_TRANSLATION]
         for detail in details
     ]

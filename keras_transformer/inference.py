@@ -24,18 +24,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import Scores
 from keras_transformer.loading import Model, cores
 from keras_transformer.run_directory import RunDirectory
+from keras_transformer.translation import Translation, found
 
 # A batch has at most so many lines, and so many bytes once they are padded to the longest:
 # the cache of the search grows with both.
 _BATCH_LINES = 64
 _BATCH_BYTES = 16_384
-
-
-class Translation(NamedTuple):
-    """One translation of a line."""
-
-    text: str
-    score: float  # log P and penalties, as it was ranked by; minus infinity where there is none
 
 
 # Of a model whose logits are no numbers, or that may not say anything.
@@ -89,11 +83,7 @@ def translate_lines(model: Model, lines: Sequence[str]) -> list[list[Translation
         for index, row, row_scores in zip(
             batch, outputs["translations"], outputs["scores"], strict=True
         ):
-            results[index] = [
-                Translation(text.decode("utf-8", "replace"), float(score))
-                for text, score in zip(row, row_scores, strict=True)
-                if score > NOTHING / 2
-            ] or [NO_TRANSLATION]
+            results[index] = found(row, row_scores) or [NO_TRANSLATION]
     return results
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.translation import Translation, found
 
 try:
     import ai_edge_litert
@@ -34,7 +35,6 @@ except ModuleNotFoundError as error:
 
 FORMAT_VERSION = 1
 _ABOUT = "model.json"
-_NO_TRANSLATION = -5e8  # a place that nothing was found for has the score -1e9
 
 
 class About(NamedTuple):
@@ -53,13 +53,6 @@ class About(NamedTuple):
     max_source_bytes: int
     trained_tokens: int | None
     has_text: bool
-
-
-class Translation(NamedTuple):
-    """One translation of a sentence."""
-
-    text: str
-    score: float  # log P and penalties, as it was ranked by
 
 
 class Found(NamedTuple):
@@ -140,18 +133,11 @@ class LiteRTModel:
             InputError: for what is no text, and numbers that are none.
         """
         if self._signature == "translate_ids":
-            found = self.translate_ids(self.source_ids(text), max_length, length_penalty)
-            texts, scores = self.texts(found), found.scores
-        else:
-            given = np.array([self._cut(text)], object)
-            outputs = self._outputs({"text": given}, max_length, length_penalty)
-            texts = [each.decode("utf-8", "replace") for each in outputs["translations"][0]]
-            scores = outputs["scores"][0]
-        return [
-            Translation(each, float(score))
-            for each, score in zip(texts, scores, strict=True)
-            if score > _NO_TRANSLATION
-        ]
+            result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
+            return found(self.texts(result), result.scores)
+        given = np.array([self._cut(text)], object)
+        outputs = self._outputs({"text": given}, max_length, length_penalty)
+        return found(outputs["translations"][0], outputs["scores"][0])
 
     def translate_ids(
         self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan
@@ -173,9 +159,9 @@ class LiteRTModel:
         """Returns the ids of a sentence, with the end token, as `translate_ids` takes them."""
         return self.vocabulary.encode_source([self._cut(text)])[0]
 
-    def texts(self, found: Found) -> list[str]:
+    def texts(self, result: Found) -> list[str]:
         """Returns the text of each hypothesis."""
-        pairs = zip(found.ids, found.lengths, strict=True)
+        pairs = zip(result.ids, result.lengths, strict=True)
         return [self.vocabulary.target_text(ids[:length].tolist()) for ids, length in pairs]
 
     def lengths(self, text: str) -> tuple[int, int]:

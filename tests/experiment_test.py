@@ -22,6 +22,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.run_directory import Restored, RunDirectory
 from keras_transformer.training.platform import Platform, choose_platform
 from keras_transformer.training.trainer import Trainer
+from keras_transformer.translation import Translation
 
 SETTINGS: dict[str, Any] = {
     "model.num_encoder_layers": 1,
@@ -203,7 +204,7 @@ class TestBleu:
         caplog: pytest.LogCaptureFixture,
     ) -> None:  # fmt: skip
         caplog.set_level("INFO")
-        translated: list[list[list[inference.Translation]]] = []
+        translated: list[list[list[Translation]]] = []
         evaluate, translate_lines = inference.evaluate, inference.translate_lines
 
         def remember(*arguments: Any) -> Any:

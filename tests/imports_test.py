@@ -16,7 +16,11 @@ BINARIES = "bin"
 # only rooms that stand above it. Rooms that stand beside each other share none.
 ROOMS: dict[str, set[str]] = {"errors": set(), "config": set(), "checkpoints": set()}
 # Those that may be on another machine, where there is neither a run nor TensorFlow.
-ALONE: dict[str, set[str]] = {"client": set(), "litert": {"text"}}
+ALONE: dict[str, set[str]] = {
+    "client": {"translation"},
+    "litert": {"text", "translation"},
+    "translation": set(),
+}
 for _room, _not_its_business in (
     ("presets", set()),
     ("layers", set()),
@@ -34,6 +38,7 @@ for _room, _not_its_business in (
         {"presets", "layers", "model", "text", "data", "training", "decoding", "translator"},
     ),
     ("training_run", {"report"}),
+    ("translation", set()),
     ("litert", set()),
     ("loading", {"training", "training_run", "report"}),
     ("inference", {"training", "training_run", "report", "litert"}),

@@ -20,6 +20,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
+from keras_transformer.translation import Translation
 from keras_transformer.translator import CompiledTranslator
 from tests.conftest import PHRASES
 
@@ -195,7 +196,7 @@ class TestTranslateLines:
         model = loading.load_model(run_directory.path, {"decoding.n_best": "4"})
         results = inference.translate_lines(model, [PHRASES[0], ""])
         assert [len(result) for result in results] == [4, 1]
-        assert results[1] == [inference.Translation("", 0.0)]
+        assert results[1] == [Translation("", 0.0)]
         text = inference.format_translations(model, results)
         assert [line.split(" ||| ")[0] for line in text.splitlines()] == ["0"] * 4 + ["1"]
         assert text.endswith("1 |||  ||| 0.0000\n")
@@ -234,7 +235,7 @@ class TestTranslateLines:
         assert inference.remarks(model._replace(trained_tokens=longest), lines) == [cut]
 
     def test_remarks_name_prefixes_that_could_not_be(self, model: loading.Model) -> None:
-        results = [[inference.Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
+        results = [[Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
         prefixes = ["  ein ", "", "☃ das"]
         (remark,) = inference.remarks(model, ["a"] * 3, results, prefixes)
         assert remark.startswith("line 3 has a prefix that its translation does not begin with (")
@@ -245,7 +246,7 @@ def test_weights_that_are_no_numbers_translate_nothing(run_directory: RunDirecto
     weights = broken.owner.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
     results = inference.translate_lines(broken, [PHRASES[0], ""])
-    assert results == [[inference.NO_TRANSLATION], [inference.Translation("", 0.0)]]
+    assert results == [[inference.NO_TRANSLATION], [Translation("", 0.0)]]
     nothing, empty = inference.remarks(broken, [PHRASES[0], ""], results)
     assert nothing.startswith("line 1 has no translation: the model's logits are no numbers")
     assert empty.startswith("line 2 is empty")

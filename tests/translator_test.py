@@ -14,6 +14,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.scoring import Scorer
+from keras_transformer.translation import Translation
 from keras_transformer.translator import CompiledTranslator, Translator
 from tests.conftest import PHRASES
 
@@ -309,8 +310,7 @@ def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> Non
     prefixes = ["\u65e5\u672c", ""]
     details = inference.translate_in_detail(model, TEXTS[:2], prefixes)
     results = [
-        [inference.Translation(t["text"], t["score"]) for t in each["translations"]]
-        for each in details
+        [Translation(t["text"], t["score"]) for t in each["translations"]] for each in details
     ]
     (remark,) = inference.remarks(model, TEXTS[:2], results, prefixes)
     assert remark.startswith("line 1 has a prefix that its translation does not begin with")

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_transformer.client.base import Client, ServerError, Translation
+from keras_transformer.client.base import Client, ServerError
 from keras_transformer.client.grpc import GrpcClient
 from keras_transformer.client.rest import RestClient
 from keras_transformer.client.tensors import Signature, Tensor
 from keras_transformer.errors import InputError
+from keras_transformer.translation import Translation
 
 __all__ = [
     "Client",

@@ -8,16 +8,16 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from keras_transformer.client.tensors import Signature, input_array, signatures_of
 from keras_transformer.errors import InputError
+from keras_transformer.translation import Translation, found
 
 _Result = TypeVar("_Result")
 _BATCH_BYTES = 2**20  # of text in a request
-_NO_TRANSLATION = -5e8  # a place that nothing was found for has the score -1e9
 
 
 class ServerError(InputError):
@@ -26,13 +26,6 @@ class ServerError(InputError):
 
 class NotNowError(Exception):
     """What may be different when it is tried again."""
-
-
-class Translation(NamedTuple):
-    """One translation of a line."""
-
-    text: str
-    score: float
 
 
 class Client(abc.ABC):
@@ -146,11 +139,7 @@ class Client(abc.ABC):
                 for index, texts, scores in zip(
                     batch, outputs["translations"], outputs["scores"], strict=True
                 ):
-                    results[index] = [
-                        Translation(text.decode("utf-8", "replace"), float(score))
-                        for text, score in zip(texts, scores, strict=True)
-                        if score > _NO_TRANSLATION
-                    ]
+                    results[index] = found(texts, scores)
         finally:
             pool.shutdown(cancel_futures=True)
         return results

@@ -24,6 +24,7 @@ from keras_transformer.export.comparison import Found, check_ties, difference
 from keras_transformer.export.litert_signatures import LiteRTSignatures
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.provenance import Member, Provenance
+from keras_transformer.export.rounding import check_loss, check_references
 from keras_transformer.inference import batches
 from keras_transformer.litert import About, LiteRTModel, append_archive
 from keras_transformer.loading import load_translator, members, trained_tokens
@@ -79,16 +80,8 @@ def export(
         raise InputError(
             f"quantization is {quantization!r}; expected one of {', '.join(QUANTIZATIONS)}"
         )
-    if quantization != "none" and references is None:
-        raise InputError(
-            f"quantization is {quantization}, and there are no references; expected some, by which "
-            "it is known what the rounding costs"
-        )
-    if references is not None and len(references) != len(sentences):
-        raise InputError(
-            f"there are {len(sentences):,} sentences and {len(references):,} references; expected "
-            "as many of one as of the other"
-        )
+    rounding = None if quantization == "none" else f"quantization is {quantization}"
+    check_references(sentences, references, rounding)
     if quantization == "none" and max_bleu_loss is not None:
         raise InputError(
             f"quantization is none, which finds the run's own tokens, and max_bleu_loss is "
@@ -123,9 +116,10 @@ def export(
         scores = None
         if references is not None:
             scores = evaluation.evaluate(translated.translations, references)
-        if references is not None and scores is not None and bound is not None:
-            texts = [translator.tokenizer.vocabulary.target_text(f.tokens(0)[0]) for f in own]
-            _check_loss(scores, evaluation.evaluate(texts, references), quantization, bound)
+            if bound is not None:
+                texts = [translator.tokenizer.vocabulary.target_text(f.tokens(0)[0]) for f in own]
+                exact = evaluation.evaluate(texts, references)
+                check_loss(scores, exact, quantization, bound)
         translator.tokenizer.save(path)
         shutil.copyfile(_EXAMPLE, path / "example.py")
         write_manifest(path, provenance, flatbuffer.describe_signatures(model))
@@ -243,14 +237,3 @@ def _check_text(file: Path, translated: _Translated, sentences: Sequence[str]) -
                 f"{text[:60]!r}, and translate_ids as {translated.translations[number - 1][:60]!r};"
                 " expected the same, so nothing was exported"
             )
-
-
-def _check_loss(
-    scores: evaluation.Scores, exact: evaluation.Scores, quantization: str, most: float
-) -> None:
-    if not exact.bleu - scores.bleu <= most:
-        raise InputError(
-            f"with weights in {quantization} the sentences are translated with BLEU "
-            f"{scores.bleu:.2f}, by the run with {exact.bleu:.2f}; expected a loss of at most "
-            f"{most:g}, so nothing was exported"
-        )

