@@ -57,7 +57,7 @@ from decoders.comparison import quiet, ratios, report, say, take_rounds
 from decoders.process import Decoder, Way
 from steppers.cost import Sizes
 
-from keras_transformer.data.corpus import read_lines, read_text
+from keras_transformer.data.reading import read_lines, read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary

@@ -45,7 +45,7 @@ from decoders.comparison import say
 
 from keras_transformer import decoding, inference, loading
 from keras_transformer.config import DecodingConfig
-from keras_transformer.data.corpus import read_text
+from keras_transformer.data.reading import read_text
 from keras_transformer.decoding import SearchResult, SpecialIds
 from keras_transformer.errors import InputError
 from keras_transformer.export import export

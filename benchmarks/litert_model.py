@@ -33,7 +33,7 @@ from decoders.comparison import say
 from decoders.litert_decoder import make_file
 from decoders.process import Way
 
-from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.reading import read_lines
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS

@@ -23,7 +23,9 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is loaded
 try:
@@ -39,11 +41,14 @@ except ModuleNotFoundError as error:
         "use .venv/bin/python, or run: pip install -e . -c constraints.txt"
     )
 
+if TYPE_CHECKING:
+    from keras_transformer.data.workers import Runner
+
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # flags defined here count as the calling binary's, for --help
 
 _PATHS: dict[str, str] = {
-    "data_dir": "prepared data: the --output_dir of bin/prepare.py",
+    "data_dir": "prepared data: the --output_dir of bin/prepare.py; of bin/train.py several, A,B",
     "run_dir": "run directory: configuration, tokenizer, checkpoints, metrics",
     "model_dir": "a SavedModel, a LiteRT model, a run, RUN@WEIGHTS, or an ensemble RUN,RUN",
     "output": "file to write; standard output when not given",
@@ -53,6 +58,10 @@ _PATHS: dict[str, str] = {
 _FIELDS: dict[str, tuple[str, str]] = {
     "max_steps": ("training.max_steps", "training steps in all"),
     "batch_tokens": ("training.batch_tokens", "target tokens of a batch, padding included"),
+    "subword_alpha": (
+        "training.subword_alpha",
+        "draw segmentations anew in every epoch, as in 0.2; none: the best ones",
+    ),
     "accumulate_steps": ("training.accumulate_steps", "parts a batch is computed in, for memory"),
     "optimizer": ("training.optimizer", "adam|adamw"),
     "weight_decay": ("training.weight_decay", "that of adamw"),
@@ -114,6 +123,19 @@ def define_config_flags(*names: str) -> None:
         [],
         "any field, as in --set=training.label_smoothing=0.2; repeatable",
     )
+
+
+def runner(beam: Sequence[str], workers: int, output_dir: Path) -> "Runner":
+    """Returns who does the work: Apache Beam, if it has options, or processes here."""
+    from keras_transformer.data.workers import Workers
+
+    if not beam:
+        return Workers(workers)
+    from keras_transformer.data.beam import BeamRunner  # late: an extra
+
+    parent = output_dir.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    return BeamRunner(parent, beam)
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ command_line.define_config_flags("beam_size", "length_penalty", "n_best")
 
 def _sentences() -> tuple[list[str], list[str] | None]:
     """Returns sentences and, where there are any, their references."""
-    from keras_transformer.data.corpus import read_text
+    from keras_transformer.data.reading import read_text
     from keras_transformer.data.token_store import TokenStore
 
     if (FLAGS.data_dir is None) == (FLAGS.valid_source is None):

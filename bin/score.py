@@ -51,7 +51,8 @@ command_line.define_config_flags("length_penalty")
 def _read_pairs() -> tuple[list[str], list[str], str]:
     """Returns sources, targets, and the name of what holds the targets."""
     from keras_transformer import inference, scoring
-    from keras_transformer.data.corpus import ParallelFiles, read_text
+    from keras_transformer.data.corpus import ParallelFiles
+    from keras_transformer.data.reading import read_text
 
     given = {name for name in ("source", "target", "pairs") if FLAGS[name].value is not None}
     if given not in ({"source", "target"}, {"pairs"}, set()):

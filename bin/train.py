@@ -5,6 +5,10 @@ Example:
     bin/train.py --data_dir=build/data --run_dir=build/run --preset=tiny \
         --max_steps=2000 --set=training.label_smoothing=0.2
 
+Several corpora, prepared with one vocabulary, are mixed: by their sizes, by --mix, or by
+sizes at a temperature.
+    bin/train.py --data_dir=build/news,build/talks --mix=news:2,talks:1 --run_dir=build/run
+
 The same command again continues where the run stopped. Ctrl-C stops after the
 current step and leaves a checkpoint.
 """
@@ -22,6 +26,7 @@ command_line.define_config_flags(
     "preset",
     "max_steps",
     "batch_tokens",
+    "subword_alpha",
     "accumulate_steps",
     "optimizer",
     "weight_decay",
@@ -43,6 +48,8 @@ command_line.define_config_flags(
     "mixed_precision",
     "jit_compile",
 )
+flags.DEFINE_string("mix", None, "of each --data_dir the share of the steps, as in a:2,b:1")
+flags.DEFINE_float("mix_temperature", None, "shares are sizes to the power of 1/this, as in 5")
 flags.DEFINE_string("init_from", None, "begin with the weights of RUN, or RUN:NAME (last, best...)")
 flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], "auto takes all GPUs, or the CPU")
 flags.DEFINE_integer("logical_cpus", None, "split the CPU into so many replicas")
@@ -56,10 +63,12 @@ def main(argv: list[str]) -> int:
 
     try:
         trained = experiment.train(
-            FLAGS.data_dir,
+            FLAGS.data_dir.split(","),
             FLAGS.run_dir,
             FLAGS.preset,
             command_line.config_settings(),
+            mix=FLAGS.mix,
+            mix_temperature=FLAGS.mix_temperature,
             init_from=FLAGS.init_from,
             device=FLAGS.device,
             logical_cpus=FLAGS.logical_cpus,

@@ -114,7 +114,7 @@ def _model() -> Any:
 def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
     """Returns what the lines come to in --format, and the remarks on them."""
     from keras_transformer import inference
-    from keras_transformer.data.corpus import read_text
+    from keras_transformer.data.reading import read_text
     from keras_transformer.translation import Translation
 
     if FLAGS.format == "text" and FLAGS.prefix is None:

@@ -211,10 +211,14 @@ class TrainingConfig:
       better `best_metric` (0: never), and fails after `max_skipped_steps` steps
       in a row whose gradients were not finite.
     * `deterministic` takes only operations that give the same bits every time.
+
+    With a `subword_alpha` every epoch has segmentations of its own, drawn in proportion
+    to their probabilities to the power of it (Kudo 2018; unigram vocabularies alone).
     """
 
     max_steps: int = 100_000
     batch_tokens: int = 25_000
+    subword_alpha: float | None = None
     accumulate_steps: int = 1
     label_smoothing: float = 0.1
     optimizer: Optimizer = "adam"
@@ -259,6 +263,10 @@ class TrainingConfig:
         ).split():
             value = getattr(self, name)
             require(value >= 0, f"training.{name} is {value}; expected 0 or more")
+        require(
+            self.subword_alpha is None or self.subword_alpha > 0,
+            f"training.subword_alpha is {self.subword_alpha}; expected more than 0, or none",
+        )
         require(self.seed < 2**31, f"training.seed is {self.seed}; expected less than {2**31}")
         require(
             self.schedule not in ("paper", "inverse_sqrt") or self.warmup_steps > 0,

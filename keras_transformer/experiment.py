@@ -9,7 +9,8 @@ import logging
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +19,15 @@ import tensorflow as tf
 
 from keras_transformer import evaluation, inference, loading, training_run
 from keras_transformer.config import Config, TrainingConfig
-from keras_transformer.data.batches import Batches
+from keras_transformer.data.mixing import MixedBatches, parse_mix
+from keras_transformer.data.sampling import SubwordSampler
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training.callbacks import StopTraining
 from keras_transformer.training.cluster import Cluster
 from keras_transformer.training.platform import Platform, choose_platform, use_logical_cpus
@@ -73,11 +76,13 @@ class Trained(NamedTuple):
 
 
 def train(
-    data_dir: str | Path,
+    data_dir: str | Path | Sequence[str | Path],
     run_dir: str | Path,
     preset_name: str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
+    mix: str | None = None,
+    mix_temperature: float | None = None,
     init_from: str | None = None,
     device: str = "auto",
     logical_cpus: int | None = None,
@@ -86,10 +91,13 @@ def train(
     """Trains, or continues training, the run in `run_dir` on the prepared data in `data_dir`.
 
     Args:
-        data_dir: what `prepare` wrote.
+        data_dir: what `prepare` wrote; several, of one vocabulary, are mixed.
         run_dir: a new directory, or that of the same run, which is continued.
         preset_name: the configuration to begin with; by default the run's own, or "base".
         settings: what differs from it, as in `{"training.max_steps": 1000}`.
+        mix: the corpora's shares of the steps, as in "a:2,b:1", where a and b are the last
+            parts of their paths; by default all pairs come equally often.
+        mix_temperature: makes shares the corpora's sizes to the power of its inverse.
         init_from: another run, with whose selected weights a new run begins, or
             `RUN:NAME` for others of its weights.
         device: "cpu", "gpu", or "auto" for GPUs where there are any.
@@ -107,7 +115,7 @@ def train(
         _split_cpu(logical_cpus, cluster)
     strategy = cluster.connect(device)  # before TensorFlow runs anything
     with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir:
-        data = _Data.open(data_dir)
+        data = _Data.open(data_dir, mix, mix_temperature)
         settings = dict(settings or {})
         cluster.agree({"preset": preset_name, **settings, "init_from": init_from, **data.facts})
         config = Config.from_json(
@@ -157,46 +165,89 @@ def _own_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
 
 
 class _Data(NamedTuple):
-    """Prepared data, and the batches of it."""
+    """Prepared data, of one corpus or several, and the batches of it."""
 
-    directory: Path
+    directories: list[Path]
     tokenizer: Tokenizer
-    train: TokenStore
-    valid: TokenStore
+    train: list[TokenStore]
+    valid: list[TokenStore]
+    weights: list[Fraction] | None
+    temperature: float
 
     @classmethod
-    def open(cls, directory: str | Path) -> _Data:
-        directory = Path(directory)
-        tokenizer = Tokenizer.load(directory)
-        train, valid = TokenStore(directory / "train"), TokenStore(directory / "valid")
-        return cls(directory, tokenizer, train, valid)
+    def open(
+        cls,
+        data_dir: str | Path | Sequence[str | Path],
+        mix: str | None = None,
+        temperature: float | None = None,
+    ) -> _Data:
+        if isinstance(data_dir, str | Path):
+            data_dir = [data_dir]
+        directories = [Path(directory) for directory in data_dir]
+        tokenizer = Tokenizer.load(directories[0])
+        for other in directories[1:]:
+            if Vocabulary.load(other).fingerprint != tokenizer.fingerprint:
+                raise InputError(
+                    f"{other} has another vocabulary than {directories[0]}; expected the same in "
+                    f"corpora that are mixed: prepare it with --vocab_from={directories[0]}"
+                )
+        if mix is not None and temperature is not None:
+            raise InputError(
+                f"the mixture is given twice, by --mix={mix} and by --mix_temperature="
+                f"{temperature}; expected one of them"
+            )
+        names = [directory.resolve().name for directory in directories]
+        return cls(
+            directories,
+            tokenizer,
+            [TokenStore(directory / "train") for directory in directories],
+            [TokenStore(directory / "valid") for directory in directories],
+            None if mix is None else parse_mix(mix, names),
+            1.0 if temperature is None else temperature,
+        )
 
     @property
     def fingerprint(self) -> str:
         """Of what a run is trained and validated on."""
-        both = f"{self.train.fingerprint} {self.valid.fingerprint}"
-        return hashlib.sha256(both.encode()).hexdigest()
+        both = zip(self.train, self.valid, strict=True)
+        parts = [store.fingerprint for stores in both for store in stores]
+        if len(parts) > 2:
+            parts.append(self._mixture)
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+    @property
+    def _mixture(self) -> str:
+        if self.weights is None:
+            return f"temperature {self.temperature}"
+        return " ".join(str(weight / sum(self.weights)) for weight in self.weights)
 
     @property
     def facts(self) -> dict[str, str]:
         """What several workers have to have in common."""
         return {
-            "training data": self.train.fingerprint,
-            "validation data": self.valid.fingerprint,
+            "training data": " ".join(store.fingerprint for store in self.train),
+            "validation data": " ".join(store.fingerprint for store in self.valid),
+            "mixture": self._mixture,
             "vocabulary": self.tokenizer.fingerprint,
         }
 
-    def batches(self, config: TrainingConfig) -> tuple[Batches, Batches]:
+    def batches(self, config: TrainingConfig) -> tuple[MixedBatches, MixedBatches]:
         """Returns those to train and those to validate on."""
         # Validation sentences may be longer than any that was trained on.
-        longest = int(self.valid.target_lengths.max(initial=0))
+        longest = max(int(store.target_lengths.max(initial=0)) for store in self.valid)
         ids = (self.tokenizer.pad_id, self.tokenizer.start_id)
+        sampler = None
+        if config.subword_alpha is not None:
+            sampler = SubwordSampler(self.tokenizer.vocabulary, config.subword_alpha)
         return (
-            Batches(self.train, config.batch_tokens, config.seed, *ids),
-            Batches(
+            MixedBatches(
+                self.train, config.batch_tokens, config.seed, *ids, sampler=sampler,
+                weights=self.weights, temperature=self.temperature,
+            ),
+            MixedBatches(
                 self.valid, max(config.batch_tokens, longest), config.seed, *ids, shuffle=False
             ),
-        )
+        )  # fmt: skip
 
 
 def _configure(
@@ -257,7 +308,7 @@ def _open_run(
             training_run.begin_from(begins_from, trainer, data.tokenizer)
         # Not before: a mistake found until here leaves no run directory behind.
         run = create(begins_from)
-        _copy_report(data.directory, run)
+        _copy_reports(data.directories, run)
         return training_run.restore(run, trainer)
 
     metrics = training_run.begin_alike(cluster, trainer, begin)
@@ -289,21 +340,23 @@ def _where_to_begin(run_dir: str | Path, init_from: str | None) -> str | None:
     return None if run.checkpoints() else run.init_from
 
 
-def _copy_report(data_dir: Path, run: RunDirectory) -> None:
+def _copy_reports(directories: Sequence[Path], run: RunDirectory) -> None:
     """Keeps what `prepare` said of the data beside what is trained on it."""
-    try:
-        shutil.copyfile(data_dir / "report.json", run.path / "data_report.json")
-    except OSError as error:
-        raise InputError(
-            f"{data_dir / 'report.json'} cannot be copied to {run.path} ({error.strerror})"
-        ) from error
+    for number, directory in enumerate(directories, start=1):
+        name = "data_report.json" if number == 1 else f"data_report_{number}.json"
+        try:
+            shutil.copyfile(directory / "report.json", run.path / name)
+        except OSError as error:
+            raise InputError(
+                f"{directory / 'report.json'} cannot be copied to {run.path} ({error.strerror})"
+            ) from error
 
 
 def _introduce(
     platform: Platform,
     trainer: Trainer,
     config: Config,
-    batches: Batches,
+    batches: MixedBatches,
     early_stopping: EarlyStopping,
 ) -> None:
     """Says where, how and what is trained, before the first step."""
@@ -316,11 +369,13 @@ def _introduce(
     log.info("parameters: %s%s", f"{total:,}", frozen)
     parts = training.accumulate_steps
     log.info(
-        "batches: about %s target tokens%s, %d shapes, %.1f %% padding, %d steps a pass",
+        "batches: about %s target tokens%s, %d shapes, %.1f %% padding (%s filler rows), "
+        "%d steps a pass",
         f"{training.batch_tokens:,}",
         f", in {parts} parts one after the other" if parts > 1 else "",
         len(batches.shapes),
         100 * batches.padding_share,
+        f"{batches.filler_rows:,}",
         batches.steps_per_epoch,
     )
     passes = training.max_steps / batches.steps_per_epoch
@@ -343,7 +398,7 @@ class _ValidationBleu:
     export; the trainer's weights are put into it before each score.
     """
 
-    def __init__(self, trainer: Trainer, run: RunDirectory, store: TokenStore):
+    def __init__(self, trainer: Trainer, run: RunDirectory, stores: Sequence[TokenStore]):
         self._trainer = trainer
         self._transformer = Transformer(run.config.model, dtype="float32")
         self._transformer.build()
@@ -352,8 +407,11 @@ class _ValidationBleu:
         self._model = loading.Model(
             str(run.path), decoding.n_best, translator.translate, translator.lengths, translator
         )
-        count = run.config.training.bleu_sentences or len(store)
-        self._sources, self._references = store.source_text()[:count], store.target_text()[:count]
+        # Where corpora are mixed, as many of each.
+        count = run.config.training.bleu_sentences
+        each = -(-count // len(stores)) if count else None
+        self._sources = [line for store in stores for line in store.source_text()[:each]]
+        self._references = [line for store in stores for line in store.target_text()[:each]]
         signature = evaluation.evaluate(self._references[:1], self._references[:1]).signature
         log.info(
             "validation BLEU: %d sentences, beam %d, %s",

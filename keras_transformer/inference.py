@@ -308,11 +308,9 @@ class Evaluation(NamedTuple):
 
     def summary(self) -> str:
         """Returns the scores in a few words, for a person."""
-        s = self.scores
         return (
-            f"BLEU {s.bleu:.2f}, chrF {s.chrf:.2f}, exact matches {s.exact_match:.1%} of "
-            f"{s.sentences:,} sentences, translated in {self.seconds:.1f} s "
-            f"({s.sentences / max(self.seconds, 1e-9):,.0f} a second)"
+            f"{self.scores.summary()}, translated in {self.seconds:.1f} s "
+            f"({self.scores.sentences / max(self.seconds, 1e-9):,.0f} a second)"
         )
 
 

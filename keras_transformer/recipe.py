@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer import evaluation, experiment, inference, loading
-from keras_transformer.data.corpus import ParallelFiles, read_text
+from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.reading import read_text
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.presets import preset
+from keras_transformer.report import write_data_page
 from keras_transformer.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
@@ -144,6 +146,7 @@ def run_recipe(
         valid_corpora=[files["valid"]],
     )
     log.info(prepared.summary())
+    write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
     trained = experiment.train(
         work_dir / "data",
         work_dir / "run",

@@ -164,12 +164,12 @@ class RunDirectory:
         if self.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
                 f"{self.path} was trained with another vocabulary than the data directory's; "
-                "expected the data directory that the run began with"
+                "expected the data directory, and the mixture, that the run began with"
             )
         if self.data_fingerprint != fingerprint:
             raise InputError(
                 f"{self.path} was trained on another corpus than the data directory's; "
-                "expected the data directory that the run began with"
+                "expected the data directory, and the mixture, that the run began with"
             )
         if difference := _difference(self.config, config):
             raise InputError(

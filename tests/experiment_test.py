@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_transformer import experiment, inference, loading
 from keras_transformer.checkpoints import Arrays
+from keras_transformer.config import Config
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
@@ -324,6 +325,76 @@ class TestInitFrom:
             assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture(scope="module")
+def other(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small corpus of the same vocabulary, whose folder is called `other`."""
+    folder = tmp_path_factory.mktemp("mixing")
+    for name, line in (("c.en", "the dog likes the bird"), ("c.de", "der Hund mag den Vogel")):
+        (folder / name).write_text("".join(f"{line} {i % 3}\n" for i in range(30)))
+    prepare(
+        parallel_files([folder / "c.en"], [folder / "c.de"]),
+        folder / "other",
+        PrepareOptions(valid_pairs=3),
+        vocab_from=data,
+    )
+    return folder / "other"
+
+
+class TestMixing:
+    def test_a_mixed_run_is_continued_to_the_same_bits(
+        self, data: Path, other: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def go(run: str, max_steps: int) -> Restored:
+            settings = {**SETTINGS, "training.max_steps": max_steps, "training.subword_alpha": 0.3}
+            experiment.train([data, other], tmp_path / run, None, settings, mix="other:1,data:2")
+            return last(tmp_path / run)
+
+        caplog.set_level("INFO")
+        whole = go("whole", 4)
+        go("resumed", 2)
+        for path, array in go("resumed", 4).weights.items():
+            np.testing.assert_array_equal(array, whole.weights[path], err_msg=path)
+        for number, directory in (("", data), ("_2", other)):
+            report = (tmp_path / f"whole/data_report{number}.json").read_bytes()
+            assert report == (directory / "report.json").read_bytes()
+        assert " filler rows), " in caplog.text
+
+    def test_another_mixture_is_another_corpus(
+        self, data: Path, other: Path, tmp_path: Path
+    ) -> None:
+        def go(directories: Path | list[Path], **options: Any) -> None:
+            settings = {**SETTINGS, "training.max_steps": 1}
+            experiment.train(directories, tmp_path / "run", None, settings, **options)
+
+        go([data, other])
+        go([data, other])
+        for directories, options in (
+            ([data, other], {"mix": "data:1,other:9"}),
+            ([data, other], {"mix_temperature": 5.0}),
+            ([other, data], {}),
+            (data, {}),
+        ):
+            with pytest.raises(InputError, match="trained on another corpus"):
+                go(directories, **options)
+
+    def test_all_validation_sets_are_validated_on(self, data: Path, other: Path) -> None:
+        opened = experiment._Data.open([data, other])
+        _, valid = opened.batches(Config().training)
+        rows = [valid.batch(step)[1] for step in range(valid.steps_per_epoch)]
+        assert sum(int((labels[:, 0] != 0).sum()) for labels in rows) == 4 + 3
+
+    def test_mistakes_are_named(self, data: Path, other: Path, tmp_path: Path) -> None:
+        foreign = prepared(tmp_path / "corpus", plural="zz")
+        for directories, options, message in (
+            ([data, foreign], {}, "has another vocabulary than .*--vocab_from="),
+            ([data, other], {"mix": "data:1"}, "expected one weight for each of data, other"),
+            ([data, other], {"mix": "data:1,other:1", "mix_temperature": 2.0}, "given twice"),
+        ):
+            with pytest.raises(InputError, match=message):
+                experiment.train(directories, tmp_path / "run", None, SETTINGS, **options)
+            assert not (tmp_path / "run").exists()
+
+
 class TestRefusals:
     @pytest.mark.parametrize("changed, into", [("train", "valid"), ("valid", "train")])
     def test_other_data_with_the_same_vocabulary(
@@ -390,6 +461,12 @@ class TestRefusals:
     def test_a_batch_smaller_than_a_sentence(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="batch_tokens is 3, but the longest target sentence"):
             train(data, tmp_path / "run", training__batch_tokens=3)
+        assert not (tmp_path / "run").exists()
+
+    def test_drawing_segmentations_that_have_no_probabilities(self, tmp_path: Path) -> None:
+        data = prepared(tmp_path / "corpus", model_type="bpe")
+        with pytest.raises(InputError, match="source vocabulary is of type bpe, .* unigram"):
+            train(data, tmp_path / "run", training__subword_alpha=0.2)
         assert not (tmp_path / "run").exists()
 
     def test_a_missing_data_directory(self, tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ for _room, _not_its_business in (
     ("decoding", {"layers", "model", "text", "data", "training"}),
     ("cached_decoding", {"text", "data", "training", "decoding"}),
     ("translator", {"data", "training"}),
+    (
+        "evaluation_sets",
+        {"layers", "model", "text", "training", "decoding", "cached_decoding", "translator"},
+    ),
     ("evaluation", {"training"}),
     ("run_directory", {"layers", "model"}),
     (
@@ -43,6 +47,7 @@ for _room, _not_its_business in (
     ("loading", {"training", "training_run", "report"}),
     ("inference", {"training", "training_run", "report", "litert"}),
     ("documents", {"training", "training_run", "report"}),
+    ("corpus_translation", {"layers", "model", "text", "training", "training_run", "report"}),
     ("scoring", {"training", "training_run", "report", "documents"}),
     ("export", {"training", "training_run", "report", "documents"}),
     ("client", set()),

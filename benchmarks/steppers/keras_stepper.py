@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.data.batches import Batches
+from keras_transformer.data.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.model import Transformer
 from keras_transformer.presets import preset
@@ -132,7 +132,7 @@ def start(
 
 def _open_batches(data_dir: str, config: Config) -> Batches:
     tokenizer = Tokenizer.load(data_dir)
-    return Batches(
+    return CorpusBatches(
         TokenStore(Path(data_dir) / "train"), config.training.batch_tokens, config.training.seed,
         tokenizer.pad_id, tokenizer.start_id,
     )  # fmt: skip

@@ -26,8 +26,7 @@ def sorted_batches(
     Returns:
         `source_I`, `target_I` and `labels_I` int32[rows, length] of each batch I.
     """
-    source_lengths = np.diff(store.source_offsets)
-    target_lengths = np.diff(store.target_offsets)
+    source_lengths, target_lengths = store.source_lengths, store.target_lengths
     groups: list[list[int]] = [[]]
     for pair in np.lexsort((source_lengths, target_lengths)):
         if (len(groups[-1]) + 1) * target_lengths[pair] > batch_tokens:
@@ -43,8 +42,8 @@ def sorted_batches(
     arrays = {}
     for i, group in enumerate(np.random.default_rng(seed).permutation(len(groups))[:count]):
         pairs = groups[group]
-        targets = [store.target(pair) for pair in pairs]
-        arrays[f"source_{i}"] = pad([store.source(pair) for pair in pairs])
+        targets = [store.target_ids(np.array([pair])) for pair in pairs]
+        arrays[f"source_{i}"] = pad([store.source_ids(np.array([pair])) for pair in pairs])
         arrays[f"target_{i}"] = pad([np.append(start_id, ids[:-1]) for ids in targets])
         arrays[f"labels_{i}"] = pad(targets)
     return arrays

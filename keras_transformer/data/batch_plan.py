@@ -10,12 +10,14 @@ model has to compute, rows · (S + T) over an epoch, padding and filler included
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
+Lengths: TypeAlias = npt.NDArray[np.integer[Any]]
 
 MAX_SHAPES = 16
 ROW_MULTIPLE = 8
@@ -25,21 +27,62 @@ _MAX_WORK = 300_000_000
 
 
 @dataclasses.dataclass(frozen=True)
+class Histogram:
+    """The pairs of lengths that occur in a corpus; the longest (by their sum) come first.
+
+    Attributes:
+        source, target: int64[K], the two lengths of each bucket.
+        count: int64[K], how many pairs have them.
+    """
+
+    source: IntArray
+    target: IntArray
+    count: IntArray
+
+    @classmethod
+    def of(cls, source_lengths: Lengths, target_lengths: Lengths) -> tuple[Histogram, Lengths]:
+        """Returns the histogram of a corpus, and uint[N], the bucket of each of its pairs."""
+        source, source_rank = _ranked(source_lengths)
+        target, target_rank = _ranked(target_lengths)
+        keys = source_rank[source_lengths] * len(target) + target_rank[target_lengths]
+        count = np.bincount(keys)
+        found = np.flatnonzero(count)
+        source, target = source[found // len(target)], target[found % len(target)]
+        order = np.lexsort((-source, -(source + target)))
+        bucket_of_key = np.zeros(len(count), np.min_scalar_type(len(found)))
+        bucket_of_key[found[order]] = np.arange(len(found))
+        return cls(source[order], target[order], count[found[order]]), bucket_of_key[keys]
+
+    @classmethod
+    def union(cls, histograms: Sequence[Histogram]) -> Histogram:
+        """Returns the histogram of several corpora together."""
+        source, target, count = (
+            np.concatenate([getattr(histogram, name) for histogram in histograms])
+            for name in ("source", "target", "count")
+        )
+        union, bucket = cls.of(source, target)
+        return dataclasses.replace(union, count=np.bincount(bucket, weights=count).astype(np.int64))
+
+
+def _ranked(lengths: Lengths) -> tuple[IntArray, IntArray]:
+    """Returns the different lengths, rising, and for each up to the longest its place in them."""
+    occurs = np.bincount(lengths) > 0
+    return np.flatnonzero(occurs), np.cumsum(occurs) - 1
+
+
+@dataclasses.dataclass(frozen=True)
 class BatchPlan:
     """What an epoch consists of.
 
     Attributes:
         shapes: int64[C, 3], the (rows, S, T) of each shape; S + T falls.
         num_batches: int64[C], how many batches an epoch has of each shape.
-        bucket: int[N], the bucket (pair of lengths) of each pair of the corpus.
         places: int64[C, K], how many pairs of bucket k go into shape c; each
-            pair has exactly one place, and shape c has
-            `rows * num_batches - places[c].sum()` filler rows.
+            pair has exactly one place.
     """
 
     shapes: IntArray
     num_batches: IntArray
-    bucket: npt.NDArray[np.unsignedinteger]
     places: IntArray
 
     @property
@@ -48,70 +91,59 @@ class BatchPlan:
         rows, source, target = self.shapes.T
         return int((self.num_batches * rows * (source + target)).sum())
 
-
-@dataclasses.dataclass(frozen=True)
-class _Histogram:
-    """Lengths that occur and how often; the longest (by their sum) come first."""
-
-    source: IntArray
-    target: IntArray
-    count: IntArray
+    @property
+    def filler_rows(self) -> int:
+        """Rows of an epoch that hold no pair."""
+        return int((self.num_batches * self.shapes[:, 0]).sum() - self.places.sum())
 
 
-def plan_batches(
-    source_lengths: IntArray, target_lengths: IntArray, batch_tokens: int
-) -> BatchPlan:
-    """Plans an epoch in which every pair stands exactly once.
+def choose_shapes(histogram: Histogram, batch_tokens: int) -> IntArray:
+    """Chooses the shapes in which the pairs of a histogram cost least.
 
     Starts from the best of the grids that recursive splitting gives, then moves
     single bounds as long as that lowers the cost.
 
     Args:
-        source_lengths: int64[N], at least 1 each.
-        target_lengths: int64[N], at least 1 each.
-        batch_tokens: a batch has the largest multiple of 8 rows with
-            rows * T <= batch_tokens, and at least 8.
+        histogram: lengths of at least 1 each.
+        batch_tokens: a batch has a multiple of 8 rows with rows * T <= batch_tokens,
+            or else 8.
+
+    Returns:
+        int64[C, 3], (rows, S, T), at most 16 of them; `place_pairs` finds each pair room.
     """
-    histogram, bucket = _histogram(source_lengths, target_lengths)
     grids = _grids(histogram)
-    costs = [_fill(grid, histogram, batch_tokens).positions for grid in grids]
+    costs = [_place(grid, histogram, batch_tokens).positions for grid in grids]
     best = int(np.argmin(costs))
-    shape_bounds, cost = grids[best], costs[best]
+    bounds, cost = grids[best], costs[best]
     trials = min(_MAX_TRIALS, _MAX_WORK // (MAX_SHAPES * len(histogram.count)))
     improved = True
     while improved and trials > 0:
         improved = False
-        for cell, side in np.ndindex(shape_bounds.shape):
+        for cell, side in np.ndindex(bounds.shape):
             for step in (-2, -1, 1, 2):
-                moved = shape_bounds.copy()
+                moved = bounds.copy()
                 moved[cell, side] += step
                 trials -= 1
-                if not _covers(moved, histogram):
+                if moved.min() < 1 or not _covers(moved, histogram):
                     continue
-                moved_cost = _fill(moved, histogram, batch_tokens).positions
+                moved_cost = _place(moved, histogram, batch_tokens).positions
                 if moved_cost < cost:
-                    shape_bounds, cost, improved = moved, moved_cost, True
-    filled = _fill(shape_bounds, histogram, batch_tokens)
-    return dataclasses.replace(filled, bucket=bucket)
+                    bounds, cost, improved = moved, moved_cost, True
+    return _place(bounds, histogram, batch_tokens).shapes
 
 
-def _histogram(
-    source: IntArray, target: IntArray
-) -> tuple[_Histogram, npt.NDArray[np.unsignedinteger]]:
-    width = int(source.max()) + 1
-    # Negative, so that the largest sum of lengths sorts first.
-    keys, first, bucket, count = np.unique(
-        -((source + target) * width + source),
-        return_index=True,
-        return_inverse=True,
-        return_counts=True,
-    )
-    # Sorting small integers is a radix sort in NumPy: linear.
-    small = np.min_scalar_type(len(keys) - 1)
-    return _Histogram(source[first], target[first], count), bucket.reshape(-1).astype(small)
+def place_pairs(shapes: IntArray, histogram: Histogram) -> BatchPlan:
+    """Plans an epoch of batches of given shapes in which every pair stands exactly once.
+
+    Args:
+        shapes: int64[C, 3] (rows, S, T), one of which holds the longest of the pairs;
+            those that are not needed are left out of the plan.
+        histogram: the pairs.
+    """
+    return _place(shapes[:, 1:], histogram, rows=shapes[:, 0])
 
 
-def _grids(histogram: _Histogram) -> list[IntArray]:
+def _grids(histogram: Histogram) -> list[IntArray]:
     """Returns int64[n, 2] bounds (S, T) for n = 1 .. 16: each splits one cell of the one before.
 
     The cell and the cut are those that save the most positions. A cell's bounds
@@ -131,7 +163,7 @@ def _grids(histogram: _Histogram) -> list[IntArray]:
         cells[widest : widest + 1] = [(half, *_best_cut(half, histogram)) for half in halves]
 
 
-def _best_cut(members: IntArray, histogram: _Histogram) -> tuple[int, npt.NDArray[np.bool_]]:
+def _best_cut(members: IntArray, histogram: Histogram) -> tuple[int, npt.NDArray[np.bool_]]:
     """Returns the positions saved by the best cut of a cell and which members lie below it."""
     lengths = (histogram.source[members], histogram.target[members])
     count = histogram.count[members]
@@ -155,24 +187,39 @@ def _best_cut(members: IntArray, histogram: _Histogram) -> tuple[int, npt.NDArra
     return best, low
 
 
-def _fits(bounds: IntArray, histogram: _Histogram) -> npt.NDArray[np.bool_]:
+def _fits(bounds: IntArray, histogram: Histogram) -> npt.NDArray[np.bool_]:
     """Returns bool[C, K]: can shape c hold bucket k?"""
     return (histogram.source <= bounds[:, :1]) & (histogram.target <= bounds[:, 1:])
 
 
-def _covers(bounds: IntArray, histogram: _Histogram) -> bool:
+def _covers(bounds: IntArray, histogram: Histogram) -> bool:
     return bool(_fits(bounds, histogram).any(axis=0).all())
 
 
-def _fill(bounds: IntArray, histogram: _Histogram, batch_tokens: int) -> BatchPlan:
+def _place(
+    bounds: IntArray,
+    histogram: Histogram,
+    batch_tokens: int = 0,
+    rows: IntArray | None = None,
+) -> BatchPlan:
     """Gives every pair a place, from the largest shape to the smallest.
 
     A pair's home is the cheapest shape that holds it. A shape takes the pairs
     still at home there; the rows left in its last batch are taken by the longest
     fitting pairs of smaller shapes. So filler rows remain only where no smaller
-    pair is left, and there fewer rows a batch (still a multiple of 8) make them few.
+    pair is left.
+
+    Where `rows` are not given they follow from `batch_tokens`: as many as it
+    allows, but fewer (not less than half, and a multiple of 8) where a shape has
+    so few pairs that its batches would be full of much shorter ones, and as few
+    as needed where no pair is left to fill them.
     """
-    bounds = bounds[np.argsort(-bounds.sum(axis=1), kind="stable")]
+    by_size = np.argsort(-bounds.sum(axis=1), kind="stable")
+    bounds = bounds[by_size]
+    if rows is None:
+        most = np.maximum(1, batch_tokens // bounds[:, 1] // ROW_MULTIPLE) * ROW_MULTIPLE
+    else:
+        most = rows[by_size]
     fits = _fits(bounds, histogram)
     home = len(bounds) - 1 - fits[::-1].argmax(axis=0)
     left = histogram.count.copy()
@@ -182,19 +229,21 @@ def _fill(bounds: IntArray, histogram: _Histogram, batch_tokens: int) -> BatchPl
         pairs = int(place.sum())
         if pairs == 0:
             continue
-        rows = max(ROW_MULTIPLE, batch_tokens // target // ROW_MULTIPLE * ROW_MULTIPLE)
-        batches = -(-pairs // rows)
+        size = int(most[cell])
+        batches = -(-pairs // size)
+        if rows is None:
+            size = max(_rows_for(pairs, batches), _rows_for(size, 2))
         guests = np.flatnonzero(fits[cell] & (home > cell))
-        taken = np.minimum(np.cumsum(left[guests]), batches * rows - pairs)
+        taken = np.minimum(np.cumsum(left[guests]), batches * size - pairs)
         place[guests] = np.diff(taken, prepend=0)
         left -= place
-        rows = -(-int(place.sum()) // (batches * ROW_MULTIPLE)) * ROW_MULTIPLE
-        shapes.append((rows, source, target))
+        if rows is None:
+            size = _rows_for(int(place.sum()), batches)
+        shapes.append((size, source, target))
         num_batches.append(batches)
         places.append(place)
-    return BatchPlan(
-        np.array(shapes, np.int64),
-        np.array(num_batches, np.int64),
-        np.zeros(0, np.uint8),
-        np.stack(places),
-    )
+    return BatchPlan(np.array(shapes, np.int64), np.array(num_batches, np.int64), np.stack(places))
+
+
+def _rows_for(pairs: int, batches: int) -> int:
+    return -(-pairs // (batches * ROW_MULTIPLE)) * ROW_MULTIPLE

@@ -1,62 +1,38 @@
-"""Batches of a token store: a batch is a pure function of (corpus, seed, step).
+"""Batches of a corpus: a batch is a pure function of (corpus, seed, step).
 
-Nothing is iterated to get to a step: the epoch's order is drawn from
-(seed, epoch), and the step is a place in it. So training resumes anywhere at once.
+Nothing is iterated or drawn to get to a step: which pair stands in a row follows
+from (seed, epoch, row) by permutations that are computed there and then. So
+training resumes anywhere at once, in a corpus of any size.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.data.batch_plan import plan_batches
+from keras_transformer.data.batch_plan import (
+    MAX_SHAPES,
+    Histogram,
+    choose_shapes,
+    place_pairs,
+)
+from keras_transformer.data.sampling import Room, SubwordSampler
+from keras_transformer.data.shuffling import Keys, hashed, key_of, permuted
+from keras_transformer.data.token_pairs import IntArray, Lengths, TokenArray, TokenPairs
 from keras_transformer.errors import InputError
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
-TokenArray: TypeAlias = npt.NDArray[np.int32]
 Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
+Shape: TypeAlias = tuple[int, int, int]
+
+_STEPS_AT_ONCE = 32
 
 
-class TokenPairs(Protocol):
-    """What is needed of a `TokenStore`: ids end to end, and where each sentence begins.
-
-    Sentence i of the source is `source_ids[source_offsets[i]:source_offsets[i + 1]]`;
-    it ends with the end id and has neither start id nor padding. So has the target.
-    """
-
-    @property
-    def source_ids(self) -> npt.NDArray[np.integer]:
-        """int32[all source tokens]."""
-        ...
-
-    @property
-    def source_offsets(self) -> IntArray:
-        """int64[pairs + 1]."""
-        ...
-
-    @property
-    def target_ids(self) -> npt.NDArray[np.integer]:
-        """int32[all target tokens]."""
-        ...
-
-    @property
-    def target_offsets(self) -> IntArray:
-        """int64[pairs + 1]."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
-class Batches:
-    """All batches of all epochs over a corpus.
-
-    Every epoch holds every pair exactly once, in new company and in a new order,
-    and has the same number of batches of each shape. Sentences of like lengths
-    share a batch (paper, section 5.1).
+class Batches(abc.ABC):
+    """The batch of every step.
 
     Attributes:
         steps_per_epoch: batches in an epoch.
@@ -64,112 +40,15 @@ class Batches:
             at most `batch_tokens`, except where that leaves fewer than 8 rows.
         padding_share: share of an epoch's source and target positions, rows that
             are only filler included, that hold no token of a sentence.
+        filler_rows: rows of an epoch that hold no pair.
     """
 
-    def __init__(
-        self,
-        store: TokenPairs,
-        batch_tokens: int,
-        seed: int,
-        pad_id: int,
-        start_id: int,
-        shuffle: bool = True,
-    ) -> None:
-        """Plans the epoch.
+    shapes: tuple[Shape, ...]
+    steps_per_epoch: int
+    padding_share: float
+    filler_rows: int
 
-        Args:
-            store: the encoded corpus.
-            batch_tokens: target positions a batch has, about, over all replicas.
-            seed: at least 0; another seed gives other epochs.
-            pad_id: fills up sentences and rows.
-            start_id: precedes each target sentence in the decoder's input.
-            shuffle: False gives all epochs the same order, whatever the seed.
-
-        Raises:
-            InputError: for a corpus without pairs, `batch_tokens` less than the
-                longest target sentence, or a negative seed.
-        """
-        if len(store) == 0:
-            raise InputError("the corpus to batch has 0 sentence pairs; expected at least 1")
-        if seed < 0:
-            raise InputError(f"the seed of the batches is {seed}; expected at least 0")
-        source_lengths = np.diff(store.source_offsets)
-        target_lengths = np.diff(store.target_offsets)
-        longest = int(target_lengths.max())
-        if batch_tokens < longest:
-            raise InputError(
-                f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest}"
-                " tokens: a global batch cannot hold one sentence; expected batch_tokens of at"
-                f" least {longest}"
-            )
-        self._store = store
-        self._seed = seed
-        self._pad_id = pad_id
-        self._start_id = start_id
-        self._shuffle = shuffle
-        plan = plan_batches(source_lengths, target_lengths, batch_tokens)
-        self.shapes: tuple[tuple[int, int, int], ...] = tuple(
-            (rows, source, target) for rows, source, target in plan.shapes.tolist()
-        )
-        self.steps_per_epoch = int(plan.num_batches.sum())
-        tokens = int(source_lengths.sum() + target_lengths.sum())
-        self.padding_share = 1.0 - tokens / plan.positions
-
-        cells = np.arange(len(self.shapes), dtype=np.uint8)
-        self._bucket = plan.bucket
-        # With the pairs sorted by bucket: the shape of each place.
-        self._cell_of_place = np.repeat(
-            np.tile(cells, plan.places.shape[1]), plan.places.T.reshape(-1)
-        )
-        self._shape_of_batch = np.repeat(cells, plan.num_batches)
-        rows_of_batch = plan.shapes[self._shape_of_batch, 0]
-        self._first_row = np.cumsum(rows_of_batch) - rows_of_batch
-        self._num_rows = int(rows_of_batch.sum())
-        # With the pairs sorted by shape: the row of each; a shape's filler rows come last.
-        pairs = plan.places.sum(axis=1)
-        filler = plan.num_batches * plan.shapes[:, 0] - pairs
-        self._row_of_pair = np.arange(len(store)) + np.repeat(np.cumsum(filler) - filler, pairs)
-        self._epoch: tuple[int, IntArray, IntArray] | None = None
-
-    def _order(self, epoch: int) -> tuple[IntArray, IntArray]:
-        """Returns int64[rows of an epoch], the pair in each, and int64[steps], the batch of each.
-
-        The last epoch asked for is kept.
-        """
-        kept = self._epoch
-        if kept is not None and kept[0] == epoch:
-            return kept[1], kept[2]
-        count = len(self._bucket)
-        if self._shuffle:
-            random = np.random.default_rng([self._seed, epoch])
-            drawn, mixed = random.permutation(count), random.permutation(count)
-            steps = random.permutation(self.steps_per_epoch)
-        else:
-            drawn = mixed = np.arange(count)
-            steps = np.arange(self.steps_per_epoch)
-        # `drawn` decides which pairs of a bucket go to which shape, `mixed` which pairs of a
-        # shape share a batch.
-        by_bucket = drawn[np.argsort(self._bucket[drawn], kind="stable")]
-        by_shape = mixed[np.argsort(self._cell_of_place[mixed], kind="stable")]
-        pairs = np.full(self._num_rows, -1, np.int64)
-        pairs[self._row_of_pair] = by_bucket[by_shape]
-        self._epoch = (epoch if self._shuffle else 0, pairs, steps)
-        return pairs, steps
-
-    def _place(self, step: int) -> tuple[IntArray, tuple[int, int, int]]:
-        if step < 0:
-            raise InputError(f"step {step} has no batch; expected at least 0")
-        epoch, place = divmod(step, self.steps_per_epoch)
-        pairs, steps = self._order(epoch if self._shuffle else 0)
-        batch = int(steps[place])
-        shape = self.shapes[int(self._shape_of_batch[batch])]
-        first = int(self._first_row[batch])
-        return pairs[first : first + shape[0]], shape
-
-    def indices(self, step: int) -> IntArray:
-        """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
-        return self._place(step)[0].copy()
-
+    @abc.abstractmethod
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step, counted over all epochs from 0, or one part of its rows.
 
@@ -183,30 +62,10 @@ class Batches:
             Labels are the target sentence with its end id; `target_ids` is the same
             shifted right by one behind the start id. The rest is pad_id; a filler row
             is pad_id altogether.
-        """
-        pairs, (_, source_length, target_length) = self._place(step)
-        rows = -(-len(pairs) // parts)
-        filler = np.full(rows * parts - len(pairs), -1, np.int64)
-        pairs = np.concatenate([pairs, filler])[part * rows : (part + 1) * rows]
-        store = self._store
-        source, _ = self._pad(store.source_ids, store.source_offsets, pairs, source_length)
-        labels, real = self._pad(store.target_ids, store.target_offsets, pairs, target_length)
-        shifted = np.roll(labels, 1, axis=1)
-        shifted[:, 0] = self._start_id
-        target = np.where(real, shifted, np.int32(self._pad_id))
-        return {"source_ids": source, "target_ids": target}, labels
 
-    def _pad(
-        self, ids: npt.NDArray[np.integer], offsets: IntArray, pairs: IntArray, length: int
-    ) -> tuple[TokenArray, npt.NDArray[np.bool_]]:
-        """Returns the sentences as int32[R, length] and which of its positions are theirs."""
-        begin = offsets[pairs]
-        lengths = np.where(pairs >= 0, offsets[pairs + 1] - begin, 0)
-        position = np.arange(length)
-        real = position < lengths[:, None]
-        padded = np.full((len(pairs), length), self._pad_id, np.int32)
-        padded[real] = ids[(begin[:, None] + position)[real]]
-        return padded, real
+        Raises:
+            InputError: for a negative step.
+        """
 
     def dataset(
         self,
@@ -250,3 +109,201 @@ class Batches:
             return self.dataset(first_step, num_steps, parts, range(first, first + count))
 
         return strategy.distribute_datasets_from_function(own_rows)
+
+
+class CorpusBatches(Batches):
+    """All batches of all epochs over one corpus.
+
+    Every epoch holds every pair exactly once, in new company and in a new order,
+    and has the same number of batches of each shape. Sentences of like lengths
+    share a batch (paper, section 5.1).
+
+    It keeps 4 bytes for each pair: the pairs sorted by their lengths, so that
+    those of a bucket (of equal lengths) lie together. The rows of a shape are
+    divided among buckets as the plan says. Two permutations for each epoch
+    decide the rest: one for each shape, which of its places stand in which row;
+    one for each bucket, which of its pairs takes which place.
+    """
+
+    def __init__(
+        self,
+        store: TokenPairs,
+        batch_tokens: int,
+        seed: int,
+        pad_id: int,
+        start_id: int,
+        shuffle: bool = True,
+        sampler: SubwordSampler | None = None,
+        *,
+        shapes: IntArray | None = None,
+        number: int = 0,
+    ) -> None:
+        """Plans the epoch.
+
+        Args:
+            store: the encoded corpus.
+            batch_tokens: target positions a batch has, about, over all replicas.
+            seed: at least 0; another seed gives other epochs.
+            pad_id: fills up sentences and rows.
+            start_id: precedes each target sentence in the decoder's input.
+            shuffle: False gives all epochs the same order, whatever the seed.
+            sampler: segments sentences anew in every epoch; None takes the store's ids.
+            shapes: int64[C, 3], the shapes to take, as `common_shapes` gives them for
+                several corpora; by default those that are best for this one.
+            number: of the corpus, so that equal ones get orders of their own.
+
+        Raises:
+            InputError: for a corpus without pairs, `batch_tokens` less than the
+                longest target sentence, or a negative seed.
+        """
+        if seed < 0:
+            raise InputError(f"the seed of the batches is {seed}; expected at least 0")
+        self._store = store
+        self._key = key_of(seed, number)
+        self._pad_id = pad_id
+        self._start_id = start_id
+        self._shuffle = shuffle
+        self._sampler = sampler
+        room = _room(store, batch_tokens, sampler)
+        histogram, bucket = Histogram.of(room.source, room.target)
+        if shapes is None:
+            shapes = choose_shapes(histogram, batch_tokens)
+        plan = place_pairs(shapes, histogram)
+        self.shapes = tuple((rows, source, target) for rows, source, target in plan.shapes.tolist())
+        self.steps_per_epoch = int(plan.num_batches.sum())
+        self.filler_rows = plan.filler_rows
+        self.tokens, self.positions = room.tokens, plan.positions
+        self.padding_share = 1.0 - self.tokens / self.positions
+
+        self._first_batch = _begins(plan.num_batches)  # of each shape
+        self._num_places = plan.places.sum(axis=1)  # of each shape; filler rows are none
+        self._first_place = _begins(self._num_places)
+        # The places of a shape that one bucket fills are a segment; those of all shapes:
+        shape, self._bucket = np.nonzero(plan.places)
+        self._segment = _begins(plan.places[shape, self._bucket])
+        # What smaller shapes leave of a bucket is taken from where the larger ones ended.
+        self._taken = (np.cumsum(plan.places, axis=0) - plan.places)[shape, self._bucket]
+        self._bucket_size = histogram.count
+        self._first_pair = _begins(histogram.count)
+        # Sorting small integers is a radix sort in NumPy: linear.
+        by_bucket = np.argsort(bucket, kind="stable")
+        self._by_bucket = by_bucket.astype(np.min_scalar_type(len(bucket)))
+        self._kept: tuple[int, list[int], list[IntArray]] | None = None
+
+    def _permuted(self, places: IntArray, sizes: IntArray, keys: Keys, of: IntArray) -> IntArray:
+        """Returns where permutations of the things numbered `of` put places."""
+        return permuted(places, sizes, hashed(keys, of)) if self._shuffle else places
+
+    def _pairs_of_steps(self, steps: IntArray) -> tuple[list[int], list[IntArray]]:
+        """Returns the shape of each step, and the pairs in its rows, filler rows left out."""
+        epochs, places = np.divmod(steps, self.steps_per_epoch)
+        keys = hashed(self._key, epochs)
+        batches = self._permuted(places, np.full_like(steps, self.steps_per_epoch), keys, 0 * steps)
+        shapes = np.searchsorted(self._first_batch, batches, side="right") - 1
+        most = np.array(self.shapes)[shapes, 0]
+        first = (batches - self._first_batch[shapes]) * most
+        counts = np.minimum(most, self._num_places[shapes] - first)
+
+        # From here on for each row of all steps.
+        keys, shape = np.repeat(keys, counts), np.repeat(shapes, counts)
+        row = np.arange(len(shape)) + np.repeat(first - _begins(counts), counts)
+        place = self._permuted(row, self._num_places[shape], keys, 1 + shape)
+        place = place + self._first_place[shape]
+        segment = np.searchsorted(self._segment, place, side="right") - 1
+        bucket = self._bucket[segment]
+        within = place - self._segment[segment] + self._taken[segment]
+        size = self._bucket_size[bucket]
+        within = self._permuted(within, size, keys, 1 + MAX_SHAPES + bucket)
+        pairs = self._by_bucket[self._first_pair[bucket] + within].astype(np.int64)
+        return shapes.tolist(), np.split(pairs, np.cumsum(counts)[:-1])
+
+    def _rows(self, step: int) -> tuple[IntArray, Shape]:
+        """Returns the pairs in a step's rows, filler rows left out, and its shape.
+
+        Those of the steps around it are computed along, and kept: for many rows it
+        takes hardly longer than for few.
+        """
+        if step < 0:
+            raise InputError(f"step {step} has no batch; expected at least 0")
+        block, place = divmod(step, _STEPS_AT_ONCE)
+        kept = self._kept
+        if kept is None or kept[0] != block:
+            steps = np.arange(block * _STEPS_AT_ONCE, (block + 1) * _STEPS_AT_ONCE)
+            kept = self._kept = (block, *self._pairs_of_steps(steps))
+        _, shapes, pairs = kept
+        return pairs[place], self.shapes[shapes[place]]
+
+    def indices(self, step: int) -> IntArray:
+        """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
+        pairs, (rows, _, _) = self._rows(step)
+        return np.pad(pairs, (0, rows - len(pairs)), constant_values=-1)
+
+    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+        """Returns the batch of a step; see `Batches.batch`."""
+        pairs, (rows, source_length, target_length) = self._rows(step)
+        rows = -(-rows // parts)
+        pairs = pairs[part * rows : (part + 1) * rows]
+        store, sampler = self._store, self._sampler
+        if sampler is None:
+            source_ids, target_ids = store.source_ids(pairs), store.target_ids(pairs)
+            source_lengths = store.source_lengths[pairs]
+            target_lengths = store.target_lengths[pairs]
+        else:
+            epoch = np.full_like(pairs, step // self.steps_per_epoch)
+            keys = hashed(hashed(~self._key, epoch), pairs)
+            source_ids, source_lengths = sampler.source_ids(store, pairs, keys, source_length)
+            target_ids, target_lengths = sampler.target_ids(store, pairs, keys, target_length)
+        source = self._padded(source_ids, source_lengths, rows, source_length)
+        labels = self._padded(target_ids, target_lengths, rows, target_length)
+        return {"source_ids": source, "target_ids": self._shifted(labels, target_lengths)}, labels
+
+    def _padded(self, ids: TokenArray, lengths: Lengths, rows: int, length: int) -> TokenArray:
+        """Returns sentences that lie one after another as int32[rows, length]."""
+        padded = np.full(rows * length, self._pad_id, np.int32)
+        gaps = np.arange(len(lengths)) * length - _begins(lengths)
+        padded[np.arange(len(ids)) + np.repeat(gaps, lengths)] = ids
+        return padded.reshape(rows, length)
+
+    def _shifted(self, labels: TokenArray, lengths: Lengths) -> TokenArray:
+        """Returns what the decoder gets to see before each label, int32[R, T]."""
+        shifted = np.full_like(labels, self._pad_id)
+        shifted[:, 1:] = labels[:, :-1]
+        shifted[: len(lengths), 0] = self._start_id
+        ends = np.flatnonzero(lengths < labels.shape[1])
+        shifted[ends, lengths[ends]] = self._pad_id  # the end id, which foretells nothing
+        return shifted
+
+
+def common_shapes(
+    stores: Sequence[TokenPairs], batch_tokens: int, sampler: SubwordSampler | None = None
+) -> IntArray:
+    """Returns int64[C, 3]: at most 16 shapes (rows, S, T) that serve several corpora.
+
+    Raises:
+        InputError: as `CorpusBatches` for each of them.
+    """
+    rooms = (_room(store, batch_tokens, sampler) for store in stores)
+    histograms = [Histogram.of(room.source, room.target)[0] for room in rooms]
+    return choose_shapes(Histogram.union(histograms), batch_tokens)
+
+
+def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) -> Room:
+    if len(store) == 0:
+        raise InputError("the corpus to batch has 0 sentence pairs; expected at least 1")
+    longest = int(store.target_lengths.max())
+    if batch_tokens < longest:
+        raise InputError(
+            f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest}"
+            " tokens: a global batch cannot hold one sentence; expected batch_tokens of at"
+            f" least {longest}"
+        )
+    if sampler is None:
+        source, target = store.source_lengths, store.target_lengths
+        tokens = source.sum(dtype=np.int64) + target.sum(dtype=np.int64)
+        return Room(source, target, int(tokens))
+    return sampler.room(store, batch_tokens)
+
+
+def _begins(counts: Lengths) -> IntArray:
+    """Returns where each of several runs begins that lie one after another."""
+    return np.cumsum(counts, dtype=np.int64) - counts

@@ -1,21 +1,42 @@
-"""Parallel text in: pairs of lines as bytes, aligned or refused.
+"""Parallel text in: blocks of raw lines, aligned or refused.
 
-Lines end at LF alone. Other readers drop every CR or split at it, which
-shifts one side of a corpus against the other.
+A block is a run of pairs that is cleaned and encoded by itself. Where blocks end
+depends on the text alone, so the same corpus gives the same ones everywhere.
 """
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 import dataclasses
-import gzip
+import hashlib
 import itertools
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import NamedTuple, Protocol
 
+from keras_transformer.data.drift import describe_drift
+from keras_transformer.data.reading import LineReader, read_lines
 from keras_transformer.errors import InputError
+
+BLOCK_LINES = 2**16
+BLOCK_BYTES = 2**23  # of a side; a single longer line is a block of its own
+
+
+class Block(NamedTuple):
+    """Consecutive lines of a corpus, as they stand in it, each with its LF.
+
+    Attributes:
+        names: of the file of each side, for what is told to the user.
+        line: number of the first line, from 1.
+        offsets: bytes of each side's file before it.
+        texts: of each side, as many lines in one as in the other; of a file whose lines
+            hold both, one.
+    """
+
+    names: tuple[str, ...]
+    line: int
+    offsets: tuple[int, ...]
+    texts: tuple[bytes, ...]
 
 
 class Corpus(Protocol):
@@ -43,6 +64,11 @@ class ParallelFiles:
         """Both paths."""
         return f"{self.source} + {self.target}"
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Both paths."""
+        return self.source, self.target
+
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the lines of both files, pair by pair.
 
@@ -53,17 +79,53 @@ class ParallelFiles:
         for number, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
             if source is None or target is None:
                 longer = number + 1 + sum(1 for _ in (targets if source is None else sources))
-                counts = (number, longer) if source is None else (longer, number)
-                raise InputError(
-                    f"{self.source} has {counts[0]} lines and {self.target} has {counts[1]}; "
-                    "expected the same number"
-                )
+                raise _unequal(self, *((number, longer) if source is None else (longer, number)))
             yield source, target
 
 
-def read_text(path: str | Path) -> list[str]:
-    """Returns all lines of a file as text; refuses what `read_lines` does."""
-    return [line.decode() for line in read_lines(Path(path))]
+@dataclasses.dataclass(frozen=True)
+class TsvFile:
+    """A corpus of a file whose lines are a sentence, a TAB, and its translation."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path."""
+        return (self.path,)
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the two columns.
+
+        Raises:
+            InputError: for what `read_lines` refuses, or another number of columns.
+        """
+        for number, line in enumerate(read_lines(self.path), start=1):
+            yield split_columns(self.name, number, line)
+
+
+class Read(NamedTuple):
+    """What was read of a corpus: pairs, and SHA-256 of its text by the name of the file."""
+
+    pairs: int
+    sha256: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFile:
+    """A file in one language; its blocks have one side."""
+
+    path: Path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path."""
+        return (self.path,)
 
 
 def parallel_files(
@@ -79,53 +141,122 @@ def parallel_files(
             f"there are {len(sources)} source files and {len(targets)} target files; "
             "expected the same number"
         )
-    for path in (*sources, *targets):
-        if not Path(path).is_file():  # a pipe could be read only once
-            state = "is no regular file" if Path(path).exists() else "is missing"
-            raise InputError(f"{path} {state}; expected a text file, one sentence a line")
-    return [ParallelFiles(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]
+    return [
+        ParallelFiles(require_file(source), require_file(target))
+        for source, target in zip(sources, targets, strict=True)
+    ]
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a UTF-8 file, `.gz` or not, without their ends and the file's BOM.
+def require_file(path: str | Path) -> Path:
+    """Returns the path; raises `InputError` where there is no regular file."""
+    if not Path(path).is_file():  # a pipe could be read only once
+        state = "is no regular file" if Path(path).exists() else "is missing"
+        raise InputError(f"{path} {state}; expected a text file, one sentence a line")
+    return Path(path)
 
-    Raises:
-        InputError: for a file that is missing, unreadable or empty, and for a
-            line that holds bytes that are no UTF-8, or a NUL.
-    """
-    number = 0
-    try:
-        with _open(path) as file:
-            offset = 0
-            for number, raw in enumerate(file, start=1):
-                _check(path, number, offset, raw)
-                offset += len(raw)
-                if number == 1:
-                    raw = raw.removeprefix(codecs.BOM_UTF8)
-                yield raw.removesuffix(b"\n").removesuffix(b"\r")
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; expected a text file, one sentence a line") from None
-    except (OSError, EOFError, zlib.error) as error:
+
+def split_columns(name: str, number: int, line: bytes) -> tuple[bytes, bytes]:
+    """Returns the two columns of a line; raises `InputError` where there are not two."""
+    columns = line.split(b"\t")
+    if len(columns) != 2:
         raise InputError(
-            f"{path} cannot be read after line {number} ({error}); expected a text file"
-        ) from error
-    if number == 0:
-        raise InputError(f"{path} is empty; expected one sentence a line")
+            f"{name}, line {number} has {len(columns)} columns; expected 2: a sentence, a TAB, and "
+            "its translation"
+        )
+    return columns[0], columns[1]
 
 
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+def _unequal(corpus: ParallelFiles, source_lines: int, target_lines: int) -> InputError:
+    return InputError(
+        f"{corpus.source} has {source_lines:,} lines and {corpus.target} has {target_lines:,}; "
+        f"expected the same number. {describe_drift(corpus.source, corpus.target)}"
+    )
 
 
-def _check(path: Path, number: int, offset: int, raw: bytes) -> None:
-    if b"\0" in raw:
-        place = offset + raw.index(b"\0")
-        raise InputError(f"{path}, line {number}: NUL at byte offset {place}; expected UTF-8 text")
-    if not raw.isascii():
-        try:
-            raw.decode()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}, line {number}: byte 0x{raw[error.start]:02x} at byte offset "
-                f"{offset + error.start} is not UTF-8 ({error.reason}); expected UTF-8 text"
-            ) from None
+class BlockReader:
+    """Reads a corpus block by block; then `read` tells what it was."""
+
+    def __init__(self, corpus: Corpus | TextFile, max_lines: int | None = None) -> None:
+        """Begins nothing yet; blocks have at most `BLOCK_LINES` lines where not told otherwise."""
+        self._corpus = corpus
+        self._max_lines = max_lines or BLOCK_LINES
+        self._read: Read | None = None
+
+    @property
+    def read(self) -> Read:
+        """What was read; there once all blocks were taken."""
+        assert self._read is not None, "the corpus was not read to its end"
+        return self._read
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yields all blocks.
+
+        Raises:
+            InputError: for a file that is missing, unreadable or empty, and for
+                files with different numbers of lines.
+        """
+        if isinstance(self._corpus, ParallelFiles | TsvFile | TextFile):
+            yield from self._of_files(self._corpus)
+        else:
+            yield from self._of_pairs(self._corpus)
+
+    def _of_files(self, corpus: ParallelFiles | TsvFile | TextFile) -> Iterator[Block]:
+        names = tuple(map(str, corpus.paths))
+        with contextlib.ExitStack() as stack:
+            readers = [LineReader(path) for path in corpus.paths]
+            for reader in readers:
+                stack.callback(reader.close)
+            while lines := _ahead(readers, self._max_lines):
+                line, offsets = readers[0].lines + 1, tuple(r.offset for r in readers)
+                texts = tuple(reader.take(lines) for reader in readers)
+                yield Block(names, line, offsets, texts)
+            self._require_ends(corpus, readers)
+            sha256 = {name: r.sha256 for name, r in zip(names, readers, strict=True)}
+            self._read = Read(readers[0].lines, sha256)
+
+    def _require_ends(
+        self, corpus: ParallelFiles | TsvFile | TextFile, readers: list[LineReader]
+    ) -> None:
+        for reader in readers:
+            while lines := reader.ahead(BLOCK_LINES, BLOCK_BYTES):
+                reader.take(lines)
+        for reader in readers:
+            if not reader.lines:
+                raise InputError(f"{reader.path} is empty; expected one sentence a line")
+        if len({reader.lines for reader in readers}) > 1:
+            assert isinstance(corpus, ParallelFiles)
+            raise _unequal(corpus, *(reader.lines for reader in readers))
+
+    def _of_pairs(self, corpus: Corpus) -> Iterator[Block]:
+        digest, read = hashlib.sha256(), 0
+        for chunk in _chunks(corpus.pairs(), self._max_lines):
+            texts = tuple(
+                b"".join(text.replace(b"\n", b" ") + b"\n" for text in side)
+                for side in zip(*chunk, strict=True)
+            )
+            for text in texts:
+                digest.update(text)
+            yield Block((corpus.name,) * 2, read + 1, (0, 0), texts)
+            read += len(chunk)
+        self._read = Read(read, {corpus.name: digest.hexdigest()})
+
+
+def _ahead(readers: Sequence[LineReader], lines: int) -> int:
+    """Returns how many lines, at most as many, a block has next; 0 where a file is at its end."""
+    for reader in readers:
+        lines = reader.ahead(lines, BLOCK_BYTES) if lines else 0
+    return lines
+
+
+def _chunks(
+    pairs: Iterable[tuple[bytes, bytes]], max_lines: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    chunk, size = [], 0
+    for pair in pairs:
+        chunk.append(pair)
+        size += max(map(len, pair))
+        if len(chunk) == max_lines or size > BLOCK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

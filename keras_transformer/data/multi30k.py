@@ -129,6 +129,7 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
             supervised_keys=(first, second),
             homepage=_HOMEPAGE,
             citation=_CITATION,
+            disable_shuffling=True,  # sentences stay in the order of the files
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:

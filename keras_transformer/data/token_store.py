@@ -1,43 +1,70 @@
-"""Encoded pairs on disk, with the cleaned text beside the ids.
+"""Encoded pairs on disk, with the cleaned text beside the ids, in shards.
 
-A store is a directory of `source_ids.npy` and `target_ids.npy` (all ids one
-after another, uint16 where the vocabulary fits and else int32),
-`source_offsets.npy` and `target_offsets.npy` (int64, pair i from offset i to
-offset i + 1), and `source.txt` and `target.txt` (line i is pair i). Each pair's
-ids end with the end id; there is no start id and no padding.
+A store is a directory with `store.json`, which names its shards in their order, and a
+directory for each: `source_ids.npy` (all ids one after another, uint16 where the
+vocabulary fits and else int32), `source_lengths.npy` (uint32, ids a pair),
+`source.txt` (line i is pair i) and the same for the target. Each pair's ids end with the
+end id; there is no start id and no padding.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.errors import InputError
 
+Side = Literal["source", "target"]
+IntArray: TypeAlias = npt.NDArray[np.int64]
 
-class EncodedPair(NamedTuple):
-    """A pair to store: each side one line of text, and its ids, end id last."""
+_FORMAT = 2
+_INDEX = "store.json"
+_SIDES: tuple[Side, Side] = ("source", "target")
 
-    source_text: bytes
-    source_ids: Sequence[int]
-    target_text: bytes
-    target_ids: Sequence[int]
+
+class Encoded(NamedTuple):
+    """One side of pairs.
+
+    Attributes:
+        lines: the text of each.
+        ids: uint16 or int32, one pair after another, the end id last in each.
+        lengths: uint32 `[pairs]`, the ids of each.
+    """
+
+    lines: Sequence[bytes]
+    ids: npt.NDArray[Any]
+    lengths: npt.NDArray[np.uint32]
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Encoded:
+        """Returns the pairs of the mask, bool `[pairs]`."""
+        if mask.all():
+            return self
+        lines = [self.lines[i] for i in np.flatnonzero(mask).tolist()]
+        return Encoded(lines, self.ids[np.repeat(mask, self.lengths)], self.lengths[mask])
+
+
+def encoded(lines: Sequence[bytes], ids: Sequence[Sequence[int]], vocab_size: int) -> Encoded:
+    """Returns lines and the ids of each, packed as they are stored."""
+    lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
+    dtype = np.uint16 if vocab_size <= 2**16 else np.int32
+    flat = np.fromiter(itertools.chain.from_iterable(ids), dtype, int(lengths.sum()))
+    return Encoded(lines, flat, lengths)
 
 
 class TokenStore:
     """A store, read from disk as it is used (memory-mapped).
 
     Attributes:
-        source_ids, target_ids: all ids, pair after pair, uint16 or int32.
-        source_offsets, target_offsets: int64 `[len(self) + 1]`, where the pairs begin.
+        source_lengths, target_lengths: uint32 `[len(self)]`, ids a pair, end ids counted.
+        fingerprint: SHA-256 of ids and lengths, in hex: equal for stores that train alike.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -47,135 +74,162 @@ class TokenStore:
             InputError: where there is none, or parts that do not fit together.
         """
         self.directory = Path(directory)
-        self.source_ids = self._load("source_ids.npy")
-        self.source_offsets = self._load("source_offsets.npy")
-        self.target_ids = self._load("target_ids.npy")
-        self.target_offsets = self._load("target_offsets.npy")
-        for side, ids, offsets in (
-            ("source", self.source_ids, self.source_offsets),
-            ("target", self.target_ids, self.target_offsets),
-        ):
-            if len(offsets) != len(self.source_offsets) or offsets[-1:] != [len(ids)]:
-                raise InputError(
-                    f"{self.directory} is no token store: {side}_offsets.npy does not fit the "
-                    "other files; prepare the data again"
-                )
-
-    def _load(self, name: str) -> npt.NDArray[Any]:
-        try:
-            return np.load(self.directory / name, mmap_mode="r")
-        except (OSError, ValueError) as error:
+        index = self._index()
+        self.fingerprint: str = index["fingerprint"]
+        self._shards = [self.directory / name for name in index["shards"]]
+        self._source, self._target = _Side(self._shards, "source"), _Side(self._shards, "target")
+        self.source_lengths, self.target_lengths = self._source.lengths, self._target.lengths
+        sizes = self._source.sizes
+        if self._target.sizes != sizes or sum(sizes) != index["pairs"]:
             raise InputError(
-                f"{self.directory} is no token store: {name} cannot be read ({error}); expected "
-                "the folder train or valid of prepared data"
-            ) from error
+                f"{self.directory} is no token store: {_INDEX} tells of {index['pairs']} pairs, "
+                f"the shards have {sum(sizes)} sources and {sum(self._target.sizes)} targets; "
+                "prepare the data again"
+            )
+        self._first = np.cumsum([0, *sizes])
+
+    def _index(self) -> dict[str, Any]:
+        try:
+            index = json.loads((self.directory / _INDEX).read_bytes())
+            if index["format"] == _FORMAT:
+                return dict(index)
+            reason = f"{_INDEX} has format {index['format']}, expected {_FORMAT}"
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            reason = f"{_INDEX} cannot be read ({error})"
+        raise InputError(
+            f"{self.directory} is no token store: {reason}; expected the folder train or valid of "
+            "prepared data"
+        )
 
     def __len__(self) -> int:
-        return len(self.source_offsets) - 1
+        return int(self._first[-1])
 
-    def source(self, index: int) -> npt.NDArray[np.int32]:
-        """Returns the source ids of a pair, end id last."""
-        return self._pair_ids(self.source_ids, self.source_offsets, index)
+    def source_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
+        """Returns the source ids of pairs, one pair after another, end ids last in each."""
+        return self._source.take_ids(self._shards_of(pairs), pairs)
 
-    def target(self, index: int) -> npt.NDArray[np.int32]:
-        """Returns the target ids of a pair, end id last."""
-        return self._pair_ids(self.target_ids, self.target_offsets, index)
+    def target_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
+        """Returns the target ids of pairs, one pair after another, end ids last in each."""
+        return self._target.take_ids(self._shards_of(pairs), pairs)
 
-    def _pair_ids(
-        self, ids: npt.NDArray[Any], offsets: npt.NDArray[np.int64], index: int
-    ) -> npt.NDArray[np.int32]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"pair {index} of a store of {len(self)}")
-        return ids[offsets[index] : offsets[index + 1]].astype(np.int32)
+    def source_lines(self, pairs: IntArray) -> list[bytes]:
+        """Returns the cleaned source lines of pairs."""
+        return self._take_lines(self._source, pairs)
 
-    @functools.cached_property
-    def source_lengths(self) -> npt.NDArray[np.int64]:
-        """Numbers of source ids, `[len(self)]`, end ids counted."""
-        return np.diff(self.source_offsets)
-
-    @functools.cached_property
-    def target_lengths(self) -> npt.NDArray[np.int64]:
-        """Numbers of target ids, `[len(self)]`, end ids counted."""
-        return np.diff(self.target_offsets)
+    def target_lines(self, pairs: IntArray) -> list[bytes]:
+        """Returns the cleaned target lines of pairs."""
+        return self._take_lines(self._target, pairs)
 
     def source_text(self) -> list[str]:
-        """Returns the cleaned source lines."""
-        return self._text("source")
+        """Returns all cleaned source lines."""
+        return self._source.text()
 
     def target_text(self) -> list[str]:
-        """Returns the cleaned target lines."""
-        return self._text("target")
+        """Returns all cleaned target lines."""
+        return self._target.text()
 
-    def _text(self, side: str) -> list[str]:
+    def _shards_of(self, pairs: IntArray) -> list[int]:
+        if len(pairs) and not 0 <= pairs.min() <= pairs.max() < len(self):
+            raise IndexError(f"pairs {pairs.min()} to {pairs.max()} of a store of {len(self)}")
+        return list((np.searchsorted(self._first, pairs, side="right") - 1).tolist())
+
+    def _take_lines(self, side: _Side, pairs: IntArray) -> list[bytes]:
+        shards = self._shards_of(pairs)
+        places = pairs - self._first[shards]
+        return [side.line(s, p) for s, p in zip(shards, places.tolist(), strict=True)]
+
+
+class _Side:
+    """One side of all shards: ids mapped at once, text when it is asked for."""
+
+    def __init__(self, shards: Sequence[Path], side: str) -> None:
+        self._texts = [shard / f"{side}.txt" for shard in shards]
+        self._mapped: dict[int, tuple[npt.NDArray[np.uint8], IntArray]] = {}
+        lengths = [_load(shard / f"{side}_lengths.npy") for shard in shards]
+        # As views without the class memmap, whose slices take ten times as long.
+        self._ids = [np.asarray(_load(shard / f"{side}_ids.npy")) for shard in shards]
+        # Within its shard, where each pair ends.
+        ends = [np.cumsum(shard, dtype=np.uint32) for shard in lengths]
+        for shard, ids, end in zip(shards, self._ids, ends, strict=True):
+            if len(ids) != (end[-1] if len(end) else 0):
+                raise InputError(
+                    f"{shard} is no part of a token store: {side}_lengths.npy does not fit "
+                    f"{side}_ids.npy; prepare the data again"
+                )
+        self.sizes = [len(shard) for shard in lengths]
+        self.lengths = np.concatenate([np.zeros(0, np.uint32), *lengths])
+        self._ends = np.concatenate([np.zeros(0, np.uint32), *ends])
+
+    def take_ids(self, shards: Sequence[int], pairs: IntArray) -> npt.NDArray[np.int32]:
+        ends = self._ends[pairs].tolist()
+        lengths = self.lengths[pairs].tolist()
+        parts = [
+            self._ids[shard][end - length : end]
+            for shard, end, length in zip(shards, ends, lengths, strict=True)
+        ]
+        return np.concatenate([np.zeros(0, np.int32), *parts], dtype=np.int32)
+
+    def line(self, shard: int, place: int) -> bytes:
+        if shard not in self._mapped:
+            text = np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
+            self._mapped[shard] = (text, np.flatnonzero(text == ord("\n")))
+        text, ends = self._mapped[shard]
+        return text[ends[place - 1] + 1 if place else 0 : ends[place]].tobytes()
+
+    def text(self) -> list[str]:
         # Not str.splitlines, which also breaks lines at other characters than \n.
-        return (self.directory / f"{side}.txt").read_bytes().decode().split("\n")[:-1]
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of ids and offsets, in hex: equal for stores that train alike."""
-        digest = hashlib.sha256()
-        for name in ("source_ids", "source_offsets", "target_ids", "target_offsets"):
-            with (self.directory / f"{name}.npy").open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
+        texts = (path.read_bytes().decode() for path in self._texts)
+        return [line for text in texts for line in text.split("\n")[:-1]]
 
 
-class TokenStoreWriter:
-    """Writes a store pair by pair; it is whole once the `with` block has ended."""
-
-    def __init__(self, directory: Path, source_vocab_size: int, target_vocab_size: int) -> None:
-        """Makes the directory, which must not exist."""
-        directory.mkdir(parents=True)
-        self._sides = (
-            _SideWriter(directory, "source", source_vocab_size),
-            _SideWriter(directory, "target", target_vocab_size),
-        )
-
-    def __enter__(self) -> TokenStoreWriter:
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for side in self._sides:
-            side.close()
-
-    def extend(self, pairs: Sequence[EncodedPair]) -> None:
-        """Adds pairs."""
-        source, target = self._sides
-        source.extend([pair.source_text for pair in pairs], [pair.source_ids for pair in pairs])
-        target.extend([pair.target_text for pair in pairs], [pair.target_ids for pair in pairs])
+def _load(path: Path) -> npt.NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); expected a part of a token store: prepare the data "
+            "again"
+        ) from error
 
 
-class _SideWriter:
-    def __init__(self, directory: Path, side: str, vocab_size: int) -> None:
-        self._dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)
-        self._offsets_path = directory / f"{side}_offsets.npy"
-        self._lengths = [0]
-        self._num_ids = 0
-        self._text = (directory / f"{side}.txt").open("wb")
-        self._ids = (directory / f"{side}_ids.npy").open("wb")
-        self._write_header(self._ids)
+def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
+    """Writes one shard, which is there whole or not at all, and returns its SHA-256."""
+    partial = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    digest = hashlib.sha256()
+    for name, side in (("source", source), ("target", target)):
+        np.save(partial / f"{name}_ids.npy", side.ids)
+        np.save(partial / f"{name}_lengths.npy", side.lengths)
+        write_lines(partial / f"{name}.txt", side.lines)
+        digest.update(side.lengths.data)
+        digest.update(side.ids.data)
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+    return digest.hexdigest()
 
-    def _write_header(self, file: IO[bytes]) -> None:
-        # NumPy leaves room in the header for the first axis to grow, for this very use.
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": self._dtype.str, "fortran_order": False, "shape": (self._num_ids,)}
-        )
 
-    def extend(self, texts: list[bytes], ids: list[Sequence[int]]) -> None:
-        self._text.writelines(text + b"\n" for text in texts)
-        self._lengths.extend(map(len, ids))
-        flat = np.fromiter(itertools.chain.from_iterable(ids), self._dtype)
-        self._num_ids += len(flat)
-        self._ids.write(flat.tobytes())
+def write_lines(path: Path, lines: Sequence[bytes]) -> None:
+    """Writes lines, each with its LF."""
+    path.write_bytes(b"\n".join([*lines, b""]))
 
-    def close(self) -> None:
-        self._text.close()
-        self._ids.seek(0)
-        self._write_header(self._ids)
-        self._ids.close()
-        np.save(self._offsets_path, np.cumsum(self._lengths, dtype=np.int64))
+
+def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
+    """Makes a store of shards: their names in order, numbers of pairs, and SHA-256.
+
+    Returns:
+        The number of pairs.
+    """
+    digest = hashlib.sha256()
+    for _, pairs, shard_digest in shards:
+        if pairs:
+            digest.update(bytes.fromhex(shard_digest))
+    count = sum(pairs for _, pairs, _ in shards)
+    index = {
+        "format": _FORMAT,
+        "pairs": count,
+        "fingerprint": digest.hexdigest(),
+        "shards": [name for name, _, _ in shards],
+    }
+    (directory / _INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    return count

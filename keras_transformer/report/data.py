@@ -123,12 +123,15 @@ def _inputs(report: dict[str, Any]) -> str:
     for split, name in _SPLITS.items():
         inputs = _at(report, "inputs", split)
         for entry in inputs if isinstance(inputs, list) else ():
+            sha256 = _at(entry, "sha256")
+            # Of each file; before, one of them all.
+            hashes = sha256.values() if isinstance(sha256, dict) else [sha256]
             rows.append(
                 (
                     name,
                     str(_at(entry, "name")),
                     _count(entry, "pairs"),
-                    str(_at(entry, "sha256"))[:16],
+                    ", ".join(str(value)[:16] for value in hashes),
                 )
             )
     return table(("used for", "corpus", "pairs", "SHA-256 begins with"), rows)

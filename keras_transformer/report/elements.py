@@ -1,11 +1,24 @@
-"""The few elements that the page is made of; whatever text comes in is escaped here."""
+"""The few elements that pages are made of; whatever text comes in is escaped here."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.resources
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, TypeAlias
+
+from keras_transformer.errors import InputError
+
+
+class Markup(str):
+    """HTML, to be taken as it is where text would be escaped."""
+
+    __slots__ = ()
+
 
 # A cell is a number, right-aligned, or text; None is a dash.
 Cell: TypeAlias = "float | str | None"
@@ -41,7 +54,17 @@ def facts(entries: Mapping[str, str], style: str = "facts") -> str:
     return f'<dl class="{style}">\n{items}\n</dl>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+def percent(share: float) -> str:
+    """Returns a share for a person, unbroken; a small one is told from none.
+
+    >>> percent(0.12345).split(), percent(0.0).split(), percent(1e-9).split()
+    (['12.35', '%'], ['0', '%'], ['<', '0.001', '%'])
+    """
+    digits = f"{100 * share:.{2 if share >= 1e-3 else 3}f} %" if share else "0 %"
+    return ("< 0.001 %" if 0 < share < 1e-5 else digits).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], caption: str = "") -> str:
     """Returns a table; a column is aligned as the cells of its first row are."""
     rows = list(rows)
     if not rows:
@@ -51,19 +74,33 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
         f'<th scope="col"{_alignment(cell)}>{text(name)}</th>'
         for name, cell in zip(head, rows[0], strict=True)
     )
+    title = f"<caption>{text(caption)}</caption>\n" if caption else ""
     return (
-        f'<div class="wide"><table>\n<thead><tr>{names}</tr></thead>\n'
+        f'<div class="wide"><table>\n{title}<thead><tr>{names}</tr></thead>\n'
         f"<tbody>\n{lines}\n</tbody></table></div>"
     )
 
 
 def _cell(cell: Cell) -> str:
-    content = text(cell) if isinstance(cell, str) else number(cell)
+    content = cell if isinstance(cell, Markup) else _plain(cell)
     return f"<td{_alignment(cell)}>{content}</td>"
+
+
+def _plain(cell: Cell) -> str:
+    return text(cell) if isinstance(cell, str) else number(cell)
 
 
 def _alignment(cell: Cell) -> str:
     return "" if isinstance(cell, str) else ' class="number"'
+
+
+def bar(share: float, label: str, style: str) -> Markup:
+    """Returns a bar for a cell, `share` of whose width is filled; any but 0 can be seen."""
+    width = max(100 * min(share, 1.0), 0.7) if share > 0 else 0.0
+    return Markup(
+        f'<svg class="bar {style}" viewBox="0 0 100 10" preserveAspectRatio="none" role="img">'
+        f'<title>{text(label)}</title><rect width="{width:.2f}" height="10"/></svg>'
+    )
 
 
 def settings(entries: Mapping[str, Any]) -> str:
@@ -80,4 +117,42 @@ def setting(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def section(title: str, content: str) -> str:
+    """Returns a section of the page; "" where there is nothing to show."""
+    return f"<section>\n<h2>{title}</h2>\n{content}\n</section>" if content else ""
+
+
+def document(title: str, sections: Iterable[str]) -> str:
+    """Returns the whole page."""
+    style = importlib.resources.files(__package__).joinpath("style.css").read_text("utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        + "\n".join(filter(None, sections))
+        + "\n</body>\n</html>\n"
+    )
+
+
+def write_page(path: Path, page: str) -> Path:
+    """Writes a page and returns its path; the file is there whole or as it was.
+
+    Raises:
+        InputError: where it cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(page.encode("utf-8", "replace"))
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); expected room and permission"
+        ) from error
+    return path

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.resources
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +13,18 @@ from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.report.curves import curves_section
 from keras_transformer.report.data import data_section
-from keras_transformer.report.elements import Cell, facts, number, setting, settings, table, text
+from keras_transformer.report.elements import (
+    Cell,
+    document,
+    facts,
+    number,
+    section,
+    setting,
+    settings,
+    table,
+    text,
+    write_page,
+)
 from keras_transformer.report.history import SCORES, History, read_history
 from keras_transformer.run_directory import RunDirectory
 
@@ -39,44 +48,21 @@ def write_report(run: RunDirectory) -> Path:
     Raises:
         InputError: where the run cannot be read, or the page not be written.
     """
-    page = _page(run).encode("utf-8", "replace")
-    path = run.path / "report.html"
-    temporary = run.path / f"report.html.{os.getpid()}.tmp"
-    try:
-        temporary.write_bytes(page)
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); expected room and permission"
-        ) from error
-    return path
+    return write_page(run.path / "report.html", _page(run))
 
 
 def _page(run: RunDirectory) -> str:
     history = read_history(run.path / "metrics.jsonl")
     kept = _kept_checkpoints(run)
-    name = text(run.path.resolve().name)
-    style = importlib.resources.files(__package__).joinpath("style.css").read_text("utf-8")
+    name = run.path.resolve().name
     sections = [
-        f"<header>\n<h1>{name}</h1>\n{_headline(run, history, kept)}\n</header>",
-        _section("Curves", curves_section(history)),
-        _section("Configuration", _configuration(run.config)),
-        _section("Data", data_section(run.path / "data_report.json")),
-        _section("Checkpoints", _checkpoint_table(run, kept)),
+        f"<header>\n<h1>{text(name)}</h1>\n{_headline(run, history, kept)}\n</header>",
+        section("Curves", curves_section(history)),
+        section("Configuration", _configuration(run.config)),
+        section("Data", data_section(run.path / "data_report.json")),
+        section("Checkpoints", _checkpoint_table(run, kept)),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{name} · training report</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</body>\n</html>\n"
-    )
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{title}</h2>\n{content}\n</section>" if content else ""
+    return document(f"{name} · training report", sections)
 
 
 # The headline.
@@ -179,11 +165,11 @@ def _bleu_signature(config: Config) -> str:
 
 def _configuration(config: Config) -> str:
     changed, same = [], {}
-    for section in ("model", "training", "decoding"):
-        values, defaults = getattr(config, section), getattr(Config(), section)
+    for part in ("model", "training", "decoding"):
+        values, defaults = getattr(config, part), getattr(Config(), part)
         for field in dataclasses.fields(values):
             value, default = getattr(values, field.name), getattr(defaults, field.name)
-            name = f"{section}.{field.name}"
+            name = f"{part}.{field.name}"
             if value == default:
                 same[name] = value
             else:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import InputError
+from keras_transformer.text.model_proto import UNIGRAM, ModelProto
 
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
@@ -37,6 +37,8 @@ def learn_vocabulary(
     seed: int = 1,
     character_coverage: float = 1.0,
     normalization: Normalization = "nmt_nfkc",
+    max_lines: int = MAX_LINES,
+    symbols: Sequence[str] = (),
 ) -> bytes:
     """Learns a SentencePiece model (Kudo and Richardson 2018) and returns its proto.
 
@@ -45,7 +47,7 @@ def learn_vocabulary(
     working): the number of ids is the model's, never assumed.
 
     Args:
-        lines: UTF-8, one sentence each; beyond `MAX_LINES` of them a uniform
+        lines: UTF-8, one sentence each; beyond `max_lines` of them a uniform
             sample is learned from. SentencePiece ignores those longer than
             `MAX_LINE_BYTES`.
         vocab_size: pieces wanted, the four special ones (and the 256 of byte
@@ -56,6 +58,8 @@ def learn_vocabulary(
         character_coverage: share of the text's characters that get a piece; below
             1 for texts with thousands of rare ones.
         normalization: SentencePiece's rule; "nmt_nfkc_cf" also folds case.
+        max_lines: lines to learn from.
+        symbols: pieces of their own wherever they stand, as "<2de>".
 
     Returns:
         The serialized model, with pad, unknown, start and end ids 0, 1, 2 and 3. The
@@ -69,7 +73,7 @@ def learn_vocabulary(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(_sample(lines, MAX_LINES, seed)),
+            sentence_iterator=iter(_sample(lines, max_lines, seed)),
             model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,
@@ -84,6 +88,7 @@ def learn_vocabulary(
             eos_id=3,
             # Sums of floats depend on how the lines are split among the threads.
             num_threads=16,
+            user_defined_symbols=list(symbols),
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -131,8 +136,7 @@ def _with_exact_sums(model: bytes) -> bytes:
     tensorflow-text rounds otherwise than the library. Sums of rounded scores
     are exact down to -16,384, and then both take the same one.
     """
-    # Protobuf makes the class at import, where mypy does not see it.
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    proto = ModelProto.FromString(model)
     for piece in proto.pieces:
         piece.score = round(piece.score * 1024) / 1024
     return proto.SerializeToString(deterministic=True)
@@ -191,13 +195,21 @@ class Vocabulary:
         digests = (hashlib.sha256(m).digest() for m in (self.source_model, self.target_model))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
-    def encode_source(self, lines: Sequence[bytes]) -> list[list[int]]:
-        """Returns the ids of each line, which end with `end_id`."""
-        return self._source.encode(list(lines), out_type=int, add_eos=True)
+    def encode_source(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
+        """Returns the ids of each line, which end with `end_id`; with -1 threads, one a core."""
+        return self._source.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
 
-    def encode_target(self, lines: Sequence[bytes]) -> list[list[int]]:
-        """Returns the ids of each line, which end with `end_id`."""
-        return self._target.encode(list(lines), out_type=int, add_eos=True)
+    def encode_target(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
+        """Returns the ids of each line, which end with `end_id`; with -1 threads, one a core."""
+        return self._target.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
+
+    def has_source_piece(self, piece: str) -> bool:
+        """Says whether a piece is in the source vocabulary, unknown not counted."""
+        return bool(self._source.piece_to_id(piece) != self.unknown_id)
+
+    def source_piece(self, piece_id: int) -> str:
+        """Returns the piece of a source id."""
+        return str(self._source.id_to_piece(piece_id))
 
     def target_text_pieces(self) -> list[bool]:
         """Says for each target id whether it may appear in one line of text.
@@ -229,13 +241,9 @@ class Vocabulary:
     @property
     def is_plain_unigram(self) -> bool:
         """Whether both models are unigram models without byte fallback."""
-        specs = [
-            # Protobuf makes the class at import, where mypy does not see it.
-            sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec  # type: ignore[attr-defined]
-            for model in (self.source_model, self.target_model)
-        ]
-        unigram = sentencepiece_model_pb2.TrainerSpec.UNIGRAM  # type: ignore[attr-defined]
-        return all(spec.model_type == unigram and not spec.byte_fallback for spec in specs)
+        protos = map(ModelProto.FromString, (self.source_model, self.target_model))
+        specs = [proto.trainer_spec for proto in protos]
+        return all(spec.model_type == UNIGRAM and not spec.byte_fallback for spec in specs)
 
     def models(self) -> dict[str, bytes]:
         """Returns the serialized protos by their files' names, as `of` takes them."""

@@ -1,13 +1,14 @@
-"""Parallel files: lines are aligned as the bytes say, and every defect names its place."""
+"""Corpora: blocks and pairs are aligned as the bytes say, or refused."""
 
-import contextlib
 import gzip
+import hashlib
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from keras_transformer.data.corpus import ParallelFiles, parallel_files, read_lines
+from keras_transformer.data import corpus as corpus_module
+from keras_transformer.data.corpus import BlockReader, ParallelFiles, TsvFile, parallel_files
 from keras_transformer.errors import InputError
 
 
@@ -23,28 +24,22 @@ def files(tmp_path):
     return write
 
 
-def test_lines_end_at_lf_alone(files):
-    corpus = files("a\rb\nc\x0bd\u2028e\x85f\u0085g\n\n h".encode("utf-8", "surrogatepass"), b"")
-    lines = list(read_lines(corpus.source))
-    assert lines == [b"a\rb", "c\x0bd\u2028e\x85f\u0085g".encode(), b"", b" h"]
-
-
-def test_bom_and_one_cr_a_line_are_no_text(files):
-    corpus = files(b"\xef\xbb\xbfa\r\nb\r\r\n\xef\xbb\xbfc\r\n", b"1\n2\n3")
-    assert list(corpus.pairs()) == [(b"a", b"1"), (b"b\r", b"2"), (b"\xef\xbb\xbfc", b"3")]
-
-
-def test_gz_and_plain_files_pair_in_order(tmp_path):
+def test_packed_and_plain_files_pair_in_order(tmp_path):
     (tmp_path / "1.en.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
     (tmp_path / "1.de").write_bytes(b"eins\nzwei\n")
     (tmp_path / "2.en").write_bytes(b"three\n")
-    (tmp_path / "2.de").write_bytes(b"drei\n")
+    (tmp_path / "2.de").write_bytes(b"drei")
     corpora = parallel_files(
         [tmp_path / "1.en.gz", tmp_path / "2.en"], [tmp_path / "1.de", tmp_path / "2.de"]
     )
     pairs = [pair for corpus in corpora for pair in corpus.pairs()]
     assert pairs == [(b"one", b"eins"), (b"two", b"zwei"), (b"three", b"drei")]
     assert list(corpora[0].pairs()) == pairs[:2], "a corpus can be read again"
+    blocks = [block for corpus in corpora for block in BlockReader(corpus)]
+    assert [block.texts for block in blocks] == [
+        (b"one\ntwo\n", b"eins\nzwei\n"),
+        (b"three\n", b"drei\n"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,59 +47,88 @@ def test_gz_and_plain_files_pair_in_order(tmp_path):
     [
         (b"a\nb\nc\n", b"1\n", "s has 3 lines and {}/t has 1;"),
         (b"a\n", b"1\n2\n3\n4", "s has 1 lines and {}/t has 4;"),
+        (b"a\nb\n", b"", "t is empty"),
+        (b"", b"a\n", "s is empty"),
     ],
 )
 def test_different_numbers_of_lines_are_both_told(files, tmp_path, source, target, counts):
     corpus = files(source, target)
-    with pytest.raises(InputError, match=counts.format(tmp_path)):
-        list(corpus.pairs())
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "s is empty"),
-        (b"ab\nc\xffd\n", "s, line 2: byte 0xff at byte offset 4 is not UTF-8"),
-        (b"\xef\xbb\xbfab\xc3", "s, line 1: byte 0xc3 at byte offset 5 is not UTF-8"),
-        ("é\nab\0\n".encode(), "s, line 2: NUL at byte offset 5"),
-        ("ab\n".encode("utf-16"), "s, line 1: NUL at byte offset 3"),
-    ],
-)
-def test_bad_bytes_name_line_and_offset(files, content, message):
-    with pytest.raises(InputError, match=message):
-        list(files(content, b"1\n2\n").pairs())
+    for read in (corpus.pairs, lambda: BlockReader(corpus)):
+        with pytest.raises(InputError, match=counts.format(tmp_path)):
+            list(read())
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     good = tmp_path / "good.en"
     good.write_bytes(b"a\n")
-    whole = gzip.compress(b"line\n" * 1000)
-    (tmp_path / "cut.gz").write_bytes(whole[:-20])
-    (tmp_path / "fake.gz").write_bytes(b"no gzip")
-    for name in ("cut.gz", "fake.gz"):
-        with pytest.raises(InputError, match=f"{name} cannot be read"):
-            list(read_lines(tmp_path / name))
     with pytest.raises(InputError, match="absent.de is missing"):
         parallel_files([good], [tmp_path / "absent.de"])
     with pytest.raises(InputError, match="is no regular file"):
         parallel_files([good], [tmp_path])
-    with pytest.raises(InputError, match="absent.de is missing"):
-        list(read_lines(tmp_path / "absent.de"))
     with pytest.raises(InputError, match="2 source files and 1 target files"):
         parallel_files([good, good], [good])
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
-@hypothesis.given(content=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
-def test_any_file_is_refused_or_read_back_whole(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("fuzz") / "s"
-    path.write_bytes(content)
-    try:
-        lines = list(read_lines(path))
-    except InputError:
-        with contextlib.suppress(UnicodeDecodeError):
-            assert not content or "\0" in content.decode()
-        return
-    ended = content if content.endswith(b"\n") else content + b"\n"
-    expected = ended.decode().removeprefix("\ufeff").split("\n")[:-1]
-    assert [line.decode() for line in lines] == [line.removesuffix("\r") for line in expected]
+def test_two_columns_of_a_file(tmp_path):
+    path = tmp_path / "c.tsv"
+    path.write_bytes(b"one\teins\ntwo\tzwei\r\n")
+    assert list(TsvFile(path).pairs()) == [(b"one", b"eins"), (b"two", b"zwei")]
+    (block,) = BlockReader(TsvFile(path))
+    assert block == ((str(path),), 1, (0,), (b"one\teins\ntwo\tzwei\r\n",))
+    for line, columns in ((b"one", 1), (b"one\teins\tuno", 3)):
+        path.write_bytes(b"a\tb\n" + line)
+        with pytest.raises(InputError, match=f"c.tsv, line 2 has {columns} columns; expected 2"):
+            list(TsvFile(path).pairs())
+
+
+def test_pairs_that_are_no_file_become_blocks(monkeypatch):
+    class Pairs:
+        name = "pairs"
+
+        def pairs(self):
+            return iter([(b"a\nb", b"1"), (b"c", b"2"), (b"d", b"3" * 90), (b"e", b"4")])
+
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 2)
+    monkeypatch.setattr(corpus_module, "BLOCK_BYTES", 80)
+    reader = BlockReader(Pairs())
+    blocks = list(reader)
+    assert [(block.line, *block.texts) for block in blocks] == [
+        (1, b"a b\nc\n", b"1\n2\n"),
+        (3, b"d\n", b"3" * 90 + b"\n"),
+        (4, b"e\n", b"4\n"),
+    ]
+    everything = b"".join(text for block in blocks for text in block.texts)
+    assert reader.read == (4, {"pairs": hashlib.sha256(everything).hexdigest()})
+
+
+LINES = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\n", b" ")), max_size=9)
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(source=LINES, target=LINES, same=st.booleans(), size=st.integers(1, 4))
+def test_blocks_are_the_files_or_an_error(tmp_path_factory, source, target, same, size):
+    if same:
+        target = (target * (len(source) + 1))[: len(source)] or [b"x"] * len(source)
+    directory = tmp_path_factory.mktemp("fuzz")
+    for name, lines in (("s", source), ("t", target)):
+        (directory / name).write_bytes(b"".join(line + b"\n" for line in lines))
+    reader = BlockReader(ParallelFiles(directory / "s", directory / "t"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "BLOCK_LINES", size)
+        patch.setattr(corpus_module, "BLOCK_BYTES", 5)
+        try:
+            blocks = list(reader)
+        except InputError:
+            assert len(source) != len(target) or not source
+            return
+    assert len(source) == len(target) == reader.read.pairs
+    found = [
+        (block.line + i, *pair)
+        for block in blocks
+        for i, pair in enumerate(zip(*(t.split(b"\n")[:-1] for t in block.texts), strict=True))
+    ]
+    assert found == [(i + 1, *pair) for i, pair in enumerate(zip(source, target, strict=True))]
+    for block in blocks:
+        for side, (text, offset) in enumerate(zip(block.texts, block.offsets, strict=True)):
+            whole = (directory / "st"[side]).read_bytes()
+            assert whole[offset : offset + len(text)] == text

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 
-from keras_transformer.data import prepare as prepare_module
+from keras_transformer.data import corpus as corpus_module
+from keras_transformer.data import preparation as preparation_module
 from keras_transformer.data.cleaning import CleaningReport, clean
-from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.corpus import BlockReader, parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -60,7 +62,7 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate):
-    monkeypatch.setattr(prepare_module, "_BATCH", 7)
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
     options = dataclasses.replace(SMALL, separate_vocabularies=separate, vocab_size=60)
     prepared = prepare([Pairs(numbered(20)), Pairs(numbered(13, 20))], tmp_path / "d", options)
     assert prepared.directory == tmp_path / "d" and not prepared.reused
@@ -72,14 +74,15 @@ def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate
         everything += texts(tmp_path / "d", split)
         for i, (source, target) in enumerate(texts(tmp_path / "d", split)):
             assert source.split()[1] == target.split()[1], "aligned"
-            assert store.source(i).tolist() == vocabulary.encode_source([source.encode()])[0]
-            assert store.target(i).tolist() == vocabulary.encode_target([target.encode()])[0]
+            one = np.array([i])
+            assert store.source_ids(one).tolist() == vocabulary.encode_source([source.encode()])[0]
+            assert store.target_ids(one).tolist() == vocabulary.encode_target([target.encode()])[0]
     assert sorted(everything) == sorted(numbered(33)), "each pair once, in one of the two"
 
 
 def test_report_counts_what_is_there(tmp_path):
     content = [*numbered(30), ("", "leer"), ("\u200b", "null"), ("lang " * 50, "x"), ("a\tb", "c")]
-    options = dataclasses.replace(SMALL, max_tokens=40, valid_pairs=4)
+    options = dataclasses.replace(SMALL, max_tokens=40, valid_pairs=4, max_length_ratio=None)
     prepare([Pairs(content)], tmp_path / "d", options, valid_corpora=[Pairs(numbered(5, 50))])
     report = json.loads((tmp_path / "d" / "report.json").read_text())
     cleaning = report["cleaning"]["train"]
@@ -97,9 +100,10 @@ def test_report_counts_what_is_there(tmp_path):
             assert stored["tokens"] == lengths.sum() and stored["max_length"] == lengths.max()
             assert sum(stored["length_histogram"].values()) == pairs
             assert stored["length_histogram"]["1-16"] == (lengths <= 16).sum()
-    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(5, 50))
+    lines = "".join(f"{pair[side]}\n" for side in (0, 1) for pair in numbered(5, 50))
+    digest = hashlib.sha256(lines.encode()).hexdigest()
     assert report["inputs"]["valid"] == [
-        {"name": "pairs", "pairs": 5, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
+        {"name": "pairs", "blocks": 1, "pairs": 5, "sha256": {"pairs": digest}}
     ]
     vocabulary = Vocabulary.load(tmp_path / "d")
     assert report["vocabulary"]["source_size"] == vocabulary.source_vocab_size
@@ -138,7 +142,7 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
     arguments = ([Pairs(numbered(30))], tmp_path / "d", SMALL)
     first = prepare(*arguments)
     before = (tmp_path / "d" / "report.json").stat().st_mtime_ns
-    monkeypatch.setattr(prepare_module, "_learn", lambda *_: pytest.fail("learned again"))
+    monkeypatch.setattr(preparation_module, "learn_vocabulary", lambda *_: pytest.fail("again"))
     again = prepare(*arguments)
     assert again.reused and again.report == first.report
     assert (tmp_path / "d" / "report.json").stat().st_mtime_ns == before
@@ -169,20 +173,173 @@ def test_output_directories_that_hold_other_things_stay_as_they_are(tmp_path):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_an_interruption_leaves_nothing(tmp_path):
-    class Interrupted(Pairs):
+class Stopped(BaseException):
+    """As if the process was killed: nobody catches it."""
+
+
+def tree(directory):
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.stem != "report"
+    }
+
+
+@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
+@pytest.mark.parametrize("stage", ["clean_block", "learn_vocabulary", "encode_block"])
+def test_what_was_done_before_a_kill_is_not_done_again(tmp_path, monkeypatch, caplog, stage, stop):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 10)
+    arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
+    whole = prepare(arguments, tmp_path / "whole", SMALL)
+    calls = []
+    original = getattr(preparation_module, stage)
+
+    def counted(*given, **named):
+        calls.append(given)
+        if len(calls) == (1 if stage == "learn_vocabulary" else 4):
+            raise stop
+        return original(*given, **named)
+
+    monkeypatch.setattr(preparation_module, stage, counted)
+    with pytest.raises(stop):
+        prepare(arguments, tmp_path / "d", SMALL)
+    assert not (tmp_path / "d").exists()
+    assert ("the same command continues" in caplog.text) == (stop is KeyboardInterrupt)
+    work = tmp_path / ".d.partial" / "work" / "train"
+    finished = "encoded.json" if stage == "encode_block" else "clean.json"
+    done = {path: path.stat().st_mtime_ns for path in work.glob(f"*.{finished}")}
+    assert len(done) == (6 if stage == "learn_vocabulary" else 3)
+    seen = {}
+
+    def spied(*given, **named):
+        result = original(*given, **named)
+        seen.update({path: path.stat().st_mtime_ns for path in done})
+        return result
+
+    monkeypatch.setattr(preparation_module, stage, spied)
+    continued = prepare(arguments, tmp_path / "d", SMALL)
+    assert seen == done, "written once"
+    assert tree(tmp_path / "d") == tree(tmp_path / "whole")
+    timeless = [{**p.report, "seconds_of_stages": 0} for p in (continued, whole)]
+    assert timeless[0] == timeless[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "d"}
+
+
+def test_a_real_kill_in_the_middle_and_workers(tmp_path):
+    """Two processes do what one does; killed, they are continued by one."""
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(70_000))
+    (tmp_path / "c.tsv").write_text(lines)
+    command = "--tsv=c.tsv --vocab_size=70 --max_length_ratio=0".split()
+    assert run_binary(*command, "--output_dir=one", "--workers=1", cwd=tmp_path).returncode == 0
+    killed = subprocess.Popen(
+        [sys.executable, ROOT / "bin/prepare.py", *command, "--output_dir=two", "--workers=2"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    while not list(tmp_path.glob(".two.partial/work/train/*.clean.json")):
+        assert killed.poll() is None
+        time.sleep(0.005)
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "two").exists()
+    done = run_binary(*command, "--output_dir=two", "--workers=2", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "continuing what was begun before\n")
+    assert tree(tmp_path / "two") == tree(tmp_path / "one")
+
+
+def test_what_was_begun_for_other_input_is_not_continued(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation_module, "learn_vocabulary", stop)
+        with pytest.raises(Stopped):
+            prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
+    prepare([Pairs(numbered(30, 40))], tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(30, 40))
+
+
+def test_two_processes_do_not_prepare_the_same(tmp_path):
+    class Twice(Pairs):
         readings = 0
 
         def pairs(self):
             self.readings += 1
-            yield from super().pairs()
-            if self.readings == 3:
-                assert [path.name[0] for path in tmp_path.iterdir()] == ["."], "hidden till then"
-                raise KeyboardInterrupt
+            if self.readings == 2:
+                with pytest.raises(InputError, match="another process is preparing .*/d;"):
+                    prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
+            return super().pairs()
 
-    with pytest.raises(KeyboardInterrupt):
-        prepare([Interrupted(numbered(30))], tmp_path / "d", SMALL)
-    assert not list(tmp_path.iterdir())
+    corpus = Twice(numbered(30))
+    prepare([corpus], tmp_path / "d", SMALL)
+    assert corpus.readings == 2
+
+
+def test_a_full_disk_is_told_and_continued_when_there_is_room(tmp_path):
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(20_000))
+    (tmp_path / "c.tsv").write_text(lines)
+    program = """
+import resource, signal, sys
+from keras_transformer.data.corpus import TsvFile
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from pathlib import Path
+from keras_transformer.errors import InputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit fails, as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+try:
+    prepare([TsvFile(Path("c.tsv"))], "d", PrepareOptions(vocab_size=60))
+except InputError as error:
+    print(error)
+"""
+
+    def limited(size):
+        return subprocess.run(
+            [sys.executable, "-c", program, str(size)],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+
+    for size in (100_000, 1_000, 300_000):
+        message = limited(size)
+        assert message.startswith("d cannot be written (") and "File too large" in message
+        assert message.endswith("once it can, the same command continues\n")
+        assert not (tmp_path / "d").exists()
+    assert limited(10**9) == ""
+    assert len(texts(tmp_path / "d", "train")) == 19_600
+
+
+def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    corpora = [Pairs(numbered(20)), Pairs(numbered(20, 10))]
+    options = dataclasses.replace(SMALL, drop_duplicates=True, valid_pairs=5)
+    report = prepare(corpora, tmp_path / "d", options).report
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(30)) and report["held_out"] == 5
+    cleaning = report["cleaning"]["train"]
+    assert cleaning["dropped"] == {"duplicate": 10} and cleaning["kept"] == 30
+    assert [example["line"] for example in cleaning["examples"]["duplicate"]] == [1, 2, 3, 4, 5]
+    assert prepare(corpora, tmp_path / "e", SMALL).report["cleaning"]["train"]["kept"] == 40
+
+
+def test_a_tag_is_one_piece_before_every_source(tmp_path):
+    options = dataclasses.replace(SMALL, source_tag="<2de>", symbols=("<2de>", "<2fr>"))
+    prepare([Pairs(numbered(30))], tmp_path / "a", options)
+    vocabulary = Vocabulary.load(tmp_path / "a")
+    for split in ("train", "valid"):
+        store = TokenStore(tmp_path / "a" / split)
+        assert all(line.startswith("<2de> the ") for line in store.source_text())
+        assert not any("<2de>" in line for line in store.target_text())
+        for i in range(len(store)):
+            ids = store.source_ids(np.array([i])).tolist()
+            assert vocabulary.source_piece(ids[0]) in ("<2de>", "▁")
+            assert [vocabulary.source_piece(id) for id in ids].count("<2de>") == 1
+    french = dataclasses.replace(SMALL, source_tag="<2fr>")
+    prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
+    italian = dataclasses.replace(SMALL, source_tag="<2it>")
+    with pytest.raises(InputError, match="a has no piece <2it>; expected one that was learned"):
+        prepare([Pairs(numbered(30))], tmp_path / "c", italian, vocab_from=tmp_path / "a")
+    with pytest.raises(InputError, match="the symbol 'to German' has spaces"):
+        PrepareOptions(source_tag="to German")
 
 
 def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
@@ -290,9 +447,11 @@ def test_any_bytes_are_refused_or_stored_aligned(tmp_path_factory, files, tokens
         assert {path.name for path in directory.iterdir()} == {"s", "t"}
         return
     vocabulary = Vocabulary.load(directory / "d")
+    (block,) = BlockReader(corpora[0])
+    cleaned = clean(block, options, CleaningReport())
     pairs = [
-        (pair.source.decode(), pair.target.decode())
-        for pair in clean("", corpora[0].pairs(), options.max_bytes, CleaningReport())
+        (source.decode(), target.decode())
+        for source, target in zip(cleaned.sources, cleaned.targets, strict=True)
     ]
     pairs = [
         pair
@@ -333,4 +492,4 @@ def test_the_binary_prepares_and_says_what_it_did(tmp_path):
     (tmp_path / "b.de").write_text("nur eine Zeile\n")
     done = run_binary(*command[:-1], "--output_dir=new", cwd=tmp_path)
     assert done.returncode == 1 and not (tmp_path / "new").exists()
-    assert done.stderr == ("error: b.en has 20 lines and b.de has 1; expected the same number\n")
+    assert done.stderr.startswith("error: b.en has 20 lines and b.de has 1; expected the same num")

@@ -1,71 +1,102 @@
-"""Token stores: what is written is read back, pair by pair."""
+"""Token stores: what is written is read back, pair by pair, whatever the shards."""
+
+import json
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.data.token_store import EncodedPair, TokenStore, TokenStoreWriter
+from keras_transformer.data.token_store import TokenStore, encoded, write_index, write_shard
 from keras_transformer.errors import InputError
 
+SIZES = (65_536, 65_537)
 PAIRS = [
-    EncodedPair(b"one", [7, 3], b"eins", [9, 8, 3]),
-    EncodedPair("zwölf\u2028x\x85".encode(), [65_535, 5, 5, 3], b"two", [3]),
-    EncodedPair(b"three", [4, 3], b"drei", [65_536, 3]),
+    (b"one", [7, 3], b"eins", [9, 8, 3]),
+    ("zwölf\u2028x\x85".encode(), [65_535, 5, 5, 3], b"two", [3]),
+    (b"three", [4, 3], b"drei", [65_536, 3]),
 ]
 
 
-def write(directory, pairs, sizes=(65_536, 65_537), batch=2):
-    with TokenStoreWriter(directory, *sizes) as writer:
-        for start in range(0, len(pairs), batch):
-            writer.extend(pairs[start : start + batch])
+def write(directory, pairs, shard=2, empty_first=False):
+    """Writes pairs in shards of so many."""
+    written = []
+    groups = [pairs[start : start + shard] for start in range(0, len(pairs), shard)]
+    for number, group in enumerate([[], *groups] if empty_first else groups):
+        columns = list(zip(*group, strict=True)) or [()] * 4
+        source = encoded(columns[0], columns[1], SIZES[0])
+        target = encoded(columns[2], columns[3], SIZES[1])
+        digest = write_shard(directory / str(number), source, target)
+        written.append((str(number), len(group), digest))
+    directory.mkdir(exist_ok=True)
+    assert write_index(directory, written) == len(pairs)
     return TokenStore(directory)
 
 
-def test_pairs_lengths_and_text_come_back(tmp_path):
-    store = write(tmp_path / "s", PAIRS)
+@pytest.mark.parametrize("shard", [1, 2, 3])
+def test_pairs_lengths_and_text_come_back(tmp_path, shard):
+    store = write(tmp_path / "s", PAIRS, shard, empty_first=True)
     assert len(store) == 3
-    for i, pair in enumerate(PAIRS):
-        assert store.source(i).dtype == store.target(i).dtype == np.int32
-        assert store.source(i).tolist() == pair.source_ids
-        assert store.target(i).tolist() == pair.target_ids
-    assert store.source_lengths.tolist() == [2, 4, 2] and store.source_lengths.dtype == np.int64
-    assert store.target_lengths.tolist() == [3, 1, 2]
-    assert [text.encode() for text in store.source_text()] == [p.source_text for p in PAIRS]
+    assert store.source_lengths.tolist() == [2, 4, 2] and store.target_lengths.tolist() == [3, 1, 2]
+    order = np.array([2, 0, 1, 2])
+    assert store.source_ids(order).dtype == store.target_ids(order).dtype == np.int32
+    assert store.source_ids(order).tolist() == [id for i in order for id in PAIRS[i][1]]
+    assert store.target_ids(order).tolist() == [id for i in order for id in PAIRS[i][3]]
+    assert store.source_lines(order) == [PAIRS[i][0] for i in order]
+    assert store.target_lines(order) == [PAIRS[i][2] for i in order]
+    assert [text.encode() for text in store.source_text()] == [pair[0] for pair in PAIRS]
     assert store.target_text() == ["eins", "two", "drei"]
+    assert store.source_ids(order[:0]).tolist() == [] == store.source_lines(order[:0])
 
 
 def test_ids_take_two_bytes_where_the_vocabulary_fits(tmp_path):
-    write(tmp_path / "s", PAIRS)
-    assert np.load(tmp_path / "s/source_ids.npy").dtype == np.uint16
-    assert np.load(tmp_path / "s/target_ids.npy").dtype == np.int32
-    assert np.load(tmp_path / "s/target_ids.npy").tolist() == [9, 8, 3, 3, 65_536, 3]
-    assert np.load(tmp_path / "s/target_offsets.npy").tolist() == [0, 3, 4, 6]
+    write(tmp_path / "s", PAIRS, 3)
+    assert np.load(tmp_path / "s/0/source_ids.npy").dtype == np.uint16
+    assert np.load(tmp_path / "s/0/target_ids.npy").dtype == np.int32
+    assert np.load(tmp_path / "s/0/target_ids.npy").tolist() == [9, 8, 3, 3, 65_536, 3]
 
 
 def test_indices_outside_the_store_are_refused(tmp_path):
     store = write(tmp_path / "s", PAIRS)
     for index in (-1, 3):
-        with pytest.raises(IndexError, match="of a store of 3"):
-            store.source(index)
+        for read in (store.source_ids, store.target_ids, store.source_lines, store.target_lines):
+            with pytest.raises(IndexError, match="of a store of 3"):
+                read(np.array([0, index]))
 
 
 def test_fingerprint_follows_the_ids_and_where_they_are_cut(tmp_path):
     first = write(tmp_path / "1", PAIRS).fingerprint
-    assert first == write(tmp_path / "2", PAIRS, batch=1).fingerprint
+    assert first == write(tmp_path / "2", PAIRS, empty_first=True).fingerprint
     assert first != write(tmp_path / "3", PAIRS[::-1]).fingerprint
-    moved = [PAIRS[0]._replace(source_ids=[7, 3, 65_535]), PAIRS[1]._replace(source_ids=[5, 5, 3])]
-    assert first != write(tmp_path / "4", [*moved, PAIRS[2]]).fingerprint
+    (a, a_ids, *a_rest), (b, b_ids, *b_rest), c = PAIRS
+    moved = [(a, [*a_ids, b_ids[0]], *a_rest), (b, b_ids[1:], *b_rest), c]
+    assert first != write(tmp_path / "4", moved).fingerprint
+
+
+def test_a_shard_replaces_one_that_was_left(tmp_path):
+    for pairs in (PAIRS[:2], PAIRS[2:]):
+        store = write(tmp_path / "s", pairs)
+    assert store.target_text() == ["drei"]
 
 
 def test_broken_and_missing_stores_are_named(tmp_path):
-    with pytest.raises(InputError, match="absent is no token store: source_ids.npy"):
+    with pytest.raises(InputError, match="absent is no token store: store.json cannot be read"):
         TokenStore(tmp_path / "absent")
     write(tmp_path / "s", PAIRS)
-    np.save(tmp_path / "s/target_offsets.npy", np.array([0, 3, 4]))
-    with pytest.raises(InputError, match="target_offsets.npy does not fit"):
+    index = json.loads((tmp_path / "s/store.json").read_text())
+    for change, message in (
+        ({"format": 1}, "store.json has format 1, expected 2"),
+        ({"pairs": 4}, "tells of 4 pairs, the shards have 3 sources and 3 targets"),
+        ({"shards": ["0"]}, "tells of 3 pairs, the shards have 2 sources"),
+    ):
+        (tmp_path / "s/store.json").write_text(json.dumps(index | change))
+        with pytest.raises(InputError, match=message):
+            TokenStore(tmp_path / "s")
+    (tmp_path / "s/store.json").write_text(json.dumps(index))
+    np.save(tmp_path / "s/1/target_lengths.npy", np.array([1], np.uint32))
+    with pytest.raises(InputError, match="target_lengths.npy does not fit"):
         TokenStore(tmp_path / "s")
-    (tmp_path / "s/source_ids.npy").write_bytes(b"garbage")
+    (tmp_path / "s/0/source_ids.npy").write_bytes(b"garbage")
     with pytest.raises(InputError, match="source_ids.npy cannot be read"):
         TokenStore(tmp_path / "s")
 
@@ -73,18 +104,21 @@ def test_broken_and_missing_stores_are_named(tmp_path):
 @hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(
     st.lists(
-        st.builds(
-            EncodedPair,
-            st.just(b"s"),
+        st.tuples(
+            st.binary(max_size=3).filter(lambda line: b"\n" not in line),
             st.lists(st.integers(0, 65_535), min_size=1, max_size=5),
             st.just(b"t"),
-            st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5),
+            st.lists(st.integers(0, 65_536), min_size=1, max_size=5),
         ),
         min_size=1,
         max_size=6,
-    )
+    ),
+    st.integers(1, 4),
 )
-def test_any_ids_round_trip(tmp_path_factory, pairs):
-    store = write(tmp_path_factory.mktemp("fuzz") / "s", pairs, sizes=(65_536, 2**31 - 1))
-    assert [store.source(i).tolist() for i in range(len(store))] == [p.source_ids for p in pairs]
-    assert [store.target(i).tolist() for i in range(len(store))] == [p.target_ids for p in pairs]
+def test_any_pairs_come_back(tmp_path_factory, pairs, shard):
+    store = write(tmp_path_factory.mktemp("store") / "s", pairs, shard)
+    for i, (line, source, _, target) in enumerate(pairs):
+        one = np.array([i])
+        assert store.source_ids(one).tolist() == source
+        assert store.target_ids(one).tolist() == target
+        assert store.source_lines(one) == [line]

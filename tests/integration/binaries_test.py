@@ -201,8 +201,8 @@ def test_evaluate_ends_with_json(run_dir: Path, tmp_path: Path) -> None:
         "--output=out.de", "--beam_size=1", "--lowercase",
     )  # fmt: skip
     assert code == 0, err
-    human, last = out.splitlines()
-    assert human.startswith("BLEU ")
+    human, speed, last = out.splitlines()
+    assert human.startswith("BLEU ") and speed.startswith("translated in ")
     scores = json.loads(last)
     assert (
         scores["sentences"]

@@ -74,12 +74,11 @@ def test_byte_fallback_leaves_nothing_unknown():
     assert len([p for p in pieces(learned.target_model) if p.startswith("<0x")]) == 256
 
 
-def test_a_text_beyond_the_limit_is_sampled_by_the_seed(monkeypatch):
-    monkeypatch.setattr(vocabulary, "MAX_LINES", 50)
+def test_a_text_beyond_the_limit_is_sampled_by_the_seed():
     lines = [bytes([97 + i % 26]) * (1 + i % 7) for i in range(2000)]
-    first = learn_vocabulary(iter(lines), 60, seed=1)
-    assert first == learn_vocabulary(iter(lines), 60, seed=1)
-    assert first != learn_vocabulary(iter(lines), 60, seed=2)
+    first = learn_vocabulary(iter(lines), 60, seed=1, max_lines=50)
+    assert first == learn_vocabulary(iter(lines), 60, seed=1, max_lines=50)
+    assert first != learn_vocabulary(iter(lines), 60, seed=2, max_lines=50)
     drawn = vocabulary._sample(iter(range(1000)), 100, seed=3)
     assert len(set(drawn)) == 100 and 400 < sum(drawn) / 100 < 600
 

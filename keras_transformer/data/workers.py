@@ -1,0 +1,94 @@
+"""Functions of tasks, run by several processes, with their results in the tasks' order."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol, TypeVar
+
+from keras_transformer.errors import InputError
+
+_Source = TypeVar("_Source")
+_Task = TypeVar("_Task")
+Result = dict[str, Any]
+
+
+class Runner(Protocol):
+    """Who does the work of a stage."""
+
+    def __call__(
+        self,
+        stage: Callable[[_Task], Result],
+        sources: Sequence[_Source],
+        expand: Callable[[_Source], Iterable[_Task]],
+    ) -> Iterator[Result]:
+        """Yields what `stage` returns of each task of each source, in their order.
+
+        Args:
+            stage: of a module, so that other processes find it; returns JSON values.
+            sources: what tasks are made of.
+            expand: makes the tasks of a source; of a module too.
+
+        Raises:
+            InputError: what `stage` and `expand` raise, and where a process was killed.
+        """
+        ...
+
+
+def alone(task: _Task) -> Iterable[_Task]:
+    """Returns the one task of a source that is a task itself."""
+    return (task,)
+
+
+class Workers:
+    """Processes of this machine; with one, this process does the work.
+
+    With more, a script that uses them needs the line `if __name__ == "__main__":`.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Starts nothing yet; raises `InputError` for a count below 1."""
+        if count < 1:
+            raise InputError(f"there are {count} workers; expected 1 or more")
+        self._count = count
+
+    def __call__(
+        self,
+        stage: Callable[[_Task], Result],
+        sources: Sequence[_Source],
+        expand: Callable[[_Source], Iterable[_Task]],
+    ) -> Iterator[Result]:
+        """Yields the results, as `Runner` says; only a few tasks are made ahead."""
+        unbegun = (task for source in sources for task in expand(source))
+        first = list(itertools.islice(unbegun, 2))
+        tasks = itertools.chain(first, unbegun)
+        if self._count == 1 or len(first) < 2:
+            yield from map(stage, tasks)
+            return
+        # Not forked: TensorFlow's threads may be here, and would be missing in the children.
+        context = multiprocessing.get_context("spawn")
+        waiting: collections.deque[Future[Result]] = collections.deque()
+        with ProcessPoolExecutor(self._count, context, _leave_interrupts_to_us) as pool:
+            try:
+                for task in tasks:
+                    waiting.append(pool.submit(stage, task))
+                    if len(waiting) > self._count + 2:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            except BrokenProcessPool as error:
+                raise OSError(
+                    "a worker process was killed, most likely for want of memory, of which fewer "
+                    "workers need less"
+                ) from error
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def _leave_interrupts_to_us() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

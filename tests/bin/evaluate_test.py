@@ -1,0 +1,142 @@
+"""bin/evaluate.py as its user runs it, all command lines in one process with TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from keras_transformer.run_directory import RunDirectory
+from tests.conftest import PHRASES, ROOT
+from tests.evaluation_sets_test import sgml
+from tests.integration.bad_input_test import DRIVER
+
+FILES = "--source=six.en --reference=six.de"
+SCORED = {
+    "a file": "--hypothesis=six.en --reference=six.de --tokenize=none",
+    "a model": f"--model_dir=run {FILES} --output=out.de --write_files=files --paper_bleu",
+    "its output": "--hypothesis=out.de --reference=six.de --baseline=six.en --paper_bleu",
+    "a test set": "--model_dir=run --test_set=wmt14/full --language_pair=en-de --beam_size=1 "
+    "--write_files=of/test_set",
+}
+MISTAKES = {
+    "--reference=six.de": "--model_dir and --hypothesis: neither given; expected one of them",
+    f"--model_dir=run --hypothesis=six.de {FILES}": "--model_dir and --hypothesis: both given; e",
+    "--model_dir=run --source=six.en": "--test_set and --reference: neither given; expected one",
+    "--model_dir=run --test_set=wmt14 --reference=six.de": "--test_set and --reference: both given",
+    "--model_dir=run --test_set=wmt14 --source=six.en": "--test_set and --source: both given; exp",
+    f"--model_dir=run {FILES} --language_pair=en-de": "--reference and --language_pair: both given",
+    f"--hypothesis=six.en {FILES} --output=new": "--hypothesis and --output: both given; expected",
+    "--model_dir=run --reference=six.de": "--source is missing; expected the text that --model_dir",
+    "--hypothesis=six.en --reference=six.de --write_files=new": "--source is missing; expected the",
+    f"--model_dir=run {FILES} --baseline=two.de": "2 baseline translations and 6 references; expec"
+    "ted as many of one as of the other",
+    "--hypothesis=two.de --reference=six.de": "2 hypotheses and 6 references; expected as many of",
+    f"--model_dir=none {FILES} --write_files=full": "full/source.txt is there already; expected a",
+    "--model_dir=none --test_set=wmt14": "the test set wmt14 has no language pair ''; expected one",
+    "--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu": "the test set "
+    "wmt14/full of en-fr is not in ",
+    "--hypothesis=latin1.de --reference=six.de": "latin1.de, line 2: byte 0xe4 ",
+}
+
+
+class Ended(NamedTuple):
+    """How a command line ended, and the files that it left."""
+
+    code: Any
+    out: str
+    err: str
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate")
+    shutil.copytree(run_directory.path, folder / "run")
+    phrases = "".join(f"{phrase}\n" for phrase in PHRASES)
+    raw = folder / "sacrebleu/wmt14/full/raw/test-full"
+    files = {
+        "six.en": phrases,
+        "six.de": phrases.upper(),
+        "two.de": "eins\nzwei\n",
+        "full/source.txt": "mine\n",
+        f"{raw}/newstest2014-deen-src.en.sgm": sgml(PHRASES),
+        f"{raw}/newstest2014-deen-ref.de.sgm": sgml([phrase.upper() for phrase in PHRASES]),
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "latin1.de").write_bytes(b"gut\nsch\xe4del\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> dict[str, Ended]:
+    lines = [["evaluate", line.split(), ""] for line in (*SCORED.values(), *MISTAKES)]
+    process = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
+        input=json.dumps(lines), cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path),
+             "SACREBLEU": str(folder / "sacrebleu")},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    results = json.loads(process.stdout)
+    return {
+        name: Ended(*result) for name, result in zip((*SCORED, *MISTAKES), results, strict=True)
+    }
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_a_mistake_is_one_sentence_before_anything_is_written(ended, arguments) -> None:
+    code, out, err, left = ended[arguments]
+    assert (code, out, left) == (1, "", [])
+    assert err.startswith(f"error: {MISTAKES[arguments]}")
+    assert err.count("\n") == 1
+
+
+def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:
+    """The lines for a person, and the JSON object."""
+    assert (ended[name].code, ended[name].err) == (0, "")
+    *lines, last = ended[name].out.splitlines()
+    return lines, json.loads(last)
+
+
+def test_a_file_is_scored_without_a_model(ended: dict[str, Ended]) -> None:
+    [line], scores = of(ended, "a file")
+    assert line.startswith("BLEU 0.00, chrF ")
+    assert (scores["bleu"], scores["sentences"]) == (0, len(PHRASES))
+    assert not {"seconds", "dataset", "paper_bleu", "comparison"} & set(scores)
+    assert ended["a file"].left == []
+
+
+def test_a_models_translations_are_scored_and_written(ended, folder: Path) -> None:
+    lines, scores = of(ended, "a model")
+    assert [line.split(" ")[0] for line in lines] == ["BLEU", "BLEU", "translated"]
+    assert scores["seconds"] > 0 and "smooth:none" in scores["paper_signature"]
+    written = {path.name: path.read_text() for path in (folder / "files").iterdir()}
+    assert written == {
+        "source.txt": (folder / "six.en").read_text(),
+        "hypothesis.txt": (folder / "out.de").read_text(),
+        "reference.txt": (folder / "six.de").read_text(),
+    }
+    lines, again = of(ended, "its output")
+    comparison = again.pop("comparison")
+    assert again == {name: value for name, value in scores.items() if name != "seconds"}
+    assert comparison["bleu"] == again["bleu"]
+    assert "seed:12345" in comparison["comparison_signature"]
+    assert lines[-1].startswith(f"BLEU {again['bleu']:.2f} ± ")
+
+
+def test_a_test_set_of_sacrebleus_is_translated_and_named(ended, folder: Path) -> None:
+    _, scores = of(ended, "a test set")
+    assert scores["dataset"] == "wmt14/full en-de"
+    assert "|test:wmt14/full|lang:en-de|" in scores["signature"]
+    files = folder / "of/test_set"
+    assert (files / "source.txt").read_text() == (folder / "six.en").read_text()
+    assert (files / "reference.txt").read_text() == (folder / "six.de").read_text()

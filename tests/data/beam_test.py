@@ -1,0 +1,61 @@
+"""Apache Beam's direct runner: the bits of the local runner, and its errors."""
+
+import json
+
+import pytest
+
+from keras_transformer.data import corpus as corpus_module
+from keras_transformer.data.corpus import parallel_files
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.errors import InputError
+
+pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -e '.[dev]'")
+
+from keras_transformer.data.beam import BeamRunner
+
+OPTIONS = PrepareOptions(vocab_size=80, drop_duplicates=True, valid_pairs=9)
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    """Writes two corpora of several blocks each."""
+    for name, start in (("a", 0), ("b", 25)):
+        numbers = range(start, start + 40)
+        (tmp_path / f"{name}.en").write_text("".join(f"the {i} dogs\n" for i in numbers))
+        (tmp_path / f"{name}.de").write_text("".join(f"die {i} Hunde\n" for i in numbers))
+    return parallel_files(
+        [tmp_path / "a.en", tmp_path / "b.en"], [tmp_path / "a.de", tmp_path / "b.de"]
+    )
+
+
+def tree(directory):
+    files = {
+        path.relative_to(directory): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "report.json"
+    }
+    report = json.loads((directory / "report.json").read_bytes())
+    return files, {**report, "seconds_of_stages": None}
+
+
+def test_the_result_is_that_of_the_local_runner(tmp_path, monkeypatch, corpora):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    prepare(corpora, tmp_path / "local", OPTIONS)
+    prepare(corpora, tmp_path / "beam", OPTIONS, runner=BeamRunner(tmp_path))
+    assert tree(tmp_path / "beam") == tree(tmp_path / "local")
+    assert len(list((tmp_path / "beam/train").iterdir())) > 5
+    assert not list(tmp_path.glob(".*")), "nothing hidden is left"
+
+
+def test_errors_are_those_of_the_local_runner(tmp_path, monkeypatch, corpora):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    with (tmp_path / "b.en").open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff")
+    messages = []
+    for runner in (None, BeamRunner(tmp_path)):
+        with pytest.raises(InputError) as error:
+            prepare(corpora, tmp_path / "d", OPTIONS, runner=runner)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1] and "b.en, line 17: byte 0xff" in messages[0]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}

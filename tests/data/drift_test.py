@@ -1,0 +1,45 @@
+"""Where lines cease to fit is told to within a few lines; where only the end is missing, that."""
+
+import numpy as np
+import pytest
+
+from keras_transformer.data.drift import describe_drift, first_drift
+
+
+def translations(count, seed=0):
+    """Lengths, as logarithms, of sentences and their translations."""
+    random = np.random.default_rng(seed)
+    source = random.normal(4, 0.6, count)
+    return source, source + 0.2 + random.normal(0, 0.25, count)
+
+
+@pytest.mark.parametrize("missing", [1, 2, 40])
+@pytest.mark.parametrize("place", [0, 700, 1800])
+@pytest.mark.parametrize("side", [0, 1])
+def test_lines_that_are_missing_are_found(missing, place, side):
+    lengths = list(translations(2000))
+    lengths[side] = np.delete(lengths[side], slice(place, place + missing))
+    assert abs(first_drift(*lengths) - (place + 1)) <= 10
+
+
+def test_an_end_that_is_missing_is_no_drift():
+    source, target = translations(2000)
+    assert first_drift(source, target[:-100]) > 1890
+    assert first_drift(source[:0], target) == 1
+
+
+def test_a_sentence_says_where_to_look(tmp_path, test_data):
+    lines = [
+        (test_data / f"multi30k/val.{code}").read_bytes().split(b"\n") for code in ("en", "de")
+    ]
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.write_bytes(b"\n".join(lines[0]))
+    target.write_bytes(b"\n".join(lines[1][:500] + lines[1][501:]))
+    sentence = describe_drift(source, target)
+    assert "1 lines that" in sentence and sentence.endswith(f"{source} has and {target} has not")
+    found = int(sentence.split("near line ")[1].split(":")[0].replace(",", ""))
+    assert abs(found - 501) < 15
+    target.write_bytes(b"\n".join(lines[1][:-40]))
+    assert describe_drift(source, target) == (
+        f"By their lengths the lines fit to the end of {target}, so its end seems to be missing"
+    )

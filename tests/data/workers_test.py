@@ -1,0 +1,72 @@
+"""Workers: results in the tasks' order, a few tasks ahead, errors as they are, no process left."""
+
+import itertools
+import os
+import signal
+import time
+
+import pytest
+
+from keras_transformer.data.workers import Workers, alone
+from keras_transformer.errors import InputError
+
+
+def slow_first(task):
+    if task == 0:
+        time.sleep(0.5)
+    return {"task": task, "process": os.getpid()}
+
+
+def picky(task):
+    if task == 3:
+        raise InputError(f"task {task} is odd; expected another")
+    return {"task": task}
+
+
+def killed(task):
+    if task == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_results_come_in_the_order_of_the_tasks(count):
+    results = list(Workers(count)(slow_first, [2, 3], range))
+    assert [result["task"] for result in results] == [0, 1, 0, 1, 2]
+    processes = {result["process"] for result in results}
+    assert (os.getpid() in processes) == (count == 1) and len(processes) == count
+
+
+def test_tasks_are_made_as_they_are_needed():
+    made = []
+
+    def tasks(_):
+        for number in itertools.count(1):
+            made.append(number)
+            yield number
+
+    results = Workers(2)(slow_first, [None], tasks)
+    assert next(results)["task"] == 1 and len(made) < 8
+    results.close()
+
+
+def test_a_single_task_needs_no_process():
+    assert list(Workers(2)(slow_first, [1], alone))[0]["process"] == os.getpid()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_errors_come_as_they_are(count):
+    results = Workers(count)(picky, range(9), alone)
+    assert [next(results)["task"] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(InputError, match="task 3 is odd; expected another"):
+        next(results)
+
+
+def test_a_process_that_is_killed_is_told():
+    with pytest.raises(OSError, match="a worker process was killed, most likely for want of mem"):
+        list(Workers(2)(killed, range(5), alone))
+
+
+def test_none_are_too_few():
+    with pytest.raises(InputError, match="there are 0 workers; expected 1 or more"):
+        Workers(0)
