@@ -164,7 +164,7 @@ class RunDirectory:
         if self.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
                 f"{self.path} was trained with another vocabulary than the data directory's; "
-                "expected the data directory, and the mixture, that the run began with"
+                "expected the data directory that the run began with"
             )
         if self.data_fingerprint != fingerprint:
             raise InputError(

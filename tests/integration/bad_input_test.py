@@ -188,7 +188,7 @@ CASES = {
     ),
     "a damaged token store": Case(
         "train", "--data_dir=damaged_store --run_dir=new --preset=tiny",
-        "error: damaged_store/train",
+        "error: damaged_store/train/00000/source_ids.npy cannot be read",
     ),
     # What to do with a run.
     "a beam of 0": Case(
@@ -430,7 +430,7 @@ def results(
     )  # fmt: skip
     for name, place in (
         ("damaged_vocabulary", "tokenizer/joint.model"),
-        ("damaged_store", "train/source_ids.npy"),
+        ("damaged_store", "train/00000/source_ids.npy"),
     ):
         shutil.copytree(folder / "data", folder / name)
         (folder / name / place).write_bytes(b"no model")
