@@ -52,7 +52,9 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights and products"
 )
-flags.DEFINE_integer("threads", None, "of a LiteRT model; all cores if not given", lower_bound=1)
+flags.DEFINE_integer(
+    "threads", None, "of a LiteRT model; all cores if not given", lower_bound=1, upper_bound=1024
+)
 command_line.define_config_flags("beam_size", "length_penalty")
 
 

@@ -47,7 +47,9 @@ flags.DEFINE_enum("format", "text", ["text", "jsonl"], "text|jsonl")
 flags.DEFINE_boolean("attention", False, "with --format=jsonl: also the whole attention")
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights")
 flags.DEFINE_boolean("jit_compile", None, "compile a run's search with XLA, for single lines")
-flags.DEFINE_integer("threads", None, "of a LiteRT model; all cores if not given", lower_bound=1)
+flags.DEFINE_integer(
+    "threads", None, "of a LiteRT model; all cores if not given", lower_bound=1, upper_bound=1024
+)
 command_line.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 

@@ -284,6 +284,10 @@ class TrainingConfig:
         )
 
 
+# Above, the longest outputs always win; and (5 + length) / 6 to this power is a float32.
+MAX_LENGTH_PENALTY = 10.0
+
+
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig:
     """How translations are searched for (paper, section 6.1).
@@ -339,6 +343,11 @@ class DecodingConfig:
             value = getattr(self, name)
             require(value >= least, f"decoding.{name} is {value}; expected at least {least}")
             require(value <= 2**20, f"decoding.{name} is {value}; expected at most {2**20:,}")
+        require(
+            self.length_penalty <= MAX_LENGTH_PENALTY,
+            f"decoding.length_penalty is {self.length_penalty}; expected at most "
+            f"{MAX_LENGTH_PENALTY:g}",
+        )
         require(
             self.max_length is None or self.max_length <= 2**20,
             f"decoding.max_length is {self.max_length}; expected at most {2**20:,}, or none",

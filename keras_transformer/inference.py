@@ -111,8 +111,8 @@ def translate_in_detail(
     """
     if model.in_detail is None:
         raise InputError(
-            f"{model.place} was exported without details of translations; expected the run "
-            "directory, or a new export"
+            f"{model.place} tells no details of translations and takes no prefixes, as LiteRT "
+            "models and older exports; expected the run directory or a new SavedModel"
         )
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):

@@ -34,6 +34,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 FORMAT_VERSION = 1
+MAX_THREADS = 1024  # each of which is started
 _ABOUT = "model.json"
 
 
@@ -44,6 +45,7 @@ class About(NamedTuple):
         n_best: translations of a sentence, K.
         max_source_tokens: of a source, the end token included; what is beyond is cut.
         max_source_bytes: of a source's text; what is beyond is cut.
+        max_output_tokens: of a translation at most, the end token included.
         trained_tokens: of the longest source of training, or None where that is not known.
         has_text: whether the model has the signature `translate`.
     """
@@ -51,6 +53,7 @@ class About(NamedTuple):
     n_best: int
     max_source_tokens: int
     max_source_bytes: int
+    max_output_tokens: int
     trained_tokens: int | None
     has_text: bool
 
@@ -91,9 +94,11 @@ class LiteRTModel:
         low_memory: bool = False,
         text_in_graph: bool = False,
     ):
-        if not isinstance(threads, int) or threads < 1:  # type: ignore[redundant-expr]
-            raise InputError(f"threads is {threads!r}; expected a number of at least 1")
+        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is no number
+            raise InputError(f"threads is {threads!r}; expected a number from 1 to {MAX_THREADS:,}")
         self.path = Path(path)
+        if self.path.is_dir():
+            raise InputError(f"{path} is a directory; expected the file model.tflite in it")
         self.about, self.vocabulary = _read_archive(self.path)
         if text_in_graph and not self.about.has_text:
             raise InputError(
@@ -124,7 +129,7 @@ class LiteRTModel:
             text: the sentence; what is longer than the model takes is cut.
             max_length: the most tokens, the end token included; 0: as exported. It can only
                 lower what the sentence's own length allows.
-            length_penalty: α; NaN: as exported.
+            length_penalty: α, from 0 to 10, else the nearer of these; NaN: as exported.
 
         Returns:
             What was found, best first; empty where nothing was.
@@ -148,6 +153,11 @@ class LiteRTModel:
             ids: as `source_ids` returns them. An end token is added where the last is none.
             max_length, length_penalty: as `translate`'s.
         """
+        if self._signature != "translate_ids":
+            raise InputError(
+                f"{self.path} was opened with text_in_graph, which takes text; expected it to be "
+                "opened without"
+            )
         given = _array("ids", ids, np.int32)
         if given.ndim != 1:
             raise InputError(f"ids has {given.ndim} dimensions; expected the ids of one sentence")
@@ -257,7 +267,13 @@ def _read_archive(path: Path) -> tuple[About, Vocabulary]:
 
 
 def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in ("n_best", "max_source_tokens", "max_source_bytes", "trained_tokens"):
+    for name in (
+        "n_best",
+        "max_source_tokens",
+        "max_source_bytes",
+        "max_output_tokens",
+        "trained_tokens",
+    ):
         value = fields[name]
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not is_count and (name != "trained_tokens" or value is not None):

@@ -141,13 +141,19 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Model
     others = [name for name in settings if name not in _LITERT_SETTINGS]
     if others:
         raise InputError(
-            f"{path} is a LiteRT model, in which {' and '.join(others)} were fixed at export; "
-            f"expected none but {' and '.join(_LITERT_SETTINGS)}, or the run directory"
+            f"{path} is a LiteRT model, and its export has fixed {' and '.join(others)}; expected "
+            f"none but {' and '.join(_LITERT_SETTINGS)}, or the run directory"
         )
     # As a configuration, so that values are checked as everywhere.
     config = Config().updated(settings).decoding
     penalty = config.length_penalty if "decoding.length_penalty" in settings else math.nan
     model = LiteRTModel(path, threads)
+    longest_output = model.about.max_output_tokens
+    if (config.max_length or 0) > longest_output:
+        raise InputError(
+            f"decoding.max_length is {config.max_length}; {path} was exported with at most "
+            f"{longest_output} tokens in a translation"
+        )
 
     def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
         k = model.about.n_best

@@ -109,9 +109,17 @@ def test_inputs_that_are_none(file: Path, method: str, arguments: Any, sentence:
     assert model.translate_ids([]).scores.tolist() == [0.0]
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_what_is_opened_and_asked_for_otherwise(file: Path) -> None:
+    with pytest.raises(InputError, match="is a directory; expected the file model.tflite in it"):
+        LiteRTModel(file.parent)
+    model = LiteRTModel(file, text_in_graph=True)
+    with pytest.raises(InputError, match="was opened with text_in_graph, which takes text"):
+        model.translate_ids([5, 3])
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", 1025, True])
 def test_threads_that_are_none(file: Path, threads: Any) -> None:
-    with pytest.raises(InputError, match="threads is .*; expected a number of at least 1"):
+    with pytest.raises(InputError, match="threads is .*; expected a number from 1 to 1,024"):
         LiteRTModel(file, threads)
 
 

@@ -10,11 +10,9 @@ import enum
 
 import tensorflow as tf
 
+from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.decoding import NOTHING, SearchResult
 from keras_transformer.translator import Translator
-
-# Above, the longest outputs always win; and (5 + length) / 6 to this power is a float32.
-MAX_LENGTH_PENALTY = 10.0
 
 
 class Status(enum.IntFlag):

@@ -136,6 +136,7 @@ def describe(translator: Translator, model: Any, longest: int | None) -> About:
         n_best=translator.config.n_best,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
+        max_output_tokens=translator.max_output_tokens,
         trained_tokens=longest,
         has_text="translate" in flatbuffer.ops_by_signature(model),
     )
@@ -167,6 +168,7 @@ def convert(translator: Translator, quantization: str) -> Any:
         model = flatbuffer.read(converter.convert())
     litert_passes.look_up_embeddings(model)
     litert_passes.share(model)
+    litert_passes.put_first(model, b"translate_ids")
     litert_weights.quantize(model, quantization)
     check_ops(model)
     return model

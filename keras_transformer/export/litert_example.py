@@ -2,33 +2,35 @@
 
     python example.py <input.txt
 
-Everything is in model.tflite; the vocabulary is also in the .model files beside it.
+Everything is in model.tflite, which is a ZIP archive, too, with the vocabulary.
 """
 
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
 from ai_edge_litert.interpreter import Interpreter
 
-HERE = Path(__file__).parent
+MODEL = Path(__file__).parent / "model.tflite"
 
 
 def vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
     """Reads the vocabulary of one language; there may be one for both."""
-    path = HERE / f"{name}.model"
-    file = path if path.exists() else HERE / "joint.model"
-    return sentencepiece.SentencePieceProcessor(model_file=str(file))
+    with zipfile.ZipFile(MODEL) as archive:
+        file = f"{name}.model" if f"{name}.model" in archive.namelist() else "joint.model"
+        return sentencepiece.SentencePieceProcessor(model_proto=archive.read(file))
 
 
 source, target = vocabulary("source"), vocabulary("target")
-interpreter = Interpreter(str(HERE / "model.tflite"), num_threads=2)
+interpreter = Interpreter(str(MODEL), num_threads=2)
 translate = interpreter.get_signature_runner("translate_ids")
 
-for line in sys.stdin:
+for line in sys.stdin.buffer:
+    text = line.decode(errors="replace").strip()
     found = translate(
-        ids=np.array([source.encode(line.strip(), add_eos=True)], np.int32),
+        ids=np.array([source.encode(text, add_eos=True)], np.int32),
         max_length=np.array([0], np.int32),  # 0: as exported
         length_penalty=np.array([np.nan], np.float32),  # no number: as exported
     )

@@ -89,6 +89,23 @@ def _share_subgraphs(model: Any) -> bool:
     ]
     kept = [index for index, place in enumerate(first) if index == place]
     numbers = [kept.index(place) for place in first]
+    _arrange(model, kept, numbers)
+    return len(kept) < len(first)
+
+
+def put_first(model: Any, signature: bytes) -> None:
+    """Makes the graph of a signature the first, in place.
+
+    Many runtimes, Java's among them, prepare the first when they open a file, whatever is asked
+    for later: what stands there must not need operations that they lack.
+    """
+    first = next(s.subgraphIndex for s in model.signatureDefs if s.signatureKey == signature)
+    order = [first, *(index for index in range(len(model.subgraphs)) if index != first)]
+    _arrange(model, order, [order.index(index) for index in range(len(order))])
+
+
+def _arrange(model: Any, kept: list[int], numbers: list[int]) -> None:
+    """Keeps those subgraphs, in that order; `numbers` says what stands for each from now on."""
     for graph in model.subgraphs:
         for operator in graph.operators:
             for name in subgraphs_of(operator):
@@ -97,7 +114,6 @@ def _share_subgraphs(model: Any) -> bool:
     for signature in model.signatureDefs:
         signature.subgraphIndex = numbers[signature.subgraphIndex]
     model.subgraphs = [model.subgraphs[index] for index in kept]
-    return len(kept) < len(first)
 
 
 def _digest(graph: Any) -> bytes:

@@ -75,7 +75,8 @@ class LiteRTSignatures(tf.Module):
             end token; `scores` float32 `[1, K]`, best first; `status` int32 `[1]`, bits of
             `Status`. L is the most tokens that the sentence may have.
         """
-        result, status = self._found(ids, max_length, length_penalty)
+        lengths = tf.reshape(tf.shape(ids)[1], [1])
+        result, status = self._found(ids, lengths, max_length, length_penalty)
         found = {"ids": result.ids, "lengths": result.lengths, "scores": result.scores}
         return {**found, "status": status}
 
@@ -90,16 +91,23 @@ class LiteRTSignatures(tf.Module):
         Returns:
             `translations` string and `scores` float32 `[1, K]`, best first; `status` int32 `[1]`.
         """
-        ids = self._source.tokenize(text).flat_values
-        result, status = self._found(tf.expand_dims(ids, 0), max_length, length_penalty)
+        rows = self._source.tokenize(text)
+        # As many as there are texts, so that more than one fails, and is not taken for one.
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        ids = tf.expand_dims(rows.flat_values, 0)
+        result, status = self._found(ids, lengths, max_length, length_penalty)
         return {"translations": self._texts(result), "scores": result.scores, "status": status}
 
     def _found(
-        self, ids: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
+        self,
+        ids: tf.Tensor,
+        lengths: tf.Tensor,
+        max_length: tf.Tensor,
+        length_penalty: tf.Tensor,
     ) -> tuple[SearchResult, tf.Tensor]:
-        """Returns what is found for ids int32 `[1, S]`, and the status, int32 `[1]`."""
+        """Returns what is found for int32 `[1, S]` of `lengths` `[1]`, and the status, `[1]`."""
         translator = self._translator
-        lengths = tf.reshape(tf.minimum(tf.shape(ids)[1], translator.max_source_tokens), [1])
+        lengths = tf.minimum(lengths, translator.max_source_tokens)
         ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
         source_ids, source_lengths, status = checked_source_ids(translator, ids, lengths)
         max_lengths, length_changed = clamped_max_lengths(translator, source_lengths, max_length)

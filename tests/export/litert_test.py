@@ -15,6 +15,7 @@ import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 from hypothesis import strategies as st
 
 from keras_transformer import inference, loading
@@ -141,7 +142,11 @@ def test_longer_sentences_after_shorter_ones(paper: Exported) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "paper"])
 def test_models_of_other_forms(tmp_path: Path, name: str) -> None:
-    Exported(make_run(tmp_path / "run", name), tmp_path / "export")  # which compares them
+    exported = Exported(make_run(tmp_path / "run", name), tmp_path / "export")
+    # The export has compared all of them; one by hand.
+    found = exported.model.translate_ids(exported.model.source_ids(PHRASES[0]))
+    scores = found_by(exported.translator, PHRASES[0])[2]
+    np.testing.assert_allclose(found.scores, scores, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +194,24 @@ def test_operations_that_a_runtime_has_not_are_refused(paper: Exported) -> None:
     code.customCode = b"FlexSinh"
     with pytest.raises(InputError, match="signature translate needs FlexSinh"):
         exporter.check_ops(model)
+
+
+def test_a_runtime_may_prepare_the_first_graph_whatever_it_lacks(paper: Exported) -> None:
+    """Java's does so when it opens a file: tensorflow-text's operations must not be there."""
+    interpreter = Interpreter(str(paper.path))
+    interpreter.allocate_tensors()
+    assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
+    assert np.bytes_ not in {each["dtype"] for each in interpreter.get_input_details()}
+
+
+def test_several_texts_at_once_fail(paper: Exported) -> None:
+    """A model is made for one; two must not be taken for one."""
+    runner = LiteRTModel(paper.path, text_in_graph=True)._run
+    options = {"max_length": np.array([0], np.int32), "length_penalty": np.array([NAN], np.float32)}
+    assert runner(text=np.array([PHRASES[0].encode()], object), **options)["scores"].shape == (1, 2)
+    for texts in ([], [PHRASES[0].encode()] * 2):
+        with pytest.raises((RuntimeError, ValueError)):
+            runner(text=np.array(texts, object), **options)
 
 
 @pytest.mark.parametrize("quantization", litert_weights.QUANTIZATIONS)
@@ -393,7 +416,14 @@ def test_used_as_every_model(paper: Exported, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"settings": {"decoding.beam_size": 2}}, "LiteRT model, in which decoding.beam_size"),
+        (
+            {"settings": {"decoding.beam_size": 2}},
+            "LiteRT model, and its export has fixed decoding.beam",
+        ),
+        (
+            {"settings": {"decoding.max_length": 10**4}},
+            "decoding.max_length is 10000; .* was exported with at most ",
+        ),
         ({"precision": "bfloat16"}, "is a LiteRT model, whose precision was fixed"),
         ({"jit_compile": True}, "is a LiteRT model, .* never compiled by XLA"),
     ],

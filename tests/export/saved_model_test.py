@@ -216,7 +216,7 @@ def test_an_export_of_before_there_were_details(
         loading.load_model(run_directory.path, {"decoding.beam_size": 1}), PHRASES[:1]
     )
     assert [best.text for best in found] == [best.text for best in expected]
-    with pytest.raises(InputError, match="was exported without details of translations; expected"):
+    with pytest.raises(InputError, match="tells no details of translations and takes no prefixes"):
         inference.translate_in_detail(model, PHRASES)
 
 

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import loading
+from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.export import gates, saved_model
-from keras_transformer.export.clamping import MAX_LENGTH_PENALTY, Status
+from keras_transformer.export.clamping import Status
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.scoring import Scorer
