@@ -80,9 +80,7 @@ def test_line_breaks_in_translations_shift_nothing(tmp_path, source, model_dir, 
     monkeypatch.setattr(
         corpus_translation,
         "translate_lines",
-        lambda model, lines: [
-            [Translation(f"{n}\n\u2028x", -1.0)] for n in lines
-        ],
+        lambda model, lines: [[Translation(f"{n}\n\u2028x", -1.0)] for n in lines],
     )
     translate_corpus(model_dir, source, tmp_path / "out")
     text = (tmp_path / "out/translations.txt").read_text()
