@@ -32,10 +32,10 @@ flags.DEFINE_multi_string("source", [], "source text to train on")
 flags.DEFINE_multi_string("target", [], "its translation, line by line")
 flags.DEFINE_multi_string("valid_source", [], "source text to validate on")
 flags.DEFINE_multi_string("valid_target", [], "its translation")
-flags.DEFINE_list("tsv", [], "files to train on: source, TAB, target")
-flags.DEFINE_list("valid_tsv", [], "such files to validate on")
-flags.DEFINE_list("tmx", [], "translation memories to train on")
-flags.DEFINE_list("valid_tmx", [], "translation memories to validate on")
+flags.DEFINE_multi_string("tsv", [], "files to train on: source, TAB, target")
+flags.DEFINE_multi_string("valid_tsv", [], "such files to validate on")
+flags.DEFINE_multi_string("tmx", [], "translation memories to train on")
+flags.DEFINE_multi_string("valid_tmx", [], "translation memories to validate on")
 flags.DEFINE_string(
     "tfds", None, "TFDS translation set, as in wmt14_translate/de-en, or translate_folder:DIR"
 )
@@ -62,7 +62,7 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "vocabulary_lines", DEFAULTS.vocabulary_lines, "lines, drawn at random, to learn pieces from"
 )
-flags.DEFINE_list("symbols", [], "pieces of their own, as in '<2de>,<2fr>'")
+flags.DEFINE_multi_string("symbols", [], "pieces of their own, as in '<2de>,<2fr>'")
 flags.DEFINE_string("vocab_from", None, "take the vocabulary of this prepared data or tokenizer")
 
 flags.DEFINE_string("source_tag", None, "begins every source sentence, as in '<2de>'")
@@ -112,7 +112,7 @@ def _options() -> prepare.PrepareOptions:
     values: dict[str, Any] = {
         field.name: FLAGS[field.name].value for field in dataclasses.fields(DEFAULTS)
     }
-    values["symbols"] = tuple(values["symbols"])
+    values["symbols"] = tuple(s for value in values["symbols"] for s in value.split(","))
     values["max_length_ratio"] = values["max_length_ratio"] or None
     if values["check_languages"] is not None:
         values["check_languages"] = tuple(values["check_languages"])

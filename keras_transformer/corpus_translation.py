@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from keras_transformer.data.corpus import BlockReader, TextFile
+from keras_transformer.data.corpus import Block, BlockReader, TextFile, require_file
 from keras_transformer.data.reading import BOM, check_line
 from keras_transformer.data.work_directory import work_directory
 from keras_transformer.data.workers import Runner, Workers
@@ -41,9 +41,7 @@ class _Task(NamedTuple):
 
     source: _Source
     number: int
-    first: int
-    offset: int
-    text: bytes
+    block: Block
 
 
 def translate_corpus(
@@ -100,10 +98,10 @@ def translate_corpus(
 
 
 def _survey(path: Path) -> tuple[int, str]:
-    """Reads everything once, and returns the number of lines and the SHA-256."""
-    reader = BlockReader(TextFile(path))
-    for _ in reader:
-        pass
+    """Reads and checks everything once, and returns the number of lines and the SHA-256."""
+    reader = BlockReader(TextFile(require_file(path)), BLOCK_LINES)
+    for block in reader:
+        _checked_lines(block)
     return reader.read.pairs, reader.read.sha256[str(path)]
 
 
@@ -125,7 +123,7 @@ def _fingerprint(model_dir: Path) -> str:
 
 def _tasks(source: _Source) -> Iterator[_Task]:
     for number, block in enumerate(BlockReader(TextFile(source.path), BLOCK_LINES)):
-        yield _Task(source, number, block.line, block.offsets[0], block.texts[0])
+        yield _Task(source, number, block)
 
 
 def _translate_block(task: _Task) -> dict[str, Any]:
@@ -135,7 +133,8 @@ def _translate_block(task: _Task) -> dict[str, Any]:
     if done.exists():
         return dict(json.loads(done.read_bytes()))
     start = time.monotonic()
-    best = [each[0] for each in translate_lines(_model(task.source.model_dir), _lines(task))]
+    lines = _checked_lines(task.block)
+    best = [each[0] for each in translate_lines(_model(task.source.model_dir), lines)]
     # Translations have one line each; a line break would shift all that follow.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
     path.with_suffix(".txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -151,12 +150,13 @@ def _translate_block(task: _Task) -> dict[str, Any]:
     return result
 
 
-def _lines(task: _Task) -> list[str]:
-    lines, offset = task.text.split(b"\n")[:-1], task.offset
-    for number, line in enumerate(lines, start=task.first):
-        check_line(task.source.path, number, offset, line)
+def _checked_lines(block: Block) -> list[str]:
+    """Returns the lines; raises `InputError` for one that is no text."""
+    lines, offset = block.texts[0].split(b"\n")[:-1], block.offsets[0]
+    for number, line in enumerate(lines, start=block.line):
+        check_line(block.names[0], number, offset, line)
         offset += len(line) + 1
-    if task.first == 1:
+    if block.line == 1:
         lines[0] = lines[0].removeprefix(BOM)
     return [line.removesuffix(b"\r").decode() for line in lines]
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_translated_is_told(tmp_path, model_dir, run_directory, s
     bad.write_bytes(b"a\n" * 6 + b"b\xff\n")
     with pytest.raises(InputError, match="bad, line 7: byte 0xff at byte offset 13"):
         translate_corpus(model_dir, bad, tmp_path / "out")
-    for path, message in ((tmp_path / "none", "none is missing"), (tmp_path, "cannot be read")):
+    for path, message in ((tmp_path / "none", "none is missing"), (tmp_path, "is no regular file")):
         with pytest.raises(InputError, match=message):
             translate_corpus(model_dir, path, tmp_path / "out")
     with pytest.raises(InputError, match="is a run directory; expected what bin/export.py"):

@@ -65,18 +65,26 @@ class BeamRunner:
             shutil.rmtree(results, ignore_errors=True)
 
     def _run(self, stage: _Stage[Any, Any], sources: list[tuple[int, Any]]) -> None:
-        options = PipelineOptions(self._options)
-        options.view_as(SetupOptions).save_main_session = False
         logging.getLogger("apache_beam").setLevel(logging.WARNING)
-        with beam.Pipeline(options=options) as pipeline:
-            (
-                pipeline
-                | "sources" >> beam.Create(sources)
-                | "one by one" >> beam.Reshuffle()
-                | "tasks" >> beam.FlatMap(stage.tasks)
-                | "spread" >> beam.Reshuffle()
-                | "work" >> beam.Map(stage.work)
-            )
+        try:
+            options = PipelineOptions(self._options)
+            options.view_as(SetupOptions).save_main_session = False
+            with beam.Pipeline(options=options) as pipeline:
+                (
+                    pipeline
+                    | "sources" >> beam.Create(sources)
+                    | "one by one" >> beam.Reshuffle()
+                    | "tasks" >> beam.FlatMap(stage.tasks)
+                    | "spread" >> beam.Reshuffle()
+                    | "work" >> beam.Map(stage.work)
+                )
+        # What runners raise is of many kinds; SystemExit is what options end with.
+        except (Exception, SystemExit) as error:
+            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            raise InputError(
+                f"Apache Beam cannot run this with {' '.join(self._options) or 'no options'} "
+                f"({reason[0]}); expected a runner that is there, and options that it knows"
+            ) from error
 
 
 class _Stage(Generic[_Source, _Task]):
@@ -100,7 +108,7 @@ class _Stage(Generic[_Source, _Task]):
             name = f"{number:06d}-{index:06d}"
             try:
                 task = next(tasks, None)
-            except InputError as error:
+            except (InputError, OSError) as error:
                 self._write(name, {"error": str(error)})
                 return
             if task is None:
@@ -112,7 +120,7 @@ class _Stage(Generic[_Source, _Task]):
         name, task = named
         try:
             self._write(name, self._stage(task))
-        except InputError as error:
+        except (InputError, OSError) as error:
             self._write(name, {"error": str(error)})
 
     def _write(self, name: str, result: Result) -> None:

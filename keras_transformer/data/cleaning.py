@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -69,7 +70,7 @@ class CleaningOptions:
     def __post_init__(self) -> None:
         if self.max_bytes < 1:
             raise InputError(f"max_bytes is {self.max_bytes}; expected 1 or more")
-        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
+        if self.max_length_ratio is not None and not 1 <= self.max_length_ratio < math.inf:
             raise InputError(f"max_length_ratio is {self.max_length_ratio}; expected 1 or more")
         if self.check_languages is not None and len(self.check_languages) != 2:
             raise InputError(

@@ -149,8 +149,12 @@ def parallel_files(
 
 def require_file(path: str | Path) -> Path:
     """Returns the path; raises `InputError` where there is no regular file."""
-    if not Path(path).is_file():  # a pipe could be read only once
-        state = "is no regular file" if Path(path).exists() else "is missing"
+    try:
+        is_file, exists = Path(path).is_file(), Path(path).exists()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); expected a file") from error
+    if not is_file:  # a pipe could be read only once
+        state = "is no regular file" if exists else "is missing"
         raise InputError(f"{path} {state}; expected a text file, one sentence a line")
     return Path(path)
 

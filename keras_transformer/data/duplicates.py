@@ -25,24 +25,22 @@ def find_duplicates(files: Sequence[Path]) -> list[IntArray]:
     """
     if not files:
         return []
-    hashes = [np.load(path, mmap_mode="r") for path in files]
-    first = np.cumsum([0, *map(len, hashes)])
+    first = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in files)])
     bits = max(0, int(first[-1]) // _AT_ONCE).bit_length()
-    found = [_again(hashes, first, part, bits) for part in range(2**bits)]
+    found = [_again(files, first, part, bits) for part in range(2**bits)]
     places = np.sort(np.concatenate(found))
     ends = np.searchsorted(places, first)
     return [places[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
 
 
-def _again(
-    hashes: Sequence[npt.NDArray[np.void]], first: IntArray, part: int, bits: int
-) -> IntArray:
+def _again(files: Sequence[Path], first: IntArray, part: int, bits: int) -> IntArray:
     """Returns the places, over all files, of the hashes of a part that stood there before."""
     chosen, places = [], []
-    for file, start in zip(hashes, first, strict=False):
+    for path, start in zip(files, first, strict=False):
+        file = np.load(path, mmap_mode="r")  # one at a time: a map holds its file open
         # Two steps, as no integer can be shifted by its whole width.
         inside = np.flatnonzero(file["high"] >> np.uint64(1) >> np.uint64(63 - bits) == part)
-        chosen.append(file[inside])
+        chosen.append(np.array(file[inside]))
         places.append(inside + start)
     records, order = np.concatenate(chosen), np.concatenate(places)
     by_hash = np.lexsort((order, records["low"], records["high"]))

@@ -31,6 +31,7 @@ from keras_transformer.data.workers import Runner, alone
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import (
     MAX_LINES,
+    SPECIAL_PIECES,
     ModelType,
     Normalization,
     Vocabulary,
@@ -77,6 +78,10 @@ class PrepareOptions(CleaningOptions):
         for symbol in (*self.symbols, *filter(None, [self.source_tag])):
             if not symbol or any(character.isspace() for character in symbol):
                 raise InputError(f"the symbol {symbol!r} has spaces or nothing; expected as <2de>")
+            if symbol in SPECIAL_PIECES:
+                raise InputError(
+                    f"the symbol {symbol} is a piece that every vocabulary has; expected as <2de>"
+                )
 
 
 @dataclasses.dataclass
@@ -132,8 +137,8 @@ class Preparation:
         rules = CleaningOptions(**{field.name: getattr(options, field.name) for field in fields})
         first = np.cumsum([0, *(entry["blocks"] for entry in inputs)]).tolist()
         sources = [
-            CleanSource(work, corpus, number, rules)
-            for corpus, number in zip(corpora, first, strict=False)
+            CleanSource(work, corpus, number, rules, entry["sha256"])
+            for corpus, number, entry in zip(corpora, first, inputs, strict=False)
         ]
         pairs = sum(entry["pairs"] for entry in inputs)
         report, blocks = CleaningReport(), []

@@ -105,7 +105,7 @@ def prepare(
             report |= preparation.encode(cleaned)
         report |= {"vocabulary": describe_vocabulary(vocabulary), "seconds_of_stages": seconds}
         text = json.dumps(report, indent=1, ensure_ascii=False)
-        (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+        (directory / "report.json").write_text(text + "\n", "utf-8", "backslashreplace")
     return PreparedData(output_dir, json.loads(text), reused=False)
 
 
@@ -120,11 +120,12 @@ def _given_vocabulary(directory: str | Path, options: PrepareOptions) -> Vocabul
     vocabulary = Vocabulary.load(directory)
     if options.separate_vocabularies and vocabulary.joint:
         raise InputError(f"the vocabulary of {directory} is joint; expected separate vocabularies")
-    if options.source_tag and not vocabulary.has_source_piece(options.source_tag):
-        raise InputError(
-            f"the vocabulary of {directory} has no piece {options.source_tag}; expected one that "
-            "was learned with it among its symbols"
-        )
+    for symbol in (*options.symbols, *filter(None, [options.source_tag])):
+        if not vocabulary.has_source_piece(symbol):
+            raise InputError(
+                f"the vocabulary of {directory} has no piece {symbol}; expected one that was "
+                "learned with it among its symbols"
+            )
     return vocabulary
 
 
@@ -136,7 +137,8 @@ def _survey(corpora: Sequence[Corpus]) -> list[dict[str, Any]]:
             reader, blocks = BlockReader(corpus), 0
             for blocks, block in enumerate(reader, start=1):  # noqa: B007
                 bar.update(block.texts[0].count(b"\n"))
-            inputs.append({"name": corpus.name, "blocks": blocks, **reader.read._asdict()})
+            facts = {"name": corpus.name, "kind": type(corpus).__name__, "blocks": blocks}
+            inputs.append({**facts, **reader.read._asdict()})
     return inputs
 
 
@@ -146,7 +148,7 @@ def _fingerprint(
     parts = {
         "format": _FORMAT,
         "inputs": {
-            split: [list(entry["sha256"].values()) for entry in group]
+            split: [[entry["kind"], *entry["sha256"].values()] for entry in group]
             for split, group in inputs.items()
         },
         "options": dataclasses.asdict(options),
@@ -161,7 +163,7 @@ def _existing_report(output_dir: Path) -> dict[str, Any] | None:
         return None
     try:
         report = json.loads((output_dir / "report.json").read_bytes())
-        if "fingerprint" in report:
+        if isinstance(report, dict) and "fingerprint" in report:
             return report
     except (OSError, ValueError, TypeError):
         pass

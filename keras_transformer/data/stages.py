@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +20,7 @@ from keras_transformer.data.cleaning import CleaningOptions, CleaningReport, Cle
 from keras_transformer.data.corpus import Block, BlockReader, Corpus
 from keras_transformer.data.report import SideStatistics
 from keras_transformer.data.token_store import encoded, write_lines, write_shard
+from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary
 
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -27,12 +28,19 @@ HASH = np.dtype([("high", np.uint64), ("low", np.uint64)])
 
 
 class CleanSource(NamedTuple):
-    """A corpus to clean, whose first block has a number among those of all corpora."""
+    """A corpus to clean.
+
+    Attributes:
+        directory: takes what is left of its blocks.
+        first: number of its first block among those of all corpora.
+        sha256: of its files, when they were read first.
+    """
 
     directory: Path
     corpus: Corpus
     first: int
     options: CleaningOptions
+    sha256: Mapping[str, str]
 
 
 class CleanTask(NamedTuple):
@@ -66,9 +74,18 @@ class EncodeTask(NamedTuple):
 
 
 def clean_tasks(source: CleanSource) -> Iterator[CleanTask]:
-    """Yields a task for each block of a corpus."""
-    for number, block in enumerate(BlockReader(source.corpus), start=source.first):
+    """Yields a task for each block of a corpus.
+
+    Raises:
+        InputError: where it is not what was read first.
+    """
+    reader = BlockReader(source.corpus)
+    for number, block in enumerate(reader, start=source.first):
         yield CleanTask(source.directory, f"{number:05d}", block, source.options)
+    if reader.read.sha256 != source.sha256:
+        raise InputError(
+            f"{source.corpus.name} has changed while it was read; expected it to stay as it is"
+        )
 
 
 def clean_block(task: CleanTask) -> dict[str, Any]:

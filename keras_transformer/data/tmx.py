@@ -60,8 +60,9 @@ class TmxFile:
                     while unit.getprevious() is not None:
                         del unit.getparent()[0]
         except etree.XMLSyntaxError as error:
+            reason = " ".join(str(error.msg).split())
             raise InputError(
-                f"{self.path} is no TMX: {error.msg}; expected well-formed XML"
+                f"{self.path} is no TMX: {reason}; expected well-formed XML"
             ) from error
         except reading_errors() as error:
             raise InputError(

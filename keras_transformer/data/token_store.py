@@ -9,6 +9,7 @@ end id; there is no start id and no padding.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -27,6 +28,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 _FORMAT = 2
 _INDEX = "store.json"
+_MAPS = 100  # of ids, and of text, on each side
 _SIDES: tuple[Side, Side] = ("source", "target")
 
 
@@ -140,18 +142,21 @@ class TokenStore:
 
 
 class _Side:
-    """One side of all shards: ids mapped at once, text when it is asked for."""
+    """One side of all shards, ids and text of which are mapped when they are asked for.
+
+    Each map holds a file open, of which a process may have 1,024: few are kept.
+    """
 
     def __init__(self, shards: Sequence[Path], side: str) -> None:
         self._texts = [shard / f"{side}.txt" for shard in shards]
-        self._mapped: dict[int, tuple[npt.NDArray[np.uint8], IntArray]] = {}
-        lengths = [_load(shard / f"{side}_lengths.npy") for shard in shards]
-        # As views without the class memmap, whose slices take ten times as long.
-        self._ids = [np.asarray(_load(shard / f"{side}_ids.npy")) for shard in shards]
+        self._paths = [shard / f"{side}_ids.npy" for shard in shards]
+        self._ids = functools.lru_cache(_MAPS)(self._map_ids)
+        self._text = functools.lru_cache(_MAPS)(self._map_text)
+        lengths = [np.array(_load(shard / f"{side}_lengths.npy")) for shard in shards]
         # Within its shard, where each pair ends.
         ends = [np.cumsum(shard, dtype=np.uint32) for shard in lengths]
-        for shard, ids, end in zip(shards, self._ids, ends, strict=True):
-            if len(ids) != (end[-1] if len(end) else 0):
+        for shard, path, end in zip(shards, self._paths, ends, strict=True):
+            if len(_load(path)) != (end[-1] if len(end) else 0):
                 raise InputError(
                     f"{shard} is no part of a token store: {side}_lengths.npy does not fit "
                     f"{side}_ids.npy; prepare the data again"
@@ -161,19 +166,29 @@ class _Side:
         self._ends = np.concatenate([np.zeros(0, np.uint32), *ends])
 
     def take_ids(self, shards: Sequence[int], pairs: IntArray) -> npt.NDArray[np.int32]:
-        ends = self._ends[pairs].tolist()
-        lengths = self.lengths[pairs].tolist()
-        parts = [
-            self._ids[shard][end - length : end]
-            for shard, end, length in zip(shards, ends, lengths, strict=True)
-        ]
-        return np.concatenate([np.zeros(0, np.int32), *parts], dtype=np.int32)
+        lengths = self.lengths[pairs].astype(np.int64)
+        after = np.cumsum(lengths)
+        taken = np.empty(int(after[-1]) if len(after) else 0, np.int32)
+        # Shard by shard, so that few are mapped at once, and each is once.
+        order = np.argsort(shards, kind="stable")
+        ends = self._ends[pairs]
+        for place, shard, end, length in zip(
+            after[order].tolist(), np.asarray(shards)[order].tolist(), ends[order].tolist(),
+            lengths[order].tolist(), strict=True,
+        ):  # fmt: skip
+            taken[place - length : place] = self._ids(shard)[end - length : end]
+        return taken
+
+    def _map_ids(self, shard: int) -> npt.NDArray[Any]:
+        # A view without the class memmap, whose slices take ten times as long.
+        return np.asarray(_load(self._paths[shard]))
+
+    def _map_text(self, shard: int) -> tuple[npt.NDArray[np.uint8], IntArray]:
+        text = np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
+        return text, np.flatnonzero(text == ord("\n"))
 
     def line(self, shard: int, place: int) -> bytes:
-        if shard not in self._mapped:
-            text = np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
-            self._mapped[shard] = (text, np.flatnonzero(text == ord("\n")))
-        text, ends = self._mapped[shard]
+        text, ends = self._text(shard)
         return text[ends[place - 1] + 1 if place else 0 : ends[place]].tobytes()
 
     def text(self) -> list[str]:
@@ -193,7 +208,12 @@ def _load(path: Path) -> npt.NDArray[Any]:
 
 
 def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
-    """Writes one shard, which is there whole or not at all, and returns its SHA-256."""
+    """Writes one shard, which is there whole or not at all, and returns its SHA-256.
+
+    Without pairs there is none.
+    """
+    if not source.lines:
+        return ""
     partial = directory.with_name(f".{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -229,7 +249,8 @@ def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
         "format": _FORMAT,
         "pairs": count,
         "fingerprint": digest.hexdigest(),
-        "shards": [name for name, _, _ in shards],
+        "shards": [name for name, pairs, _ in shards if pairs],
     }
+    directory.mkdir(exist_ok=True)  # it is not there where no shard is
     (directory / _INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     return count

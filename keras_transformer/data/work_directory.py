@@ -65,7 +65,7 @@ def _acquire(lock: int, output_dir: Path) -> None:
 def _clear(directory: Path, fingerprint: str) -> None:
     """Removes what was made for something else."""
     path = directory / _FINGERPRINT
-    if path.exists() and path.read_text() == fingerprint:
+    if path.exists() and path.read_bytes() == fingerprint.encode():
         log.info("continuing what was begun before")
         return
     for entry in directory.iterdir():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import itertools
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -73,7 +75,7 @@ class Workers:
         # Not forked: TensorFlow's threads may be here, and would be missing in the children.
         context = multiprocessing.get_context("spawn")
         waiting: collections.deque[Future[Result]] = collections.deque()
-        with ProcessPoolExecutor(self._count, context, _leave_interrupts_to_us) as pool:
+        with ProcessPoolExecutor(self._count, context, _begin) as pool:
             try:
                 for task in tasks:
                     waiting.append(pool.submit(stage, task))
@@ -90,5 +92,14 @@ class Workers:
                 pool.shutdown(cancel_futures=True)
 
 
-def _leave_interrupts_to_us() -> None:
+def _begin() -> None:
+    """Leaves interrupts to the process that began this one, and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # it was killed, and nobody waits for what is done here

@@ -23,9 +23,12 @@ from keras_transformer.text.model_proto import UNIGRAM, ModelProto
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
 
-# The suffix array that starts a unigram model takes some 50 bytes a byte of text.
+# Learning takes some 20 bytes of memory a byte of text.
 MAX_LINES = 1_000_000
+MAX_BYTES = 60_000_000
 MAX_LINE_BYTES = 16_384
+MAX_VOCAB_SIZE = 1_000_000
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 def learn_vocabulary(
@@ -47,8 +50,8 @@ def learn_vocabulary(
     working): the number of ids is the model's, never assumed.
 
     Args:
-        lines: UTF-8, one sentence each; beyond `max_lines` of them a uniform
-            sample is learned from. SentencePiece ignores those longer than
+        lines: UTF-8, one sentence each; beyond `max_lines` of them, or
+            `MAX_BYTES`, a uniform sample is learned from. SentencePiece ignores those longer than
             `MAX_LINE_BYTES`.
         vocab_size: pieces wanted, the four special ones (and the 256 of byte
             fallback) included.
@@ -104,8 +107,10 @@ def check_learning_options(
         raise InputError(
             f"vocab_size is {vocab_size}; expected at least 5: four special pieces and text"
         )
-    if not 0.9 <= character_coverage <= 1:
-        raise InputError(f"character_coverage is {character_coverage}; expected from 0.9 to 1")
+    if vocab_size > MAX_VOCAB_SIZE:
+        raise InputError(f"vocab_size is {vocab_size}; expected at most {MAX_VOCAB_SIZE:,}")
+    if not 0.98 <= character_coverage <= 1:
+        raise InputError(f"character_coverage is {character_coverage}; expected from 0.98 to 1")
     for name, value, choices in (
         ("model_type", model_type, get_args(ModelType)),
         ("normalization", normalization, get_args(Normalization)),
@@ -143,14 +148,24 @@ def _with_exact_sums(model: bytes) -> bytes:
 
 
 def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
-    """Draws `size` lines uniformly in one pass (Vitter 1985, algorithm R); all, if fewer."""
-    draw = random.Random(seed).randrange
+    """Draws lines uniformly in one pass (Vitter 1985, algorithm R); all, if fewer than `size`.
+
+    Half as many whenever those that are drawn have more than `MAX_BYTES`.
+    """
+    random_ = random.Random(seed)
     sample: list[bytes] = []
+    in_bytes = 0
     for number, line in enumerate(lines):
         if number < size:
             sample.append(line)
-        elif (place := draw(number + 1)) < size:
+            in_bytes += len(line)
+        elif (place := random_.randrange(number + 1)) < size:
+            in_bytes += len(line) - len(sample[place])
             sample[place] = line
+        if in_bytes > MAX_BYTES and len(sample) > 1:
+            size = len(sample) // 2
+            sample = random_.sample(sample, size)
+            in_bytes = sum(map(len, sample))
     return sample
 
 

@@ -59,3 +59,10 @@ def test_errors_are_those_of_the_local_runner(tmp_path, monkeypatch, corpora):
         messages.append(str(error.value))
     assert messages[0] == messages[1] and "b.en, line 17: byte 0xff" in messages[0]
     assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}
+
+
+@pytest.mark.parametrize("option", ["--runner=NoSuchRunner", "--direct_num_workers=many"])
+def test_what_beam_cannot_do_is_a_sentence(tmp_path, corpora, option):
+    with pytest.raises(InputError, match=f"Apache Beam cannot run this with {option} "):
+        prepare(corpora, tmp_path / "d", OPTIONS, runner=BeamRunner(tmp_path, [option]))
+    assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}

@@ -17,7 +17,7 @@ import pytest
 from keras_transformer.data import corpus as corpus_module
 from keras_transformer.data import preparation as preparation_module
 from keras_transformer.data.cleaning import CleaningReport, clean
-from keras_transformer.data.corpus import BlockReader, parallel_files
+from keras_transformer.data.corpus import BlockReader, TsvFile, parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -103,7 +103,13 @@ def test_report_counts_what_is_there(tmp_path):
     lines = "".join(f"{pair[side]}\n" for side in (0, 1) for pair in numbered(5, 50))
     digest = hashlib.sha256(lines.encode()).hexdigest()
     assert report["inputs"]["valid"] == [
-        {"name": "pairs", "blocks": 1, "pairs": 5, "sha256": {"pairs": digest}}
+        {
+            "name": "pairs",
+            "kind": "Pairs",
+            "blocks": 1,
+            "pairs": 5,
+            "sha256": {"pairs": digest},
+        }
     ]
     vocabulary = Vocabulary.load(tmp_path / "d")
     assert report["vocabulary"]["source_size"] == vocabulary.source_vocab_size
@@ -308,6 +314,56 @@ except InputError as error:
     assert len(texts(tmp_path / "d", "train")) == 19_600
 
 
+def test_input_that_changes_while_it_is_read_is_refused(tmp_path):
+    class Changing(Pairs):
+        readings = 0
+
+        def pairs(self):
+            self.readings += 1
+            return iter([(b"the dog", b"der Hund %d" % self.readings)] * 9)
+
+    with pytest.raises(InputError, match="pairs has changed while it was read; expected it to st"):
+        prepare([Changing([])], tmp_path / "d", SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_text_in_other_columns_is_other_data(tmp_path, files):
+    tsv = b"".join(b"the %d dogs\tdie %d Hunde\n" % (i, i) for i in range(20))
+    (tmp_path / "c.tsv").write_bytes(tsv)
+    prepare([TsvFile(tmp_path / "c.tsv")], tmp_path / "d", SMALL)
+    twice = parallel_files([tmp_path / "c.tsv"], [tmp_path / "c.tsv"])
+    with pytest.raises(InputError, match="holds data prepared from other input"):
+        prepare(twice, tmp_path / "d", SMALL)
+
+
+def test_many_shards_need_few_open_files(tmp_path):
+    """Of which a process may often have 1,024."""
+    program = """
+import resource, sys
+import numpy as np
+from keras_transformer.data import corpus
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.token_store import TokenStore
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+corpus.BLOCK_LINES = 2
+options = PrepareOptions(vocab_size=60, drop_duplicates=True, valid_pairs=3)
+prepare([corpus.TsvFile(corpus.require_file("c.tsv"))], "d", options)
+store = TokenStore("d/train")
+pairs = np.arange(len(store))
+print(len(list(store.directory.iterdir())), len(store.source_ids(pairs)), sum(store.source_lengths))
+print(len(store.target_lines(pairs)), len(list(TokenStore("d/valid").directory.iterdir())))
+"""
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(1200))
+    (tmp_path / "c.tsv").write_text(lines)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shards, found, tokens, texts, valid = map(int, done.stdout.split())
+    assert shards > 590 and found == tokens and texts == 1197 and valid <= 4
+
+
 def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
     corpora = [Pairs(numbered(20)), Pairs(numbered(20, 10))]
@@ -338,8 +394,9 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
     italian = dataclasses.replace(SMALL, source_tag="<2it>")
     with pytest.raises(InputError, match="a has no piece <2it>; expected one that was learned"):
         prepare([Pairs(numbered(30))], tmp_path / "c", italian, vocab_from=tmp_path / "a")
-    with pytest.raises(InputError, match="the symbol 'to German' has spaces"):
-        PrepareOptions(source_tag="to German")
+    for symbol, message in (("to German", "has spaces"), ("</s>", "every vocabulary has")):
+        with pytest.raises(InputError, match=message):
+            PrepareOptions(source_tag=symbol)
 
 
 def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
@@ -480,14 +537,18 @@ def test_the_binary_prepares_and_says_what_it_did(tmp_path):
         for suffix, side in (("en", 0), ("de", 1)):
             lines = "".join(f"{pair[side]}\n" for pair in pairs)
             (tmp_path / f"{name}.{suffix}").write_text(lines)
+    for name in "xy":
+        (tmp_path / f"{name}.tsv").write_text(f"the {name}\tdas {name}\n")
     command = (
-        "--source=a.en,b.en --target=a.de --target=b.de --valid_source=v.en --valid_target=v.de "
+        "--source=a.en,b.en --target=a.de --target=b.de --tsv=x.tsv --tsv=y.tsv "
+        "--valid_source=v.en --valid_target=v.de "
         "--vocab_size=60 --model_type=bpe --output_dir=deep/data"
     ).split()
     done = run_binary(*command, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "train: 40 pairs" in done.stdout and "valid: 3 pairs" in done.stdout
-    assert texts(tmp_path / "deep/data", "train") == numbered(40)
+    assert "train: 42 pairs" in done.stdout and "valid: 3 pairs" in done.stdout
+    columns = [("the x", "das x"), ("the y", "das y")]
+    assert texts(tmp_path / "deep/data", "train") == [*numbered(40), *columns]
     assert "already holds this data" in run_binary(*command, cwd=tmp_path).stdout
     (tmp_path / "b.de").write_text("nur eine Zeile\n")
     done = run_binary(*command[:-1], "--output_dir=new", cwd=tmp_path)

@@ -3,12 +3,17 @@
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from keras_transformer.data.workers import Workers, alone
 from keras_transformer.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def slow_first(task):
@@ -21,6 +26,12 @@ def picky(task):
     if task == 3:
         raise InputError(f"task {task} is odd; expected another")
     return {"task": task}
+
+
+def begin_and_wait(task):
+    (Path(os.environ["WORKERS"]) / f"{os.getpid()}.pid").touch()
+    time.sleep(600)
+    return {}
 
 
 def killed(task):
@@ -65,6 +76,30 @@ def test_errors_come_as_they_are(count):
 def test_a_process_that_is_killed_is_told():
     with pytest.raises(OSError, match="a worker process was killed, most likely for want of mem"):
         list(Workers(2)(killed, range(5), alone))
+
+
+def test_workers_end_with_the_process_that_began_them(tmp_path):
+    program = """
+import os, signal
+from keras_transformer.data.workers import Workers, alone
+from tests.data.workers_test import begin_and_wait
+if __name__ == "__main__":
+    for result in Workers(2)(begin_and_wait, range(4), alone):
+        pass
+"""
+    (tmp_path / "main.py").write_text(program)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
+    )
+    while len(begun := list(tmp_path.glob("*.pid"))) < 2:
+        assert parent.poll() is None
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    for path in begun:
+        while Path(f"/proc/{path.stem}").exists():  # a hang is a failure
+            time.sleep(0.02)
 
 
 def test_none_are_too_few():

@@ -79,8 +79,16 @@ def test_a_text_beyond_the_limit_is_sampled_by_the_seed():
     first = learn_vocabulary(iter(lines), 60, seed=1, max_lines=50)
     assert first == learn_vocabulary(iter(lines), 60, seed=1, max_lines=50)
     assert first != learn_vocabulary(iter(lines), 60, seed=2, max_lines=50)
-    drawn = vocabulary._sample(iter(range(1000)), 100, seed=3)
+    numbers = [b"%04d" % number for number in range(1000)]
+    drawn = [int(line) for line in vocabulary._sample(iter(numbers), 100, seed=3)]
     assert len(set(drawn)) == 100 and 400 < sum(drawn) / 100 < 600
+
+
+def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
+    monkeypatch.setattr(vocabulary, "MAX_BYTES", 3000)
+    lines = [b"%04d" % number + b"x" * 96 for number in range(1000)]
+    drawn = [int(line[:4]) for line in vocabulary._sample(iter(lines), 500, seed=3)]
+    assert 15 <= len(set(drawn)) == len(drawn) <= 30 and 300 < sum(drawn) / len(drawn) < 700
 
 
 @pytest.mark.parametrize(
