@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import json
 import logging
@@ -11,12 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from keras_transformer.data.workers import Result
+from keras_transformer.data.workers import Result, StoppedError
 from keras_transformer.errors import InputError
 
 try:
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+    from apache_beam.options.pipeline_options import (
+        PipelineOptions,
+        SetupOptions,
+        StandardOptions,
+    )
+    from apache_beam.runners.runner import create_runner
 except ModuleNotFoundError as missing:
     raise InputError(
         "the package apache-beam is missing; expected keras_transformer[beam] to be installed"
@@ -43,6 +50,22 @@ class BeamRunner:
         """
         self._directory = Path(directory).absolute()
         self._options = list(options)
+        # Looked at before anything is done; argparse prints pages, and ends the process.
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                parsed = self._parsed()
+                parsed.get_all_options()
+                create_runner(parsed.view_as(StandardOptions).runner or "DirectRunner")
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"Apache Beam does not take {' '.join(options)} ({_reason(error)}); expected its "
+                "options, as in --runner=DirectRunner"
+            ) from error
+
+    def _parsed(self) -> Any:
+        options = PipelineOptions(self._options)
+        options.view_as(SetupOptions).save_main_session = False
+        return options
 
     def __call__(
         self,
@@ -60,6 +83,8 @@ class BeamRunner:
                 result = json.loads(path.read_bytes())
                 if "error" in result:
                     raise InputError(result["error"])
+                if "unwritten" in result:
+                    raise OSError(result["unwritten"])
                 yield result
         finally:
             shutil.rmtree(results, ignore_errors=True)
@@ -67,9 +92,7 @@ class BeamRunner:
     def _run(self, stage: _Stage[Any, Any], sources: list[tuple[int, Any]]) -> None:
         logging.getLogger("apache_beam").setLevel(logging.WARNING)
         try:
-            options = PipelineOptions(self._options)
-            options.view_as(SetupOptions).save_main_session = False
-            with beam.Pipeline(options=options) as pipeline:
+            with beam.Pipeline(options=self._parsed()) as pipeline:
                 (
                     pipeline
                     | "sources" >> beam.Create(sources)
@@ -78,13 +101,17 @@ class BeamRunner:
                     | "spread" >> beam.Reshuffle()
                     | "work" >> beam.Map(stage.work)
                 )
-        # What runners raise is of many kinds; SystemExit is what options end with.
-        except (Exception, SystemExit) as error:
-            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            raise InputError(
-                f"Apache Beam cannot run this with {' '.join(self._options) or 'no options'} "
-                f"({reason[0]}); expected a runner that is there, and options that it knows"
+        except Exception as error:  # what runners raise is of many kinds
+            raise StoppedError(
+                f"Apache Beam, with {' '.join(self._options) or 'no options'}, has not done its "
+                f"work ({_reason(error)}); the same command continues"
             ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the last line of what is wrong, which tracebacks end with."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 class _Stage(Generic[_Source, _Task]):
@@ -108,7 +135,7 @@ class _Stage(Generic[_Source, _Task]):
             name = f"{number:06d}-{index:06d}"
             try:
                 task = next(tasks, None)
-            except (InputError, OSError) as error:
+            except InputError as error:
                 self._write(name, {"error": str(error)})
                 return
             if task is None:
@@ -120,8 +147,10 @@ class _Stage(Generic[_Source, _Task]):
         name, task = named
         try:
             self._write(name, self._stage(task))
-        except (InputError, OSError) as error:
+        except InputError as error:
             self._write(name, {"error": str(error)})
+        except OSError as error:
+            self._write(name, {"unwritten": str(error)})
 
     def _write(self, name: str, result: Result) -> None:
         # A bundle may be done twice: what counts is that the result is whole.

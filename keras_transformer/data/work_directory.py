@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_transformer.data.workers import StoppedError
 from keras_transformer.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
 
     Raises:
         InputError: where another process is at it, and where it cannot be written: then what is
-            written remains. After any other `InputError` nothing does.
+            written remains, as after a `StoppedError`. After any other `InputError` nothing does.
     """
     directory = output_dir.absolute().parent / f".{output_dir.name}.partial"
     try:
@@ -37,6 +38,8 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
             _clear(directory, fingerprint)
             try:
                 yield directory
+            except StoppedError:
+                raise
             except InputError:
                 shutil.rmtree(directory, ignore_errors=True)
                 raise

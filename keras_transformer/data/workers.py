@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -18,6 +19,10 @@ from keras_transformer.errors import InputError
 _Source = TypeVar("_Source")
 _Task = TypeVar("_Task")
 Result = dict[str, Any]
+
+
+class StoppedError(InputError):
+    """Work that ended for a reason outside the data: what is done of it can be gone on with."""
 
 
 class Runner(Protocol):
@@ -37,7 +42,9 @@ class Runner(Protocol):
             expand: makes the tasks of a source; of a module too.
 
         Raises:
-            InputError: what `stage` and `expand` raise, and where a process was killed.
+            InputError: what `stage` and `expand` raise; `StoppedError` where a process or a
+                machine went away.
+            OSError: for a file that cannot be written.
         """
         ...
 
@@ -77,6 +84,8 @@ class Workers:
         waiting: collections.deque[Future[Result]] = collections.deque()
         with ProcessPoolExecutor(self._count, context, _begin) as pool:
             try:
+                with _interrupts_ignored():  # in all workers, as they begin with the first task
+                    waiting.append(pool.submit(stage, next(tasks)))
                 for task in tasks:
                     waiting.append(pool.submit(stage, task))
                     if len(waiting) > self._count + 2:
@@ -84,16 +93,29 @@ class Workers:
                 while waiting:
                     yield waiting.popleft().result()
             except BrokenProcessPool as error:
-                raise OSError(
+                raise StoppedError(
                     "a worker process was killed, most likely for want of memory, of which fewer "
-                    "workers need less"
+                    "workers need less; the same command continues"
                 ) from error
             finally:
                 pool.shutdown(cancel_futures=True)
 
 
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignores Ctrl-C, which processes that begin meanwhile inherit: it is left to this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # where signals cannot be set
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _begin() -> None:
-    """Leaves interrupts to the process that began this one, and ends with it."""
+    """Ends this process with the one that began it, to which interrupts are left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from keras_transformer.data import corpus as corpus_module
+from keras_transformer.data import preparation, stages
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
@@ -63,6 +64,37 @@ def test_errors_are_those_of_the_local_runner(tmp_path, monkeypatch, corpora):
 
 @pytest.mark.parametrize("option", ["--runner=NoSuchRunner", "--direct_num_workers=many"])
 def test_what_beam_cannot_do_is_a_sentence(tmp_path, corpora, option):
-    with pytest.raises(InputError, match=f"Apache Beam cannot run this with {option} "):
+    with pytest.raises(InputError, match=f"Apache Beam does not take {option} "):
         prepare(corpora, tmp_path / "d", OPTIONS, runner=BeamRunner(tmp_path, [option]))
     assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}
+
+
+def full_at_the_third_block(task):
+    if task.name == "00002":
+        raise OSError(28, "No space left on device")
+    return stages.encode_block(task)
+
+
+def killed_at_the_third_block(task):
+    if task.name == "00002":
+        raise RuntimeError("a machine went away")
+    return stages.encode_block(task)
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (full_at_the_third_block, "No space left on device.*; once it can, the same command cont"),
+        (killed_at_the_third_block, "Beam, .*a machine went away.*; the same command continues"),
+    ],
+)
+def test_what_was_done_is_kept(tmp_path, monkeypatch, corpora, stage, message):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    prepare(corpora, tmp_path / "whole", OPTIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "encode_block", stage)
+        with pytest.raises(InputError, match=message):
+            prepare(corpora, tmp_path / "d", OPTIONS, runner=BeamRunner(tmp_path))
+    assert (tmp_path / ".d.partial" / "work" / "train" / "00001.clean.json").exists()
+    prepare(corpora, tmp_path / "d", OPTIONS, runner=BeamRunner(tmp_path))
+    assert tree(tmp_path / "d") == tree(tmp_path / "whole")

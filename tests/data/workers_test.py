@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.data.workers import Workers, alone
+from keras_transformer.data.workers import StoppedError, Workers, alone
 from keras_transformer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,15 @@ def begin_and_wait(task):
     (Path(os.environ["WORKERS"]) / f"{os.getpid()}.pid").touch()
     time.sleep(600)
     return {}
+
+
+# As it was before anything of ours ran in the process.
+IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def interrupted(task):
+    os.kill(os.getpid(), signal.SIGINT)
+    return {"ignored": IGNORED}
 
 
 def killed(task):
@@ -74,7 +83,7 @@ def test_errors_come_as_they_are(count):
 
 
 def test_a_process_that_is_killed_is_told():
-    with pytest.raises(OSError, match="a worker process was killed, most likely for want of mem"):
+    with pytest.raises(StoppedError, match="a worker process was killed, most likely for want "):
         list(Workers(2)(killed, range(5), alone))
 
 
@@ -100,6 +109,12 @@ if __name__ == "__main__":
     for path in begun:
         while Path(f"/proc/{path.stem}").exists():  # a hang is a failure
             time.sleep(0.02)
+
+
+def test_workers_leave_interrupts_to_the_process_that_began_them():
+    results = Workers(2)(interrupted, range(3), alone)
+    assert [result["ignored"] for result in results] == [True] * 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_none_are_too_few():
