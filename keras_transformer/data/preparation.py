@@ -75,13 +75,32 @@ class PrepareOptions(CleaningOptions):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} is {value}; expected {least} or more")
-        for symbol in (*self.symbols, *filter(None, [self.source_tag])):
+        for symbol in self.all_symbols():
             if not symbol or any(character.isspace() for character in symbol):
                 raise InputError(f"the symbol {symbol!r} has spaces or nothing; expected as <2de>")
             if symbol in SPECIAL_PIECES:
                 raise InputError(
                     f"the symbol {symbol} is a piece that every vocabulary has; expected as <2de>"
                 )
+
+    def all_symbols(self) -> tuple[str, ...]:
+        """The pieces that stand for themselves, the tag among them."""
+        tags = [] if self.source_tag is None else [self.source_tag]
+        return tuple(dict.fromkeys([*self.symbols, *tags]))
+
+    def in_force(self, learned: bool) -> dict[str, Any]:
+        """Returns the options as JSON values; those of learning only where it is `learned`."""
+        return {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if learned or name not in _OF_LEARNING
+        }
+
+
+_OF_LEARNING = {
+    "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
+    "vocabulary_lines",
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -162,7 +181,6 @@ class Preparation:
 
     def _learn(self, cleaned: Cleaned) -> Vocabulary:
         options = self._options
-        tags = [options.source_tag] if options.source_tag else []
 
         def model(*sides: str) -> bytes:
             return learn_vocabulary(
@@ -174,7 +192,7 @@ class Preparation:
                 character_coverage=options.character_coverage,
                 normalization=options.normalization,
                 max_lines=options.vocabulary_lines,
-                symbols=tuple(dict.fromkeys([*options.symbols, *tags])),
+                symbols=options.all_symbols(),
             )
 
         if options.separate_vocabularies:

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras_transformer.data.corpus import BlockReader, Corpus
 from keras_transformer.data.preparation import SPLITS, Preparation, PrepareOptions, progress
-from keras_transformer.data.report import describe_vocabulary, summary
+from keras_transformer.data.report import summary
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.work_directory import work_directory
 from keras_transformer.data.workers import Runner, Workers
@@ -85,7 +85,7 @@ def prepare(
     report: dict[str, Any] = {
         "fingerprint": _fingerprint(inputs, options, vocabulary),
         "inputs": inputs,
-        "options": dataclasses.asdict(options),
+        "options": options.in_force(learned=vocabulary is None),
         "vocab_from": None if vocab_from is None else str(vocab_from),
     }
     if existing is not None:
@@ -103,7 +103,7 @@ def prepare(
             vocabulary = preparation.vocabulary(cleaned["train"], vocabulary)
         with _timed("encoding", seconds):
             report |= preparation.encode(cleaned)
-        report |= {"vocabulary": describe_vocabulary(vocabulary), "seconds_of_stages": seconds}
+        report |= {"vocabulary": vocabulary.describe(), "seconds_of_stages": seconds}
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", "utf-8", "backslashreplace")
     return PreparedData(output_dir, json.loads(text), reused=False)
@@ -120,8 +120,8 @@ def _given_vocabulary(directory: str | Path, options: PrepareOptions) -> Vocabul
     vocabulary = Vocabulary.load(directory)
     if options.separate_vocabularies and vocabulary.joint:
         raise InputError(f"the vocabulary of {directory} is joint; expected separate vocabularies")
-    for symbol in (*options.symbols, *filter(None, [options.source_tag])):
-        if not vocabulary.has_source_piece(symbol):
+    for symbol in options.all_symbols():
+        if symbol not in vocabulary.source_symbols():
             raise InputError(
                 f"the vocabulary of {directory} has no piece {symbol}; expected one that was "
                 "learned with it among its symbols"

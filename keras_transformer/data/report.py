@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.data.token_store import Encoded
-from keras_transformer.text.vocabulary import Vocabulary
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 _HISTOGRAM_STEP = 16
@@ -64,20 +63,6 @@ class SideStatistics:
                 for i, count in enumerate(histogram.reshape(steps, -1).sum(axis=1))
             },
         }
-
-
-def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Returns type, sizes, special ids and fingerprint as JSON values."""
-    return {
-        "type": "joint" if vocabulary.joint else "separate",
-        "source_size": vocabulary.source_vocab_size,
-        "target_size": vocabulary.target_vocab_size,
-        "pad_id": vocabulary.pad_id,
-        "unknown_id": vocabulary.unknown_id,
-        "start_id": vocabulary.start_id,
-        "end_id": vocabulary.end_id,
-        "fingerprint": vocabulary.fingerprint,
-    }
 
 
 def summary(report: Mapping[str, Any]) -> str:

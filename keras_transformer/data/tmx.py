@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -97,6 +98,8 @@ def _text(element: etree._Element) -> Iterator[str]:
     """Yields the text of a segment without the codes of other programs."""
     yield element.text or ""
     for child in element:
-        if isinstance(child.tag, str) and etree.QName(child).localname not in _CODES:
+        if child.tag is etree.Entity:  # as in HTML, which tools mean by it; others stay as they are
+            yield html.unescape(child.text)
+        elif isinstance(child.tag, str) and etree.QName(child).localname not in _CODES:
             yield from _text(child)
         yield child.tail or ""

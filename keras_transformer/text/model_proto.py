@@ -31,6 +31,7 @@ _MESSAGES = {
         ("byte_fallback", 35, _Field.TYPE_BOOL, "false"),
     ),
     "NormalizerSpec": (
+        ("name", 1, _Field.TYPE_STRING, ""),
         ("add_dummy_prefix", 3, _Field.TYPE_BOOL, "true"),
         ("remove_extra_whitespaces", 4, _Field.TYPE_BOOL, "true"),
         ("escape_whitespaces", 5, _Field.TYPE_BOOL, "true"),

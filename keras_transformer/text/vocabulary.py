@@ -13,12 +13,12 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text.model_proto import UNIGRAM, ModelProto
+from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
@@ -218,9 +218,26 @@ class Vocabulary:
         """Returns the ids of each line, which end with `end_id`; with -1 threads, one a core."""
         return self._target.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
 
-    def has_source_piece(self, piece: str) -> bool:
-        """Says whether a piece is in the source vocabulary, unknown not counted."""
-        return bool(self._source.piece_to_id(piece) != self.unknown_id)
+    def source_symbols(self) -> set[str]:
+        """Returns the pieces of the source that stand for themselves wherever they are."""
+        pieces = ModelProto.FromString(self.source_model).pieces
+        return {piece.piece for piece in pieces if piece.type == USER_DEFINED}
+
+    def describe(self) -> dict[str, Any]:
+        """Returns type, sizes, special ids, normalization and fingerprint as JSON values."""
+        proto = ModelProto.FromString(self.source_model)
+        return {
+            "type": "joint" if self.joint else "separate",
+            "model_type": MODEL_TYPES.get(proto.trainer_spec.model_type, "unknown"),
+            "normalization": proto.normalizer_spec.name,
+            "source_size": self.source_vocab_size,
+            "target_size": self.target_vocab_size,
+            "pad_id": self.pad_id,
+            "unknown_id": self.unknown_id,
+            "start_id": self.start_id,
+            "end_id": self.end_id,
+            "fingerprint": self.fingerprint,
+        }
 
     def source_piece(self, piece_id: int) -> str:
         """Returns the piece of a source id."""

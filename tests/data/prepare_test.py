@@ -391,9 +391,10 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
             assert [vocabulary.source_piece(id) for id in ids].count("<2de>") == 1
     french = dataclasses.replace(SMALL, source_tag="<2fr>")
     prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
-    italian = dataclasses.replace(SMALL, source_tag="<2it>")
-    with pytest.raises(InputError, match="a has no piece <2it>; expected one that was learned"):
-        prepare([Pairs(numbered(30))], tmp_path / "c", italian, vocab_from=tmp_path / "a")
+    for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}, {"symbols": ("<2it>",)}):
+        others = dataclasses.replace(SMALL, **options)
+        with pytest.raises(InputError, match="a has no piece (<2it>|s); expected one that was lea"):
+            prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
     for symbol, message in (("to German", "has spaces"), ("</s>", "every vocabulary has")):
         with pytest.raises(InputError, match=message):
             PrepareOptions(source_tag=symbol)
@@ -412,6 +413,19 @@ def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
         prepare([Pairs(numbered(9))], tmp_path / "c", separate, vocab_from=tmp_path / "a")
     with pytest.raises(InputError, match="nowhere holds no vocabulary"):
         prepare([Pairs(numbered(9))], tmp_path / "c", SMALL, vocab_from=tmp_path / "nowhere")
+
+
+def test_the_report_tells_how_a_vocabulary_that_was_given_normalizes(tmp_path):
+    folded = dataclasses.replace(SMALL, normalization="nmt_nfkc_cf", model_type="bpe")
+    reports = [
+        prepare([Pairs(numbered(30))], tmp_path / "a", folded).report,
+        prepare([Pairs(numbered(30))], tmp_path / "b", vocab_from=tmp_path / "a").report,
+    ]
+    for report in reports:
+        assert report["vocabulary"]["normalization"] == "nmt_nfkc_cf"
+        assert report["vocabulary"]["model_type"] == "bpe"
+    assert reports[0]["options"]["normalization"] == "nmt_nfkc_cf"
+    assert not {"normalization", "model_type", "vocab_size"} & set(reports[1]["options"])
 
 
 def test_line_breaks_inside_a_sentence_shift_nothing(tmp_path):

@@ -45,7 +45,14 @@ def test_entities_neither_grow_nor_name_files(tmp_path):
             "<tuv xml:lang='en'><seg>x&b;&a;</seg></tuv><tuv xml:lang='de'><seg>y</seg></tuv></tu>"
             "</body></tmx>"
         )
-        assert list(TmxFile(path, "en", "de").pairs()) == [(b"x", b"y")]
+        assert list(TmxFile(path, "en", "de").pairs()) == [(b"x&b;&a;", b"y")], "as it stands"
+
+
+def test_names_of_html_are_what_they_mean_there(tmp_path):
+    path = tmp_path / "m.tmx"
+    path.write_text(TMX.replace("Two", "Two&nbsp;caf&eacute;s"))
+    pairs = list(TmxFile(path, "en", "fr").pairs())
+    assert pairs[1] == ("Two\u00a0cafés".encode(), b"Deux")
 
 
 @pytest.mark.parametrize(
