@@ -19,13 +19,38 @@ def translations(count, seed=0):
 def test_lines_that_are_missing_are_found(missing, place, side):
     lengths = list(translations(2000))
     lengths[side] = np.delete(lengths[side], slice(place, place + missing))
-    assert abs(first_drift(*lengths) - (place + 1)) <= 10
+    line, shift = first_drift(*lengths)
+    assert abs(line - (place + 1)) <= 10
+    assert shift == missing
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        [(0, 700, 1), (0, 1500, 3)],
+        [(0, 600, 30), (1, 900, 7)],
+        [(1, 400, 2), (0, 800, 500)],
+        [(0, 300, 60), (0, 1900, 300)],
+    ],
+)
+def test_of_several_places_the_first_is_told(gaps, seed):
+    lengths = list(translations(3000, seed))
+    for side, place, missing in reversed(gaps):
+        lengths[side] = np.delete(lengths[side], slice(place, place + missing))
+    side, place, missing = gaps[0]
+    longer = int(len(lengths[1]) > len(lengths[0]))
+    line, shift = first_drift(*lengths)
+    assert abs(line - (place + 1)) <= 12
+    assert shift == (missing if side != longer else -missing)
 
 
 def test_an_end_that_is_missing_is_no_drift():
     source, target = translations(2000)
-    assert first_drift(source, target[:-100]) > 1890
-    assert first_drift(source[:0], target) == 1
+    line, shift = first_drift(source, target[:-100])
+    assert line > 1890
+    assert shift == 100
+    assert first_drift(source[:0], target) == (1, 2000)
 
 
 def test_a_sentence_says_where_to_look(tmp_path, test_data):
@@ -36,9 +61,18 @@ def test_a_sentence_says_where_to_look(tmp_path, test_data):
     source.write_bytes(b"\n".join(lines[0]))
     target.write_bytes(b"\n".join(lines[1][:500] + lines[1][501:]))
     sentence = describe_drift(source, target)
-    assert "1 lines that" in sentence and sentence.endswith(f"{source} has and {target} has not")
+    assert "1 line that" in sentence
+    assert sentence.endswith(f"{source} has and {target} has not")
     found = int(sentence.split("near line ")[1].split(":")[0].replace(",", ""))
     assert abs(found - 501) < 15
+    source.write_bytes(b"\n".join(lines[0][:800] + lines[0][803:]))
+    target.write_bytes(b"\n".join(lines[1][:500] + lines[1][501:]))
+    sentence = describe_drift(source, target)
+    assert "1 line that" in sentence
+    assert sentence.endswith(
+        f"{source} has and {target} has not; there are other such places further on"
+    )
+    source.write_bytes(b"\n".join(lines[0]))
     target.write_bytes(b"\n".join(lines[1][:-40]))
     assert describe_drift(source, target) == (
         f"By their lengths the lines fit to the end of {target}, so its end seems to be missing"
