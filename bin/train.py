@@ -28,6 +28,7 @@ command_line.define_config_flags(
     "batch_tokens",
     "subword_alpha",
     "accumulate_steps",
+    "r_drop",
     "optimizer",
     "weight_decay",
     "schedule",

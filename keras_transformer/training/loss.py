@@ -5,6 +5,11 @@ plus ε / V on every class, so the gradient by the logits is
 softmax - (1 - ε) onehot - ε / V. The last term is the same for all classes: what
 it adds to the loss and to the gradients comes from the kernel's sum over classes.
 So the softmax of a slice of rows at a time is all that ever has V columns.
+
+R-Drop (Liang et al., 2021) adds how far the distributions P and Q of two passes over
+the same tokens are apart: α/4 (KL(P ‖ Q) + KL(Q ‖ P)) a token beside the mean of their
+cross entropies, which is half of the authors' sum. With d = log P - log Q the gradient
+by P's logits is α/4 (P (d - KL(P ‖ Q)) + P - Q).
 """
 
 from __future__ import annotations
@@ -64,6 +69,7 @@ def loss_and_gradients(
     label_smoothing: float,
     pad_id: int,
     scale: tf.Tensor | float = 1.0,
+    r_drop: float = 0.0,
 ) -> tuple[LossSums, LossGradients]:
     """The loss of logits = features kernelᵀ, and its gradients, in one pass.
 
@@ -75,7 +81,11 @@ def loss_and_gradients(
         label_smoothing: ε.
         pad_id: label that weighs nothing.
         scale: factor of the gradients (1 / tokens of the global batch).
+        r_drop: R-Drop's α. If it is not 0, rows 2i and 2i + 1 are two passes over one
+            token; the sums and gradients are of tokens then, not of rows.
     """
+    if r_drop:
+        scale = scale / 2.0  # each of the two passes counts half
     low_kernel = tf.cast(kernel, features.dtype)
     real = real_tokens(labels, pad_id)
     row_scale = (real * scale)[:, None]
@@ -85,23 +95,32 @@ def loss_and_gradients(
     count = tf.shape(y_slices)[0]
 
     def one_slice(
-        i: Any, label_logits: Any, likelihoods: Any, by_features: Any, by_kernel: Any
+        i: Any,
+        label_logits: Any,
+        likelihoods: Any,
+        distances: Any,
+        by_features: Any,
+        by_kernel: Any,
     ) -> Any:
         x = x_slices[i]
         places = tf.stack([tf.range(SLICE_ROWS), y_slices[i]], axis=1)
         logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
         softmax = tf.nn.softmax(logits)
         likelihood = _label_log(softmax, places)
+        distance, by_distance = _apart(logits) if r_drop else (tf.zeros_like(likelihood), None)
         with tf.control_dependencies([likelihood]):  # then it is changed in place
             by_logit = tf.tensor_scatter_nd_sub(
                 softmax, places, tf.fill([SLICE_ROWS], 1.0 - label_smoothing)
             )
+        if by_distance is not None:
+            by_logit += 0.5 * r_drop * by_distance  # half of it by either row, as of the rest
         by_logit = tf.cast(by_logit, features.dtype)
         more = tf.matmul(by_logit, scaled_slices[i], transpose_a=True)
         return (
             i + 1,
             label_logits.write(i, tf.gather_nd(logits, places)),
             likelihoods.write(i, likelihood),
+            distances.write(i, distance),
             by_features.write(i, tf.matmul(by_logit, low_kernel)),
             by_kernel + tf.cast(more, tf.float32),
         )
@@ -110,27 +129,48 @@ def loss_and_gradients(
         return tf.TensorArray(dtype, count, element_shape=[SLICE_ROWS, *shape])
 
     floats, width = tf.float32, features.shape[-1]
-    start = (rows_of(floats), rows_of(floats), rows_of(features.dtype, width))
+    start = (*(rows_of(floats) for _ in range(3)), rows_of(features.dtype, width))
     _, *sliced, by_kernel = tf.while_loop(
         lambda i, *_: i < count,
         one_slice,
         (0, *start, tf.zeros_like(kernel)),
         parallel_iterations=1,
     )
-    label_logits, likelihoods, by_features = (_joined(rows, tf.shape(labels)[0]) for rows in sliced)
+    label_logits, likelihoods, distances, by_features = (
+        _joined(rows, tf.shape(labels)[0]) for rows in sliced
+    )
     # What the smoothing adds: ε (the label's logit - the mean logit), and its gradients.
     kernel_mean = tf.reduce_mean(kernel, axis=0)
     mean_logits = tf.linalg.matvec(tf.cast(features, tf.float32), kernel_mean)
     losses = label_smoothing * (label_logits - mean_logits) - likelihoods
+    losses += 0.25 * r_drop * distances
     by_feature = tf.cast(by_features, tf.float32) - label_smoothing * kernel_mean
     per_class = label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
     by_kernel -= per_class * tf.reduce_sum(scaled, axis=0)
+    passes = 2.0 if r_drop else 1.0
+    sums = (tf.reduce_sum(rows * real) / passes for rows in (losses, likelihoods, real))
     return (
-        LossSums(
-            tf.reduce_sum(losses * real), tf.reduce_sum(likelihoods * real), tf.reduce_sum(real)
-        ),
+        LossSums(*sums),
         LossGradients(tf.cast(by_feature * row_scale, features.dtype), by_kernel),
     )
+
+
+def _apart(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """How far apart rows 2i and 2i + 1 are: KL(P ‖ Q) + KL(Q ‖ P), and its gradient.
+
+    Args:
+        logits: float32 `[N, V]`, N even.
+
+    Returns:
+        `[N]`, the same for both rows of a pair, and `[N, V]`, each row's own gradient.
+    """
+    own = tf.reshape(tf.nn.log_softmax(logits), [-1, 2, logits.shape[-1]])
+    p = tf.exp(own)
+    difference = own - own[:, ::-1]
+    divergence = tf.reduce_sum(p * difference, axis=-1, keepdims=True)
+    gradient = p * (difference - divergence) + p - p[:, ::-1]
+    both = tf.repeat(tf.reduce_sum(divergence, axis=[1, 2]), 2)
+    return both, tf.reshape(gradient, tf.shape(logits))
 
 
 def _joined(slices: tf.TensorArray, count: tf.Tensor) -> tf.Tensor:

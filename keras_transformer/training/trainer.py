@@ -155,8 +155,14 @@ class Trainer(keras.Model):
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[LossSums, list[tf.Tensor]]:
         """This replica's sums, and `scale` times the gradients of its loss, in float32."""
+        if self.config.r_drop:  # two passes in one batch, in which no row is dropped as another
+            inputs, labels = tf.nest.map_structure(
+                lambda ids: tf.concat([ids, ids], axis=0), (inputs, labels)
+            )
         with tf.GradientTape() as tape, dropout_seed(seed):
             features, flat_labels = self._flat_features(inputs, labels, training=True)
+            if self.config.r_drop:
+                features, flat_labels = map(_alternating, (features, flat_labels))
         sums, by_output = loss_and_gradients(
             features,
             flat_labels,
@@ -164,6 +170,7 @@ class Trainer(keras.Model):
             label_smoothing=self.config.label_smoothing,
             pad_id=self.transformer.config.pad_id,
             scale=scale,
+            r_drop=self.config.r_drop,
         )
         gradients = tape.gradient(
             features,
@@ -414,6 +421,11 @@ class Trainer(keras.Model):
         # Everything is built in __init__; Keras would average a batch over the replicas, turning
         # ids into floats, and open the dataset once more.
         del iterator, data_batch
+
+
+def _alternating(rows: tf.Tensor) -> tf.Tensor:
+    """The first row of each half, the second row of each half, and so on."""
+    return tf.reshape(tf.stack(tf.split(rows, 2), axis=1), tf.shape(rows))
 
 
 def _trained_weights(transformer: Transformer, freeze: str) -> dict[str, keras.Variable]:

@@ -63,6 +63,38 @@ def test_loss_and_gradients_are_those_of_the_full_logits(
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [4, 10, 512])
+def test_r_drop_is_the_mean_of_two_passes_and_how_far_they_are_apart(
+    rows: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "SLICE_ROWS", rows)
+    alpha, scale = 3.0, 0.125
+    passes = [FEATURES, FEATURES + rng.normal(size=FEATURES.shape).astype(np.float32)]
+    sums, gradients = loss.loss_and_gradients(
+        tf.constant(np.stack(passes, axis=1).reshape(-1, WIDTH)),
+        tf.constant(LABELS.repeat(2)), tf.constant(KERNEL),
+        label_smoothing=smoothing, pad_id=PAD, scale=scale, r_drop=alpha,
+    )  # fmt: skip
+    x, w = [tf.constant(each, tf.float64) for each in passes], tf.constant(KERNEL, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch([*x, w])
+        p, q = (tf.nn.log_softmax(tf.matmul(each, w, transpose_b=True)) for each in x)
+        expected = tf.one_hot(LABELS, CLASSES, dtype=tf.float64) * (1 - smoothing)
+        expected += smoothing / CLASSES
+        losses = -tf.reduce_sum(expected * (p + q) / 2, axis=-1)
+        for one, other in ((p, q), (q, p)):
+            losses += alpha / 4 * tf.reduce_sum(tf.exp(one) * (one - other), axis=-1)
+        total = tf.reduce_sum(tf.boolean_mask(losses, LABELS != PAD))
+        scaled = total * scale
+    by_first, by_second, by_kernel = tape.gradient(scaled, [*x, w])
+    assert float(sums.tokens) == TOKENS
+    assert float(sums.loss) == pytest.approx(float(total), rel=1e-6)
+    by_features = np.stack([by_first, by_second], axis=1).reshape(-1, WIDTH)
+    np.testing.assert_allclose(gradients.features, by_features, atol=1e-6)
+    np.testing.assert_allclose(gradients.kernel, by_kernel, atol=4e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_evaluation_sums_are_those_of_the_full_logits(slice_rows: int, smoothing: float) -> None:
     logits = FEATURES.astype(np.float64) @ KERNEL.T
     labels = LABELS.copy()
