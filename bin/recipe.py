@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-r"""Runs a recipe: prepares a corpus, trains, chooses on validation, exports, tests.
+r"""Follows a recipe: prepares a corpus, trains, chooses on validation, exports, tests.
 
-Example:
-    bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok \
-        --work_dir=build/multi30k_en_de --max_minutes=30
+Examples:
+    bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --work_dir=build/multi30k
+    bin/recipe.py --recipe=wmt14_en_de_base --rehearse --corpus_dir=corpora --work_dir=build/wmt
 
-Leaves data, run, export/1 and results.json in the work directory. The same
-command again continues. The last line of standard output is results.json.
+Leaves data, a folder for each seed with run, export/1 and results.json, and the results of
+all in the work directory. The same command again continues. The last line of standard
+output is results.json.
 """
 
 import json
@@ -16,23 +17,34 @@ import command_line
 
 from absl import flags
 
+from keras_transformer.errors import InputError
+
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
 flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
+flags.DEFINE_list("seeds", ["1"], "a run for each, as in 1,2,3; of several also the ensemble")
+flags.DEFINE_boolean("rehearse", False, "do all of it in small, as the recipe says")
 flags.DEFINE_float("max_minutes", None, "end this call's training after so many minutes")
 
 
 def main(argv: list[str]) -> None:
-    """Runs `recipe.run_recipe` on what the flags name."""
-    from keras_transformer import recipe  # late: --help stays quick
+    """Runs `recipe_run.run_recipe` on what the flags name."""
+    from keras_transformer import recipe, recipe_run  # late: --help stays quick
 
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
     loaded = recipe.Recipe.load(recipes_dir, FLAGS.recipe)
-    results = recipe.run_recipe(
-        loaded, FLAGS.corpus_dir, FLAGS.work_dir, max_minutes=FLAGS.max_minutes
+    if not all(seed.isdecimal() for seed in FLAGS.seeds):
+        raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}; expected numbers, as in 1,2,3")
+    results = recipe_run.run_recipe(
+        loaded.rehearsed() if FLAGS.rehearse else loaded,
+        FLAGS.corpus_dir,
+        FLAGS.work_dir,
+        seeds=[int(seed) for seed in FLAGS.seeds],
+        max_minutes=FLAGS.max_minutes,
     )
+    print(recipe_run.summary(results))
     print(json.dumps(results))
 
 

@@ -1,69 +1,90 @@
-"""Recipes: a folder of data that says how a result is reached, and what runs it.
+"""Recipes: folders of data that say how a result is reached.
 
-A recipe is `recipes/NAME/recipe.json`: which files of a corpus directory train,
-validate and test; how they are prepared; a preset and what differs from it; how
-many checkpoints are averaged; how test translations are scored.
+A recipe is `recipes/NAME/recipe.json`: which text trains, validates and tests; how it is
+prepared; a preset and what differs from it; what is chosen on the validation set; how
+test translations are scored, and what others have published. `recipe_run.py` follows it.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
-import logging
-import os
-import platform
-import shlex
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer import evaluation, experiment, inference, loading
-from keras_transformer.data.corpus import ParallelFiles
-from keras_transformer.data.prepare import PrepareOptions, prepare
-from keras_transformer.data.reading import read_text
-from keras_transformer.data.token_store import TokenStore
+from keras_transformer import evaluation, evaluation_sets
+from keras_transformer.config import Config
+from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
+from keras_transformer.data.prepare import PrepareOptions
+from keras_transformer.data.splitting import TRAIN, split_by_source
+from keras_transformer.data.tfds_corpus import tfds_corpus
 from keras_transformer.errors import InputError
-from keras_transformer.export import export
+from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.presets import preset
-from keras_transformer.report import write_data_page
-from keras_transformer.run_directory import RunDirectory
 
-log = logging.getLogger(__name__)
+Text = Mapping[str, str]
+
+# The forms that a text of a recipe has: their fields.
+_TEXTS = (
+    {"source", "target"},  # files of the corpus directory
+    {"tsv"},  # such a file with both
+    {"tfds", "split", "source_language"},  # a set whose data is in the corpus directory
+    {"held_out"},  # a part of the training text
+    {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """What recipe.json says, by its own names.
 
+    A text is `{"source": FILE, "target": FILE}`, `{"tsv": FILE}`, `{"tfds": NAME, "split":
+    SPLIT, "source_language": CODE}`, `{"held_out": PART}`, or, to test on,
+    `{"sacrebleu": NAME, "language_pair": PAIR}`.
+
     Attributes:
         name: the folder's name.
         description: one sentence.
-        corpus: split ("train", "valid", "test") → source file and target file.
+        train: the text to train on.
+        valid: the text to choose on.
+        tests: texts to score in the end, by name.
         prepare: fields of `PrepareOptions`.
         preset: name of the configuration to begin with.
         settings: what differs from it.
-        average_last: number of the last checkpoints that are averaged.
-        evaluate: `tokenize` and `lowercase` of the scores.
+        evaluate: how translations are scored: `tokenize`, `lowercase`, `as_in_paper`.
+        held_out: sentences of parts that are taken out of `train`.
+        average_last: numbers of the last checkpoints whose averages are candidates.
+        length_penalties: candidates for `decoding.length_penalty`.
+        published: for a test the `bleu` of others, and the `source` of that figure.
+        rehearsal: fields of which a rehearsal has others, for a machine that is too small;
+            of `settings` those that differ.
+        is_rehearsal: whether this is one.
     """
 
     name: str
     description: str
-    corpus: Mapping[str, list[str]]
+    train: Text
+    valid: Text
+    tests: Mapping[str, Text]
     prepare: Mapping[str, Any]
     preset: str
     settings: Mapping[str, Any]
-    average_last: int
     evaluate: Mapping[str, Any]
+    held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    average_last: Sequence[int] = ()
+    length_penalties: Sequence[float] = ()
+    published: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    rehearsal: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    is_rehearsal: bool = False
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all fields but the description."""
-        fields = {**dataclasses.asdict(self), "description": None}
+        """SHA-256 of all fields that results depend on."""
+        fields = dataclasses.asdict(self)
+        for name in ("description", "published", "rehearsal"):
+            del fields[name]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -71,7 +92,7 @@ class Recipe:
         """Reads `recipes_dir/name/recipe.json`.
 
         Raises:
-            InputError: for a recipe that is not there, or that has other fields.
+            InputError: for a recipe that is not there, or that does not fit the code.
         """
         path = Path(recipes_dir) / name / "recipe.json"
         if not path.is_file():
@@ -81,180 +102,132 @@ class Recipe:
             fields = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise InputError(f"{path} is no JSON: {error}") from None
-        expected = {field.name for field in dataclasses.fields(cls)} - {"name"}
-        if not isinstance(fields, dict) or fields.keys() != expected:
-            raise InputError(f"{path} has other fields than {', '.join(sorted(expected))}")
-        try:  # what training and scoring would only find later
-            PrepareOptions(**fields["prepare"])
-            preset(fields["preset"]).updated(fields["settings"])
-            evaluation.evaluate(["a"], ["a"], **fields["evaluate"])
-        except (InputError, TypeError, AttributeError) as error:
+        try:
+            recipe = cls._of(name, fields)
+            if recipe.rehearsal:
+                recipe.rehearsed()
+        except (InputError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}: {error}") from None
-        corpus, count = fields["corpus"], fields["average_last"]
-        if not isinstance(corpus, dict) or corpus.keys() != {"train", "valid", "test"}:
-            raise InputError(f"{path}: corpus has other splits than train, valid and test")
-        for split, pair in corpus.items():
-            if not isinstance(pair, list) or [type(name) for name in pair] != [str, str]:
-                raise InputError(f"{path}: {split} is {pair!r}; expected a source and a target")
-        if type(count) is not int or count < 1:
-            raise InputError(f"{path}: average_last is {count!r}; expected 1 or more")
-        return cls(name=name, **fields)
+        return recipe
+
+    @classmethod
+    def _of(cls, name: str, fields: Any) -> Recipe:
+        """Checks what preparing, training and scoring would only find later."""
+        own = {field.name: field for field in dataclasses.fields(cls)}
+        own = {key: own[key] for key in own if key not in ("name", "is_rehearsal")}
+        needed = {key for key, field in own.items() if _has_no_default(field)}
+        if not isinstance(fields, dict) or not needed <= fields.keys() <= own.keys():
+            raise InputError(
+                f"the fields are not those of a recipe; expected {', '.join(sorted(needed))}, and "
+                f"perhaps {', '.join(sorted(own.keys() - needed))}"
+            )
+        recipe = cls(name=name, **fields)
+        recipe._check()
+        return recipe
+
+    def _check(self) -> None:
+        PrepareOptions(**self.prepare)
+        self.config()
+        evaluation.assess(["a"], ["a"], **{**self.evaluate, "as_in_paper": False})
+        for part, count in self.held_out.items():
+            if type(count) is not int or count < 1:
+                raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
+        for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
+            if text.keys() not in _TEXTS or not all(isinstance(v, str) for v in text.values()):
+                forms = " or ".join(", ".join(sorted(form)) for form in _TEXTS)
+                raise InputError(f"{what} is {dict(text)!r}; expected a text with {forms}")
+            if "held_out" in text and text["held_out"] not in self.held_out:
+                raise InputError(
+                    f"{what} is {text['held_out']!r} of held_out, which has "
+                    f"{', '.join(self.held_out) or 'nothing'}"
+                )
+            if "sacrebleu" in text and what not in self.tests:
+                raise InputError(f"{what} is a test set of sacreBLEU; expected other text")
+        if "held_out" in self.train:
+            raise InputError("train is held out of itself; expected other text")
+        for count in self.average_last:
+            if type(count) is not int or count < 2:
+                raise InputError(f"average_last has {count!r}; expected 2 or more")
+        for penalty in self.length_penalties:
+            self.config().updated({"decoding.length_penalty": penalty})
+        for test in self.published:
+            if test not in self.tests:
+                raise InputError(
+                    f"published names {test!r}; expected one of {', '.join(self.tests)}"
+                )
+
+    def config(self, seed: int | None = None) -> Config:
+        """The configuration, but for the vocabulary's."""
+        seeds = {} if seed is None else {"training.seed": seed}
+        return preset(self.preset).updated({**self.settings, **seeds})
+
+    def rehearsed(self) -> Recipe:
+        """Returns the same recipe on other text, and smaller.
+
+        Raises:
+            InputError: where the recipe does not say how it is rehearsed.
+        """
+        if not self.rehearsal:
+            raise InputError(f"the recipe {self.name} has no rehearsal; expected to run it whole")
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name in ("name", "rehearsal", "is_rehearsal", "published"):
+            del fields[name]
+        settings = {**self.settings, **self.rehearsal.get("settings", {})}
+        rehearsed = Recipe._of(self.name, {**fields, **self.rehearsal, "settings": settings})
+        return dataclasses.replace(rehearsed, is_rehearsal=True)
+
+    def texts(self, corpus_dir: str | Path, split_dir: str | Path) -> Texts:
+        """Opens the texts.
+
+        Args:
+            corpus_dir: directory of the files, or of TFDS.
+            split_dir: is written to where parts are held out.
+
+        Raises:
+            InputError: for text that is not there, and tests that cannot be read.
+        """
+        train, parts = _corpus(self.train, Path(corpus_dir)), {}
+        if self.held_out:
+            parts = split_by_source(train, split_dir, self.held_out)
+            train = parts[TRAIN]
+
+        def of(text: Text) -> Corpus:
+            held_out = text.get("held_out")
+            return _corpus(text, Path(corpus_dir)) if held_out is None else parts[held_out]
+
+        tests = {}
+        for name, text in self.tests.items():
+            if "sacrebleu" in text:
+                tests[name] = evaluation_sets.sacrebleu_set(
+                    text["sacrebleu"], text["language_pair"]
+                )
+            else:
+                tests[name] = _evaluation_set(of(text))
+        return Texts(train, of(self.valid), tests)
 
 
-def run_recipe(
-    recipe: Recipe,
-    corpus_dir: str | Path,
-    work_dir: str | Path,
-    *,
-    max_minutes: float | None = None,
-) -> dict[str, Any]:
-    """Prepares, trains, chooses on validation, exports, and scores the export on the test set.
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """What a recipe is followed on."""
 
-    Leaves `data`, `run`, `export/1` and `results.json` in `work_dir`. What is
-    done already is not done again, so the same call continues after a stop.
-    After one by `max_minutes` the call that continues exports the next version;
-    `results.json` names it.
-
-    Args:
-        recipe: what to run.
-        corpus_dir: directory of the recipe's corpus files.
-        work_dir: where everything is written.
-        max_minutes: end this call's training after so long; what comes after is
-            done with the weights so far, and the next call trains on.
-
-    Returns:
-        What is in results.json.
-
-    Raises:
-        InputError: for a corpus that cannot be read, or a `work_dir` of something else.
-    """
-    work_dir = Path(work_dir)
-    results_path = work_dir / "results.json"
-    results = _existing_results(results_path, recipe)
-    if results.get("finished"):
-        log.info("%s is finished: %s", work_dir, results_path)
-        return dict(results)
-    files = {
-        split: ParallelFiles(*(Path(corpus_dir) / name for name in pair))
-        for split, pair in recipe.corpus.items()
-    }
-    collections.deque(files["test"].pairs(), maxlen=0)  # its mistakes show before training
-    prepared = prepare(
-        [files["train"]],
-        work_dir / "data",
-        PrepareOptions(**recipe.prepare),
-        valid_corpora=[files["valid"]],
-    )
-    log.info(prepared.summary())
-    write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
-    trained = experiment.train(
-        work_dir / "data",
-        work_dir / "run",
-        recipe.preset,
-        recipe.settings,
-        max_minutes=max_minutes,
-    )
-    log.info(trained.summary(work_dir / "run"))
-    if trained.interrupted:
-        raise KeyboardInterrupt
-    run = RunDirectory(work_dir / "run")
-    validation = _choose_weights(run, recipe, work_dir / "data")
-    exported = export(
-        run, work_dir / "export", TokenStore(work_dir / "data" / "valid").source_text()
-    )
-    log.info("exported %s", exported.path)
-    test = _score(exported.path, files["test"], recipe)
-    results = _describe(recipe, trained, run, validation, exported.path, test)
-    temporary = results_path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, indent=2) + "\n")
-    temporary.replace(results_path)
-    return results
+    train: Corpus
+    valid: Corpus
+    tests: Mapping[str, EvaluationSet]
 
 
-def _existing_results(path: Path, recipe: Recipe) -> dict[str, Any]:
-    """Returns what an earlier call of the same recipe has left, or nothing."""
-    if not path.exists():
-        return {}
-    try:
-        results = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
-    if results.get("recipe") != recipe.name:
-        raise InputError(
-            f"{path} is of {results.get('recipe', 'something else')}, not of the recipe "
-            f"{recipe.name}; expected another directory"
-        )
-    if results.get("recipe_sha256") != recipe.fingerprint:
-        raise InputError(
-            f"{path} is of another version of the recipe {recipe.name}; expected another directory"
-        )
-    return results
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
 
 
-def _describe(
-    recipe: Recipe,
-    trained: experiment.Trained,
-    run: RunDirectory,
-    validation: Mapping[str, float],
-    exported: Path,
-    test: inference.Evaluation,
-) -> dict[str, Any]:
-    """Returns what results.json holds."""
-    return {
-        "recipe": recipe.name,
-        "recipe_sha256": recipe.fingerprint,
-        "command": shlex.join(sys.argv),
-        "finished": trained.finished,
-        "test": dataclasses.asdict(test.scores),
-        "test_seconds": round(test.seconds, 1),
-        "validation": dict(validation),
-        "weights": run.selected,
-        "steps": trained.step,
-        "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
-        "tokens_per_second": round(trained.tokens_per_second),
-        "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
-        "parameters": run.config.model.num_parameters(),
-        "export": f"{exported.parent.name}/{exported.name}",
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
-        },
-        "machine": {"processor": _processor(), "cores": os.cpu_count()},
-    }
+def _corpus(text: Text, corpus_dir: Path) -> Corpus:
+    if "tfds" in text:
+        return tfds_corpus(text["tfds"], text["split"], text["source_language"], str(corpus_dir))
+    if "tsv" in text:
+        return TsvFile(corpus_dir / text["tsv"])
+    return ParallelFiles(corpus_dir / text["source"], corpus_dir / text["target"])
 
 
-def _processor() -> str:
-    """The processor's name where the system tells it, else its kind."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _choose_weights(run: RunDirectory, recipe: Recipe, data_dir: Path) -> dict[str, float]:
-    """Selects the last weights or their average, whichever has more BLEU on validation."""
-    store = TokenStore(data_dir / "valid")
-    count = min(recipe.average_last, len(run.checkpoints()))
-    candidates = ["last"]
-    if count > 1:
-        candidates.append(inference.average_checkpoints(run, count))
-    bleu = {}
-    for name in candidates:
-        run.select(name)
-        model = loading.load_model(run.path)
-        scores = inference.evaluate(
-            model, store.source_text(), store.target_text(), **recipe.evaluate
-        ).scores
-        bleu[name] = round(scores.bleu, 2)
-        log.info("validation BLEU of %s: %.2f", name, scores.bleu)
-    run.select(max(bleu, key=lambda name: bleu[name]))
-    return bleu
-
-
-def _score(model_dir: Path, files: ParallelFiles, recipe: Recipe) -> inference.Evaluation:
-    sources, references = read_text(files.source), read_text(files.target)
-    model = loading.load_model(model_dir)
-    result = inference.evaluate(model, sources, references, **recipe.evaluate)
-    log.info("test: %s", result.summary())
-    return result
+def _evaluation_set(corpus: Corpus) -> EvaluationSet:
+    pairs = [(source.decode(), target.decode()) for source, target in corpus.pairs()]
+    return EvaluationSet([[target for _, target in pairs]], [source for source, _ in pairs])

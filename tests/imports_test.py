@@ -54,7 +54,8 @@ for _room, _not_its_business in (
     # A server has a SavedModel alone.
     ("serving", {"layers", "model", "training", "training_run", "report", "scoring", "export"}),
     ("experiment", {"serving"}),
-    ("recipe", {"serving"}),
+    ("recipe", {"layers", "model", "training", "training_run", "serving", "experiment", "export"}),
+    ("recipe_run", {"serving"}),
 ):
     ROOMS[_room] = ALONE.get(_room, set(ROOMS) - _not_its_business)
 ROOMS[BINARIES] = set(ROOMS)

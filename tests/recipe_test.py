@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from keras_transformer import experiment, inference, loading
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
-from keras_transformer.recipe import Recipe, run_recipe
+from keras_transformer.recipe import Recipe
+from keras_transformer.recipe_run import run_recipe, summary
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.training.platform import Platform, choose_platform
 
@@ -29,7 +31,9 @@ PAIRS = [
 ]
 FIELDS: dict[str, Any] = {
     "description": "invented sentences",
-    "corpus": {split: [f"{split}.en", f"{split}.de"] for split in ("train", "valid", "test")},
+    "train": {"source": "train.en", "target": "train.de"},
+    "valid": {"source": "valid.en", "target": "valid.de"},
+    "tests": {"animals": {"source": "test.en", "target": "test.de"}},
     "prepare": {"vocab_size": 40},
     "preset": "tiny",
     "settings": {
@@ -47,8 +51,17 @@ FIELDS: dict[str, Any] = {
         "decoding.beam_size": 2,
         "decoding.max_extra_tokens": 5,
     },
-    "average_last": 2,
+    "average_last": [2],
+    "length_penalties": [0.6, 1.0],
     "evaluate": {"tokenize": "none", "lowercase": True},
+    "published": {"animals": {"bleu": 99.5, "source": "nobody"}},
+    "rehearsal": {
+        "train": {"tsv": "all.tsv"},
+        "held_out": {"valid": 2, "test": 2},
+        "valid": {"held_out": "valid"},
+        "tests": {"rest": {"held_out": "test"}},
+        "settings": {"training.max_steps": 2},
+    },
 }
 
 
@@ -64,6 +77,7 @@ def write_corpus(folder: Path) -> Path:
         for side, language in enumerate(("en", "de")):
             lines = "".join(f"{pair[side]}\n" for pair in pairs)
             (folder / f"{split}.{language}").write_text(lines)
+    (folder / "all.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in PAIRS))
     return folder
 
 
@@ -95,40 +109,62 @@ def refuse_to_train(*_: Any, **__: Any) -> None:
     pytest.fail("training began")
 
 
+def evaluate(command: str) -> dict[str, Any]:
+    """Runs the command that results.json says repeats a score."""
+    process = subprocess.run(
+        [sys.executable, *shlex.split(command)], cwd=ROOT, capture_output=True, text=True,
+        check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return dict(json.loads(process.stdout.splitlines()[-1]))
+
+
 def test_stopped_by_time_continued_and_then_left_alone(
     recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"
     stopped = run_recipe(recipe, corpus, work, max_minutes=1e-9)
-    assert not stopped["finished"] and 0 < stopped["steps"] < 6
+    assert not stopped["finished"] and 0 < stopped["seeds"]["1"]["steps"] < 6
     assert stopped == json.loads((work / "results.json").read_text())
-    assert stopped["validation"].keys() == {"last"}, "one checkpoint has no average"
-    assert (work / "export" / "1" / "saved_model.pb").is_file()
+    validated = stopped["seeds"]["1"]["validation"]
+    assert validated.keys() == {"last", "last, length penalty 1"}, "one checkpoint has no average"
+    assert (work / "seed-1" / "export" / "1" / "saved_model.pb").is_file()
 
     finished = run_recipe(recipe, corpus, work)
-    assert finished["finished"] and finished["steps"] == 6
     assert finished == json.loads((work / "results.json").read_text())
-    assert {path.name for path in work.iterdir()} == {"data", "run", "export", "results.json"}
+    assert finished["finished"] and not finished["rehearsal"]
+    assert {path.name for path in work.iterdir()} == {"data", "tests", "seed-1", "results.json"}
     assert (work / "data" / "report.json").is_file()
-    run = RunDirectory(work / "run")
+    run = RunDirectory(work / "seed-1" / "run")
+    result = finished["seeds"]["1"]
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
-    assert steps[0] == stopped["steps"] and steps[-1] == 6
+    assert steps[0] == stopped["seeds"]["1"]["steps"] and steps[-1] == result["steps"] == 6
 
     assert finished["recipe"] == "animals"
-    assert finished["weights"] == run.selected
-    assert finished["validation"].keys() == {"last", "average-last-2-step-6"}
-    assert finished["validation"][run.selected] == max(finished["validation"].values())
-    assert finished["parameters"] == run.config.model.num_parameters()
-    assert finished["tokens_per_second"] > 0 and finished["peak_memory_mb"] > 0
+    assert result["weights"] == run.selected
+    penalized = f"{run.selected}, length penalty 1"
+    assert result["validation"].keys() == {"last", "average-last-2-step-6", penalized}
+    best = max(result["validation"].values())
+    chosen = run.selected if result["length_penalty"] == 0.6 else penalized
+    assert result["validation"][chosen] == best
+    assert result["parameters"] == run.config.model.num_parameters()
+    assert result["tokens_per_second"] > 0 and result["peak_memory_mb"] > 0
     assert finished["versions"].keys() == {"tensorflow", "keras", "tensorflow-text", "sacrebleu"}
 
-    scores = finished["test"]
+    scores = result["tests"]["animals"]
     assert scores["sentences"] == 2 and 0 <= scores["bleu"] <= 100
+    assert scores["published"] == {"bleu": 99.5, "source": "nobody"}
     assert "tok:none" in scores["signature"] and "case:lc" in scores["signature"]
-    export = loading.load_model(work / finished["export"])
+    export = loading.load_model(work / result["export"])
     sources, references = zip(*PAIRS[14:], strict=True)
-    again = inference.evaluate(export, sources, references, tokenize="none", lowercase=True).scores
-    assert (scores["bleu"], scores["chrf"]) == (again.bleu, again.chrf), "the export was scored"
+    again = inference.evaluate(export, sources, references, tokenize="none", lowercase=True)
+    assert (scores["bleu"], scores["chrf"]) == (again.scores.bleu, again.scores.chrf)
+    translations = (work / "seed-1" / "animals.translations").read_text().splitlines()
+    assert translations == again.hypotheses
+    repeated = evaluate(scores["repeat"])
+    assert [repeated[name] for name in ("bleu", "signature")] == [
+        scores[name] for name in ("bleu", "signature")
+    ]
+    assert "seed 1     animals" in summary(finished) and "published: 99.5" in summary(finished)
 
     monkeypatch.setattr(experiment, "train", refuse_to_train)
     assert run_recipe(recipe, tmp_path / "gone", work) == finished
@@ -137,11 +173,46 @@ def test_stopped_by_time_continued_and_then_left_alone(
         InputError, match="results.json is of animals, not of the recipe plants; exp"
     ):
         run_recipe(other, corpus, work)
-    edited = dataclasses.replace(recipe, average_last=1)
+    edited = dataclasses.replace(recipe, average_last=[3])
     with pytest.raises(InputError, match="is of another version of the recipe animals; expected"):
         run_recipe(edited, corpus, work)
     reworded = dataclasses.replace(recipe, description="the same in other words")
     assert run_recipe(reworded, corpus, work) == finished
+
+
+def test_a_rehearsal_with_parts_held_out_and_two_seeds(
+    recipe: Recipe, corpus: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    rehearsed = recipe.rehearsed()
+    results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
+    assert results["finished"] and results["rehearsal"]
+    assert {path.name for path in work.iterdir()} == {
+        "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json",
+    }  # fmt: skip
+    models = [results["seeds"]["3"], results["seeds"]["4"], results["ensemble"]]
+    assert [model["tests"].keys() for model in models] == [{"rest"}] * 3
+    assert all(model["tests"]["rest"]["sentences"] == 2 for model in models)
+    bleu = [model["tests"]["rest"]["bleu"] for model in models]
+    assert results["mean"]["rest"] == round((bleu[0] + bleu[1]) / 2, 2)
+    assert results["standard_deviation"]["rest"] == round(abs(bleu[0] - bleu[1]) / 2**0.5, 2)
+    assert [results["seeds"][seed]["steps"] for seed in ("3", "4")] == [2, 2]
+    export = loading.load_model(work / results["ensemble"]["export"])
+    sources = (work / "tests" / "rest.source").read_text().splitlines()
+    references = (work / "tests" / "rest.reference").read_text().splitlines()
+    assert set(zip(sources, references, strict=True)) <= set(PAIRS)
+    again = inference.evaluate(export, sources, references, tokenize="none", lowercase=True)
+    assert again.scores.bleu == bleu[2]
+    more = run_recipe(rehearsed, corpus, work, seeds=[3])
+    assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
+    with pytest.raises(InputError, match="is of another version of the recipe animals"):
+        run_recipe(recipe, corpus, work)
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1]])
+def test_seeds_are_different_ones(recipe: Recipe, tmp_path: Path, seeds: list[int]) -> None:
+    with pytest.raises(InputError, match=r"the seeds are \[.*expected different ones"):
+        run_recipe(recipe, tmp_path, tmp_path / "work", seeds=seeds)
 
 
 @pytest.mark.parametrize(
@@ -166,22 +237,29 @@ def test_a_mistake_in_the_test_set_shows_before_training(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 3}, "has other fields than average_last, corpus, description, evaluate, prep"),
-        ({"corpus": {"train": ["a", "b"]}}, "other splits than train, valid and test"),
-        ({"corpus": ["a", "b"]}, "other splits than train, valid and test"),
-        (
-            {"corpus": {**FIELDS["corpus"], "valid": ["a.en"]}},
-            r"valid is \['a.en'\]; expected a source and a target",
-        ),
+        ({"epochs": 3}, "not those of a recipe; expected description, evaluate, prepare, preset"),
+        ({"name": "x"}, "not those of a recipe"),
+        ({"train": ["a", "b"]}, "recipe.json: "),
+        ({"valid": {"source": "a"}}, "valid is {'source': 'a'}; expected a text with"),
+        ({"valid": {"tsv": 3}}, "valid is {'tsv': 3}; expected a text with"),
+        ({"valid": {"held_out": "v"}}, "valid is 'v' of held_out, which has nothing"),
+        ({"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}}, "valid is a test set of sac"),
+        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, "train is held out of itself"),
+        ({"held_out": {"t": 0}}, "held_out has 0 of t; expected 1 or more"),
+        ({"tests": {"x": {}}}, "x is {}; expected a text"),
         ({"prepare": {"vocab": 40}}, "'vocab'"),
         ({"prepare": {"max_tokens": 1}}, "max_tokens is 1; expected"),
         ({"preset": "huge"}, "'huge' is no preset"),
         ({"settings": {"training.steps": 3}}, "'training.steps' is no setting"),
         ({"settings": [1]}, "recipe.json: "),
-        ({"average_last": 0}, "average_last is 0; expected 1 or more"),
-        ({"average_last": "5"}, "average_last is '5'; expected 1 or more"),
+        ({"average_last": [1]}, "average_last has 1; expected 2 or more"),
+        ({"average_last": ["5"]}, "average_last has '5'; expected 2 or more"),
+        ({"length_penalties": [-1]}, "length_penalty is -1.0; expected"),
+        ({"published": {"test_2018": {}}}, "published names 'test_2018'; expected one of animals"),
         ({"evaluate": {"tokenize": "14a"}}, "'14a' is no tokenizer"),
         ({"evaluate": {"case": "lc"}}, "'case'"),
+        ({"rehearsal": {"preset": "huge"}}, "'huge' is no preset"),
+        ({"rehearsal": {"steps": 3}}, "not those of a recipe"),
     ],
 )
 def test_a_wrong_recipe_names_its_file(
@@ -201,11 +279,11 @@ def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
         Recipe.load(tmp_path, "stones")
     for text in (b'{"description": ', b"\xff", b"[]", b"null"):
         (tmp_path / "animals" / "recipe.json").write_bytes(text)
-        with pytest.raises(InputError, match=r"animals/recipe.json (is no JSON|has other fields)"):
+        with pytest.raises(InputError, match=r"animals/recipe.json( is no JSON|: the fields are)"):
             Recipe.load(tmp_path, "animals")
     fields = {name: value for name, value in FIELDS.items() if name != "preset"}
     (tmp_path / "animals" / "recipe.json").write_text(json.dumps(fields))
-    with pytest.raises(InputError, match="has other fields than"):
+    with pytest.raises(InputError, match="not those of a recipe"):
         Recipe.load(tmp_path, "animals")
 
 
@@ -215,9 +293,12 @@ def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
 def test_recipes_of_the_project_fit_the_code(name: str) -> None:
     recipe = Recipe.load(ROOT / "recipes", name)
     config = preset(recipe.preset).updated(recipe.settings)
-    assert config.training.keep_checkpoints >= recipe.average_last
-    assert config.training.max_steps >= recipe.average_last * config.training.checkpoint_steps
+    most = max(recipe.average_last)
+    assert config.training.keep_checkpoints >= most
+    assert config.training.max_steps >= most * config.training.checkpoint_steps
     assert PrepareOptions(**recipe.prepare).vocab_size > 0
+    readme = (ROOT / "recipes" / name / "README.md").read_text()
+    assert f"--recipe={name}" in readme
 
 
 def test_the_binary_without_a_corpus_is_one_sentence(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ training resumes anywhere at once, in a corpus of any size.
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +21,7 @@ from keras_transformer.data.batch_plan import (
     choose_shapes,
     place_pairs,
 )
+from keras_transformer.data.regrouping import regroup
 from keras_transformer.data.sampling import Room, SubwordSampler
 from keras_transformer.data.shuffling import Keys, hashed, key_of, permuted
 from keras_transformer.data.token_pairs import IntArray, Lengths, TokenArray, TokenPairs
@@ -29,6 +31,34 @@ Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 
 _STEPS_AT_ONCE = 32
+_TOKENS_AT_ONCE = 2**18  # where segmentations are drawn, which takes a third of a second for these
+
+
+class _Sentences(NamedTuple):
+    """The sentences of a batch's rows, filler rows left out, one after another."""
+
+    source_ids: TokenArray
+    source_lengths: Lengths
+    target_ids: TokenArray
+    target_lengths: Lengths
+
+    def rows(self, begin: int, end: int) -> _Sentences:
+        """Returns those of some rows."""
+        return _Sentences(
+            _part(self.source_ids, self.source_lengths, begin, end),
+            self.source_lengths[begin:end],
+            _part(self.target_ids, self.target_lengths, begin, end),
+            self.target_lengths[begin:end],
+        )
+
+
+class _Steps(NamedTuple):
+    """Some steps one after another."""
+
+    block: int  # how many such went before
+    shapes: list[int]  # of each step
+    pairs: list[IntArray]  # in its rows, filler rows left out
+    drawn: list[_Sentences]  # where segmentations are drawn, else empty
 
 
 class Batches(abc.ABC):
@@ -188,7 +218,11 @@ class CorpusBatches(Batches):
         # Sorting small integers is a radix sort in NumPy: linear.
         by_bucket = np.argsort(bucket, kind="stable")
         self._by_bucket = by_bucket.astype(np.min_scalar_type(len(bucket)))
-        self._kept: tuple[int, list[int], list[IntArray]] | None = None
+        at_once = _STEPS_AT_ONCE
+        if sampler is not None:
+            at_once = min(at_once, 1 + _TOKENS_AT_ONCE * self.steps_per_epoch // self.tokens)
+        self._steps_at_once = at_once
+        self._kept: _Steps | None = None
 
     def _permuted(self, places: IntArray, sizes: IntArray, keys: Keys, of: IntArray) -> IntArray:
         """Returns where permutations of the things numbered `of` put places."""
@@ -217,45 +251,87 @@ class CorpusBatches(Batches):
         pairs = self._by_bucket[self._first_pair[bucket] + within].astype(np.int64)
         return shapes.tolist(), np.split(pairs, np.cumsum(counts)[:-1])
 
-    def _rows(self, step: int) -> tuple[IntArray, Shape]:
-        """Returns the pairs in a step's rows, filler rows left out, and its shape.
+    def _around(self, step: int) -> tuple[_Steps, int]:
+        """Returns steps of which one is this, and which.
 
-        Those of the steps around it are computed along, and kept: for many rows it
-        takes hardly longer than for few.
+        They are computed together and kept: for many rows it takes hardly longer than for
+        few, and where segmentations are drawn, rows change places among the steps.
         """
         if step < 0:
             raise InputError(f"step {step} has no batch; expected at least 0")
-        block, place = divmod(step, _STEPS_AT_ONCE)
+        block, place = divmod(step, self._steps_at_once)
         kept = self._kept
-        if kept is None or kept[0] != block:
-            steps = np.arange(block * _STEPS_AT_ONCE, (block + 1) * _STEPS_AT_ONCE)
-            kept = self._kept = (block, *self._pairs_of_steps(steps))
-        _, shapes, pairs = kept
-        return pairs[place], self.shapes[shapes[place]]
+        if kept is None or kept.block != block:
+            steps = np.arange(block * self._steps_at_once, (block + 1) * self._steps_at_once)
+            shapes, pairs = self._pairs_of_steps(steps)
+            drawn: list[_Sentences] = []
+            if self._sampler is not None:
+                for _, same in itertools.groupby(
+                    range(len(steps)), lambda i: steps[i] // self.steps_per_epoch
+                ):
+                    drawn += self._draw(self._sampler, steps, shapes, pairs, list(same))
+            kept = self._kept = _Steps(block, shapes, pairs, drawn)
+        return kept, place
+
+    def _draw(
+        self,
+        sampler: SubwordSampler,
+        steps: IntArray,
+        shapes: list[int],
+        pairs: list[IntArray],
+        places: list[int],
+    ) -> list[_Sentences]:
+        """Draws the sentences of some steps of an epoch; `pairs` change rows to have room."""
+        counts = [len(pairs[i]) for i in places]
+        together = np.concatenate([pairs[i] for i in places])
+        bounds = np.repeat([self.shapes[shapes[i]][1:] for i in places], counts, axis=0)
+        epoch = np.full_like(together, steps[places[0]] // self.steps_per_epoch)
+        keys = hashed(hashed(~self._key, epoch), together)
+        store, draws = self._store, (sampler.source_ids, sampler.target_ids)
+        sides = [_split(*draw(store, together, keys)) for draw in draws]
+        drawn = np.array([[len(ids) for ids in side] for side in sides]).T
+        least = [store.source_lengths[together], store.target_lengths[together]]
+        row_of, too_long = regroup(bounds, drawn, np.stack(least, axis=1).astype(np.int64))
+        longest = bounds[row_of]
+        for side, draw in enumerate(draws):
+            again = np.flatnonzero(too_long & (drawn[:, side] > longest[:, side]))
+            if len(again):
+                shorter = draw(store, together[again], keys[again], longest[again, side])
+                for i, ids in zip(again.tolist(), _split(*shorter), strict=True):
+                    sides[side][i] = ids
+        result = []
+        for i, rows in zip(
+            places, np.split(np.argsort(row_of), np.cumsum(counts)[:-1]), strict=True
+        ):
+            pairs[i] = together[rows]
+            source, target = ([side[row] for row in rows.tolist()] for side in sides)
+            result.append(_Sentences(*_joined(source), *_joined(target)))
+        return result
 
     def indices(self, step: int) -> IntArray:
         """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
-        pairs, (rows, _, _) = self._rows(step)
+        kept, place = self._around(step)
+        pairs, rows = kept.pairs[place], self.shapes[kept.shapes[place]][0]
         return np.pad(pairs, (0, rows - len(pairs)), constant_values=-1)
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step; see `Batches.batch`."""
-        pairs, (rows, source_length, target_length) = self._rows(step)
+        kept, place = self._around(step)
+        rows, source_length, target_length = self.shapes[kept.shapes[place]]
         rows = -(-rows // parts)
-        pairs = pairs[part * rows : (part + 1) * rows]
-        store, sampler = self._store, self._sampler
-        if sampler is None:
-            source_ids, target_ids = store.source_ids(pairs), store.target_ids(pairs)
-            source_lengths = store.source_lengths[pairs]
-            target_lengths = store.target_lengths[pairs]
+        begin, end = part * rows, (part + 1) * rows
+        if kept.drawn:
+            sentences = kept.drawn[place].rows(begin, end)
         else:
-            epoch = np.full_like(pairs, step // self.steps_per_epoch)
-            keys = hashed(hashed(~self._key, epoch), pairs)
-            source_ids, source_lengths = sampler.source_ids(store, pairs, keys, source_length)
-            target_ids, target_lengths = sampler.target_ids(store, pairs, keys, target_length)
-        source = self._padded(source_ids, source_lengths, rows, source_length)
-        labels = self._padded(target_ids, target_lengths, rows, target_length)
-        return {"source_ids": source, "target_ids": self._shifted(labels, target_lengths)}, labels
+            store, pairs = self._store, kept.pairs[place][begin:end]
+            sentences = _Sentences(
+                store.source_ids(pairs), store.source_lengths[pairs],
+                store.target_ids(pairs), store.target_lengths[pairs],
+            )  # fmt: skip
+        source = self._padded(sentences.source_ids, sentences.source_lengths, rows, source_length)
+        labels = self._padded(sentences.target_ids, sentences.target_lengths, rows, target_length)
+        shifted = self._shifted(labels, sentences.target_lengths)
+        return {"source_ids": source, "target_ids": shifted}, labels
 
     def _padded(self, ids: TokenArray, lengths: Lengths, rows: int, length: int) -> TokenArray:
         """Returns sentences that lie one after another as int32[rows, length]."""
@@ -307,3 +383,21 @@ def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) 
 def _begins(counts: Lengths) -> IntArray:
     """Returns where each of several runs begins that lie one after another."""
     return np.cumsum(counts, dtype=np.int64) - counts
+
+
+def _split(ids: TokenArray, lengths: Lengths) -> list[TokenArray]:
+    """Returns the ids of each sentence."""
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    return [ids[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+
+def _joined(sentences: Sequence[TokenArray]) -> tuple[TokenArray, Lengths]:
+    """Returns the ids of all sentences, and how many each has."""
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    return np.concatenate([np.zeros(0, np.int32), *sentences]), lengths
+
+
+def _part(ids: TokenArray, lengths: Lengths, begin: int, end: int) -> TokenArray:
+    """Returns the ids of some of the sentences."""
+    first = int(lengths[:begin].sum())
+    return ids[first : first + int(lengths[begin:end].sum())]

@@ -32,11 +32,9 @@ _BEST = 64  # segmentations of a word; one of up to 7 letters has no more
 _WORDS_KEPT = 2**16
 _SPACE = "\u2581".encode()  # begins each word
 
-# Drawn sentences are longer than the best segmentation, by how much depends on alpha. Batches
-# have room for this share of them; the others are drawn again, at most so often in all.
-_ROOM_FOR = 0.75
-_DRAWS = 4
-_PAIRS_TO_LOOK_AT = 1000
+_DRAWS = 4  # of what finds no room in its batch
+_PAIRS_TO_LOOK_AT = 2000
+_LIKE = 25  # so many of these, in either direction, are taken to be of like length
 
 Begins: TypeAlias = "array.array[int]"
 
@@ -74,7 +72,7 @@ class SubwordSampler:
         self._target = _Side("target", vocabulary.target_model, end, alpha)
 
     def source_ids(
-        self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: int
+        self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: Lengths | None = None
     ) -> tuple[TokenArray, IntArray]:
         """Draws source segmentations.
 
@@ -82,8 +80,8 @@ class SubwordSampler:
             store: holds the pairs, in the vocabulary's best segmentation.
             pairs: int64[N], which ones.
             keys: uint64[N], what decides of each.
-            longest: tokens that a sentence may have, its end id counted; one that is
-                not drawn shorter in a few attempts keeps its best segmentation.
+            longest: int[N], tokens that each sentence may have, its end id counted; one
+                that is not drawn so short in a few attempts keeps its best segmentation.
 
         Returns:
             int32[tokens], the ids, sentence after sentence, and int64[N], their lengths.
@@ -92,7 +90,7 @@ class SubwordSampler:
         return self._source.draw(lines, pairs, keys, longest, store.source_ids)
 
     def target_ids(
-        self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: int
+        self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: Lengths | None = None
     ) -> tuple[TokenArray, IntArray]:
         """Draws target segmentations, as `source_ids` does."""
         lines = store.target_lines(pairs)
@@ -101,29 +99,31 @@ class SubwordSampler:
     def room(self, store: TokenPairs, most: int) -> Room:
         """Returns the room that a corpus needs, judged by some of its pairs.
 
+        Each pair gets the room that drawn segmentations of a pair of about its length need,
+        so that an epoch has as many rows for long and for short sentences as are drawn.
+
         Args:
             store: the corpus.
             most: target tokens that a sentence may have, unless its best segmentation
                 has more.
         """
-        pairs = np.unique(np.linspace(0, len(store) - 1, _PAIRS_TO_LOOK_AT).astype(np.int64))
-        keys = hashed(key_of(0), pairs)
-        anything = np.iinfo(np.int64).max
-        _, drawn_source = self.source_ids(store, pairs, keys, anything)
-        _, drawn_target = self.target_ids(store, pairs, keys, anything)
-        source, source_tokens = _grown(store.source_lengths, pairs, drawn_source)
-        target, target_tokens = _grown(store.target_lengths, pairs, drawn_target)
+        looked_at = np.unique(np.linspace(0, len(store) - 1, _PAIRS_TO_LOOK_AT).astype(np.int64))
+        keys = hashed(key_of(0), looked_at)
+        best = store.source_lengths + store.target_lengths
+        looked_at = looked_at[np.argsort(best[looked_at], kind="stable")]
+        places = np.searchsorted(best[looked_at], best)
+        some = hashed(key_of(1), np.arange(len(store))) % np.uint64(2 * _LIKE + 1)
+        places = np.clip(places + some.astype(np.int64) - _LIKE, 0, len(looked_at) - 1)
+        sides = []
+        for lengths, draw in (
+            (store.source_lengths, self.source_ids),
+            (store.target_lengths, self.target_ids),
+        ):
+            growth = draw(store, looked_at, keys)[1] / lengths[looked_at]
+            sides.append(np.rint(lengths * np.maximum(growth, 1.0)[places]).astype(np.int32))
+        source, target = sides
         target = np.maximum(np.minimum(target, most), store.target_lengths)
-        return Room(source, target, source_tokens + target_tokens)
-
-
-def _grown(lengths: Lengths, pairs: IntArray, drawn: IntArray) -> tuple[Lengths, int]:
-    """Returns the room that sentences need, and their tokens in all, about."""
-    growth = max(1.0, float(np.quantile(drawn / lengths[pairs], _ROOM_FOR)))
-    room = np.ceil(lengths * growth).astype(np.int32)
-    fits = drawn <= room[pairs]
-    share = drawn[fits].sum() / lengths[pairs[fits]].sum()
-    return room, round(int(lengths.sum(dtype=np.int64)) * share)
+        return Room(source, target, int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64)))
 
 
 class _Side:
@@ -159,7 +159,7 @@ class _Side:
         lines: Sequence[bytes],
         pairs: IntArray,
         keys: Keys,
-        longest: int,
+        longest: Lengths | None,
         best_ids: Callable[[IntArray], TokenArray],
     ) -> tuple[TokenArray, IntArray]:
         """Draws segmentations of lines; see `SubwordSampler.source_ids`."""
@@ -169,8 +169,10 @@ class _Side:
         todo = np.arange(len(lines))
         for attempt in range(_DRAWS):
             self._draw_once(words, todo.tolist(), hashed(keys, np.full_like(pairs, attempt)), drawn)
-            todo = todo[[len(drawn[i]) > 4 * longest for i in todo.tolist()]]
-            if not len(todo):
+            if longest is not None:
+                todo = todo[[len(drawn[i]) > 4 * longest[i] for i in todo.tolist()]]
+            if longest is None or not len(todo):
+                todo = todo[:0]
                 break
         for i in todo.tolist():
             drawn[i] = best_ids(pairs[i : i + 1]).astype(np.int32).tobytes()

@@ -21,7 +21,6 @@ from tests.conftest import PHRASES, ROOT
 from tests.data.pairs_in_memory import END, PAD, START, encoded
 
 LINES = [phrase.encode() for phrase in PHRASES]
-ANY_LENGTH = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +33,13 @@ def model(vocabulary):
     return sentencepiece.SentencePieceProcessor(model_proto=vocabulary.source_model)
 
 
-def draw(vocabulary, lines, alpha=0.2, keys=None, longest=ANY_LENGTH):
+def draw(vocabulary, lines, alpha=0.2, keys=None, longest=None):
     """Returns the drawn source ids of each line."""
     store = encoded(vocabulary, lines, lines)
     pairs = np.arange(len(lines))
     keys = hashed(key_of(1), pairs) if keys is None else keys
     sampler = SubwordSampler(vocabulary, alpha)
+    longest = None if longest is None else np.full(len(lines), longest)
     ids, lengths = sampler.source_ids(store, pairs, keys, longest)
     assert ids.dtype == np.int32 and lengths.sum() == len(ids)
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
@@ -114,7 +114,7 @@ from tests.data.pairs_in_memory import encoded
 vocabulary, lines, pairs = Vocabulary.load(sys.argv[1]), [b"the old house"] * 20, np.arange(20)
 keys = hashed(key_of(1), pairs)
 store = encoded(vocabulary, lines, lines)
-print(SubwordSampler(vocabulary, 0.2).source_ids(store, pairs, keys, 1000)[0].tolist())
+print(SubwordSampler(vocabulary, 0.2).source_ids(store, pairs, keys)[0].tolist())
 """
 
 
@@ -171,7 +171,7 @@ def test_byte_fallback_and_two_vocabularies():
     assert [ids] == vocabulary.encode_source(lines)
     store = encoded(vocabulary, lines, LINES[3:4])
     sampler = SubwordSampler(vocabulary, 1e6)
-    found, _ = sampler.target_ids(store, np.arange(1), key_of(1), ANY_LENGTH)
+    found, _ = sampler.target_ids(store, np.arange(1), key_of(1))
     assert [found.tolist()] == vocabulary.encode_target(LINES[3:4])
 
 
@@ -221,12 +221,29 @@ class TestBatches:
         _, other = self.make(vocabulary, seed=2)
         assert not np.array_equal(other.batch(6)[1], walked.batch(6)[1])
 
-    def test_say_about_how_much_padding_they_have(self, vocabulary):
-        _, made = self.make(vocabulary)
+    def test_hardly_a_sentence_is_drawn_as_short_as_can_be_to_fit(self, vocabulary):
+        store, made = self.make(vocabulary)
+        drawn = [len(target) for _, target in self.sentences(made, None, 0)]
+        free = draw(vocabulary, LINES * 15)
+        best = store.target_lengths.sum()
+        assert sum(drawn) - best > 0.8 * (sum(map(len, free)) - best)
+
+    @pytest.mark.parametrize("batch_tokens", [2048, 8192])
+    def test_have_little_padding(self, test_data, batch_tokens):
+        lines = [
+            (test_data / f"multi30k/train.{code}").read_bytes().split(b"\n")[:6000]
+            for code in ("en", "de")
+        ]
+        vocabulary = Vocabulary(learn_vocabulary(itertools.chain(*lines), 4000))
+        sampler = SubwordSampler(vocabulary, 0.2)
+        made = CorpusBatches(
+            encoded(vocabulary, *lines), batch_tokens, 1, PAD, START, sampler=sampler
+        )
         epoch = [made.batch(step) for step in range(made.steps_per_epoch)]
         arrays = [ids for inputs, labels in epoch for ids in (inputs["source_ids"], labels)]
         padding = 1 - sum(map(np.count_nonzero, arrays)) / sum(ids.size for ids in arrays)
-        assert made.padding_share == pytest.approx(padding, abs=0.06)
+        assert padding < 0.16 and made.padding_share == pytest.approx(padding, abs=0.02)
+        assert len({ids.shape for ids in arrays[1::2]}) <= 16
 
 
 def test_mistakes_are_named(vocabulary):

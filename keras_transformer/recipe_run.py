@@ -1,0 +1,345 @@
+"""Follows a recipe: prepares, trains, chooses on validation, exports, and scores the export.
+
+data/                the prepared text; text/ with its parts where some are held out
+seed-1/run/          a run, with its report
+seed-1/export/1/     the SavedModel of its best weights
+seed-1/results.json  scores of the export on each test, and how they came about
+ensemble/            likewise, of the runs of all seeds together, where there are several
+tests/               the sources and references that are scored
+results.json         all of these
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_transformer import evaluation, experiment, inference, loading
+from keras_transformer.data.preparation import PrepareOptions
+from keras_transformer.data.prepare import prepare
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation_sets import EvaluationSet
+from keras_transformer.export import export
+from keras_transformer.recipe import Recipe
+from keras_transformer.report import write_data_page
+from keras_transformer.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
+
+_PENALTY = "decoding.length_penalty"
+
+
+def run_recipe(
+    recipe: Recipe,
+    corpus_dir: str | Path,
+    work_dir: str | Path,
+    *,
+    seeds: Sequence[int] = (1,),
+    max_minutes: float | None = None,
+) -> dict[str, Any]:
+    """Prepares, and for each seed trains, chooses on validation, exports and scores the export.
+
+    What is done already is not done again, so the same call continues after a stop, and one
+    with more seeds adds to what is there. After a stop by `max_minutes` the call that
+    continues exports the next version; `results.json` names it.
+
+    Args:
+        recipe: what to follow.
+        corpus_dir: directory of the recipe's corpus files.
+        work_dir: where everything is written.
+        seeds: of one run each; the exports of several are also scored as an ensemble.
+        max_minutes: end this call's training after so long; what comes after is
+            done with the weights so far, and the next call trains on.
+
+    Returns:
+        What is in results.json.
+
+    Raises:
+        InputError: for a corpus that cannot be read, or a `work_dir` of something else.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"the seeds are {list(seeds)}; expected different ones, at least one")
+    if max_minutes is not None and not max_minutes > 0:
+        raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
+    work_dir = Path(work_dir)
+    results_path = work_dir / "results.json"
+    results = _existing_results(results_path, recipe)
+    if results.get("finished") and list(results["seeds"]) == [str(seed) for seed in seeds]:
+        log.info("%s is finished: %s", work_dir, results_path)
+        return results
+    # Mistakes in the tests show before training.
+    texts = recipe.texts(corpus_dir, work_dir / "text")
+    prepared = prepare(
+        [texts.train],
+        work_dir / "data",
+        PrepareOptions(**recipe.prepare),
+        valid_corpora=[texts.valid],
+    )
+    log.info(prepared.summary())
+    write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
+    following = _Following(recipe, work_dir, texts.tests)
+    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    by_seed = {}
+    for seed in seeds:
+        left = None if deadline is None else max(1e-9, (deadline - time.monotonic()) / 60)
+        by_seed[str(seed)] = following.run(seed, left)
+        if not by_seed[str(seed)]["finished"]:
+            break
+    results = {**following.facts(), "finished": False, "seeds": by_seed}
+    if len(by_seed) == len(seeds) and all(result["finished"] for result in by_seed.values()):
+        if len(seeds) > 1:
+            results |= _spread(by_seed)
+            results["ensemble"] = following.ensemble(seeds, by_seed)
+        results["finished"] = True
+    _write(results_path, results)
+    return results
+
+
+class _Following:
+    """What the seeds of a recipe have in common."""
+
+    def __init__(self, recipe: Recipe, work_dir: Path, tests: Mapping[str, EvaluationSet]) -> None:
+        self._recipe = recipe
+        self._work_dir = work_dir
+        self._tests = tests
+        store = TokenStore(work_dir / "data" / "valid")
+        self._sources, self._references = store.source_text(), store.target_text()
+        for name, test in tests.items():
+            if not test.name:
+                _write_lines(work_dir / "tests" / f"{name}.source", test.sources or [])
+                _write_lines(work_dir / "tests" / f"{name}.reference", test.references[0])
+
+    def facts(self) -> dict[str, Any]:
+        """What results say of the recipe and of where it is followed."""
+        return {
+            "recipe": self._recipe.name,
+            "rehearsal": self._recipe.is_rehearsal,
+            "recipe_sha256": self._recipe.fingerprint,
+            "command": shlex.join(sys.argv),
+            "commit": _commit(),
+            "date": time.strftime("%Y-%m-%d"),
+            "versions": {
+                name: importlib.metadata.version(name)
+                for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
+            },
+            "machine": {"processor": _processor(), "cores": os.cpu_count()},
+        }
+
+    def run(self, seed: int, max_minutes: float | None) -> dict[str, Any]:
+        """Trains, chooses, exports and scores by one seed; returns its results."""
+        directory = self._work_dir / f"seed-{seed}"
+        existing = _existing_results(directory / "results.json", self._recipe)
+        if existing.get("finished"):
+            return existing
+        trained = experiment.train(
+            self._work_dir / "data",
+            directory / "run",
+            self._recipe.preset,
+            {**self._recipe.settings, "training.seed": seed},
+            max_minutes=max_minutes,
+        )
+        log.info(trained.summary(directory / "run"))
+        if trained.interrupted:
+            raise KeyboardInterrupt
+        run = RunDirectory(directory / "run")
+        validation, penalty = self._choose(run)
+        results = {
+            **self.facts(),
+            "seed": seed,
+            "finished": trained.finished,
+            "validation": validation,
+            "weights": run.selected,
+            "length_penalty": penalty,
+            **self._export_and_score(run, directory, penalty),
+            "steps": trained.step,
+            "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
+            "tokens_per_second": round(trained.tokens_per_second),
+            "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
+            "parameters": run.config.model.num_parameters(),
+        }
+        _write(directory / "results.json", results)
+        return results
+
+    def ensemble(
+        self, seeds: Sequence[int], by_seed: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Exports the runs of all seeds as one model, and scores it; returns the results."""
+        directory = self._work_dir / "ensemble"
+        members = ",".join(str(self._work_dir / f"seed-{seed}" / "run") for seed in seeds)
+        penalty = statistics.median_low(by_seed[str(seed)]["length_penalty"] for seed in seeds)
+        return {
+            "seeds": list(seeds),
+            "validation": {"bleu": self._validate(members, penalty)},
+            "length_penalty": penalty,
+            **self._export_and_score(members, directory, penalty),
+        }
+
+    def _choose(self, run: RunDirectory) -> tuple[dict[str, float], float]:
+        """Selects the weights that have the most BLEU on validation, then a length penalty."""
+        checkpoints = len(run.checkpoints())
+        counts = sorted({min(count, checkpoints) for count in self._recipe.average_last} - {0, 1})
+        names = ["last", *(inference.average_checkpoints(run, count) for count in counts)]
+        if run.config.training.ema_decay:
+            names.append("ema")
+        default = run.config.decoding.length_penalty
+        bleu = {}
+        for name in names:
+            run.select(name)
+            bleu[name] = self._validate(run.path, default)
+            log.info("validation BLEU of %s: %.2f", name, bleu[name])
+        run.select(max(bleu, key=lambda name: bleu[name]))
+        by_penalty = {default: bleu[run.selected]}
+        for penalty in self._recipe.length_penalties:
+            if penalty not in by_penalty:
+                by_penalty[penalty] = self._validate(run.path, penalty)
+                log.info("validation BLEU with α %g: %.2f", penalty, by_penalty[penalty])
+        best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
+        for penalty, score in by_penalty.items():
+            if penalty != default:
+                bleu[f"{run.selected}, length penalty {penalty:g}"] = score
+        return bleu, best
+
+    def _validate(self, model_dir: str | Path, penalty: float) -> float:
+        """Returns BLEU on the validation set."""
+        model = loading.load_model(model_dir, {_PENALTY: penalty})
+        hypotheses = _translations(model, self._sources)
+        scoring = {**self._recipe.evaluate, "as_in_paper": False}
+        return round(evaluation.assess(hypotheses, self._references, **scoring).scores.bleu, 2)
+
+    def _export_and_score(
+        self, run: RunDirectory | str, directory: Path, penalty: float
+    ) -> dict[str, Any]:
+        """Exports, and translates and scores every test by the export."""
+        exported = export(run, directory / "export", self._sources, settings={_PENALTY: penalty})
+        log.info("exported %s", exported.path)
+        model = loading.load_model(exported.path)
+        results = {}
+        for name, test in self._tests.items():
+            start = time.perf_counter()
+            hypotheses = _translations(model, test.sources or [])
+            seconds = time.perf_counter() - start
+            assessment = evaluation.assess(hypotheses, test, **self._recipe.evaluate)
+            log.info("%s: %s", name, assessment.summary())
+            results[name] = {
+                **assessment.fields(),
+                "seconds": round(seconds, 1),
+                "published": self._recipe.published.get(name),
+                "repeat": self._evaluate_command(name, test, exported.path.parent),
+            }
+            _write_lines(directory / f"{name}.translations", hypotheses)
+        return {"tests": results, "export": str(exported.path.relative_to(self._work_dir))}
+
+    def _evaluate_command(self, name: str, test: EvaluationSet, model_dir: Path) -> str:
+        """Returns the command that scores an export on a test again."""
+        flags = [f"--model_dir={model_dir}"]
+        if test.name:
+            flags += [f"--test_set={test.name}", f"--language_pair={test.language_pair}"]
+        else:
+            for side in ("source", "reference"):
+                flags.append(f"--{side}={self._work_dir / 'tests' / f'{name}.{side}'}")
+        scoring = self._recipe.evaluate
+        if scoring.get("tokenize"):
+            flags.append(f"--tokenize={scoring['tokenize']}")
+        flags += ["--lowercase"] * bool(scoring.get("lowercase"))
+        flags += ["--paper_bleu"] * bool(scoring.get("as_in_paper"))
+        return shlex.join(["bin/evaluate.py", *flags])
+
+
+def _translations(model: loading.Model, sources: Sequence[str]) -> list[str]:
+    return [best.text for best, *_ in inference.translate_lines(model, sources)]
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """Returns a table of the tests' BLEU, published figures beside it, for a person."""
+    models = {f"seed {seed}": result for seed, result in results["seeds"].items()}
+    if "ensemble" in results:
+        models["ensemble"] = results["ensemble"]
+    lines = []
+    for name, result in models.items():
+        for test, scores in result["tests"].items():
+            line = f"{name:<10} {test:<20} BLEU {scores['bleu']:6.2f}  {scores['signature']}"
+            if scores["published"]:
+                line += f"  (published: {scores['published']['bleu']})"
+            lines.append(line)
+    for test, mean in results.get("mean", {}).items():
+        spread = results["standard_deviation"][test]
+        lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {spread:.2f}")
+    return "\n".join(lines)
+
+
+def _spread(by_seed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation of BLEU over the seeds, by test."""
+    result: dict[str, Any] = {"mean": {}, "standard_deviation": {}}
+    for name in next(iter(by_seed.values()))["tests"]:
+        bleu = [seed["tests"][name]["bleu"] for seed in by_seed.values()]
+        result["mean"][name] = round(statistics.mean(bleu), 2)
+        result["standard_deviation"][name] = round(statistics.stdev(bleu), 2)
+    return result
+
+
+def _existing_results(path: Path, recipe: Recipe) -> dict[str, Any]:
+    """Returns what an earlier call of the same recipe has left, or nothing."""
+    if not path.exists():
+        return {}
+    try:
+        results = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
+    if results.get("recipe") != recipe.name:
+        raise InputError(
+            f"{path} is of {results.get('recipe', 'something else')}, not of the recipe "
+            f"{recipe.name}; expected another directory"
+        )
+    if results.get("recipe_sha256") != recipe.fingerprint:
+        raise InputError(
+            f"{path} is of another version of the recipe {recipe.name}; expected another directory"
+        )
+    return results
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+
+
+def _write(path: Path, results: Mapping[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(results, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def _commit() -> str | None:
+    """The commit of this code, with a + where files differ from it; None outside a clone."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--short") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it, else its kind."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
