@@ -246,6 +246,7 @@ def _parse(argv: list[str]) -> list[str]:
         rest = FLAGS(argv)
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]!r} is no flag; expected --name=value")
+        _refuse_empty()
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)
         if message.endswith(_MISSING):  # "flag --x=None: Flag --x must have …"
@@ -257,6 +258,21 @@ def _parse(argv: list[str]) -> list[str]:
         absl_logging.set_verbosity(absl_logging.WARNING)  # the libraries'; absl would take INFO
     logging.getLogger("keras_transformer").setLevel(logging.INFO)
     return rest
+
+
+def _refuse_empty() -> None:
+    """Raises `flags.Error` for a flag without a value, as an unset variable of a shell leaves it.
+
+    Fields of the configuration may be empty; what they expect is said where they are read.
+    """
+    for flag in FLAGS.get_key_flags_for_module(sys.argv[0]):
+        if flag.using_default_value or flag.name == "set" or flag.name in _FIELDS:
+            continue
+        values = flag.value if isinstance(flag.value, list) else [flag.value]
+        if isinstance(flag.value, list) or flag.name in _PATHS:  # several, with commas between
+            values = [part for value in values for part in str(value).split(",")]
+        if not values or "" in values:
+            raise flags.Error(f"--{flag.name} has an empty value; expected one, or no such flag")
 
 
 _MISSING = "must have a value other than None."  # how absl words a required flag's absence

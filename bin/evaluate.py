@@ -100,7 +100,6 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
 def main(argv: list[str]) -> None:
     """Runs `evaluation.assess` on what the flags name."""
     from keras_transformer import evaluation, evaluation_sets
-    from keras_transformer.data.reading import read_text
 
     _check_flags()
     test = (
@@ -111,7 +110,9 @@ def main(argv: list[str]) -> None:
     assess = functools.partial(
         evaluation.assess,
         references=test,
-        baseline=read_text(FLAGS.baseline) if FLAGS.baseline else None,
+        baseline=(
+            evaluation_sets.read_translations(FLAGS.baseline, test) if FLAGS.baseline else None
+        ),
         as_in_paper=FLAGS.paper_bleu,
         tokenize=FLAGS.tokenize,
         lowercase=FLAGS.lowercase,
@@ -123,7 +124,7 @@ def main(argv: list[str]) -> None:
         fields["dataset"] = test.title  # as the model card of an export has it
     sources = test.sources or []
     if FLAGS.hypothesis:
-        hypotheses = read_text(FLAGS.hypothesis)
+        hypotheses = evaluation_sets.read_translations(FLAGS.hypothesis, test)
     else:
         assess(test.references[0])  # finds what is wrong before anything is translated
         hypotheses, seconds = _translate(sources)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from keras_transformer.data.corpus import Block, BlockReader, TextFile, require_file
 from keras_transformer.data.reading import BOM, check_line
-from keras_transformer.data.work_directory import work_directory
+from keras_transformer.data.work_directory import whole, work_directory
 from keras_transformer.data.workers import Runner, Workers
 from keras_transformer.errors import InputError
 from keras_transformer.inference import translate_lines
@@ -32,6 +32,7 @@ class _Source(NamedTuple):
     """A file to translate, and where what comes of it goes."""
 
     path: Path
+    sha256: str  # when it was read first
     model_dir: Path
     directory: Path
 
@@ -80,8 +81,8 @@ def translate_corpus(
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"
         work.mkdir(exist_ok=True)
-        whole = _Source(source.absolute(), model_dir.absolute(), work)
-        results = (runner or Workers(1))(_translate_block, [whole], _tasks)
+        sources = [_Source(source.absolute(), digest, model_dir.absolute(), work)]
+        results = (runner or Workers(1))(_translate_block, sources, _tasks)
         report: dict[str, Any] = {**inputs, "lines": lines, "untranslated": 0, "seconds": 0.0}
         with (
             (directory / "translations.txt").open("wb") as output,
@@ -122,8 +123,13 @@ def _fingerprint(model_dir: Path) -> str:
 
 
 def _tasks(source: _Source) -> Iterator[_Task]:
-    for number, block in enumerate(BlockReader(TextFile(source.path), BLOCK_LINES)):
+    reader = BlockReader(TextFile(source.path), BLOCK_LINES)
+    for number, block in enumerate(reader):
         yield _Task(source, number, block)
+    if reader.read.sha256[str(source.path)] != source.sha256:
+        raise InputError(
+            f"{source.path} has changed while it was translated; expected it to stay as it is"
+        )
 
 
 def _translate_block(task: _Task) -> dict[str, Any]:
@@ -137,16 +143,16 @@ def _translate_block(task: _Task) -> dict[str, Any]:
     best = [each[0] for each in translate_lines(_model(task.source.model_dir), lines)]
     # Translations have one line each; a line break would shift all that follow.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
-    path.with_suffix(".txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    with whole(path.with_suffix(".txt")) as partial:
+        partial.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     result = {
         "file": f"{path.name}.txt",
         "lines": len(best),
         "untranslated": sum(math.isinf(translation.score) for translation in best),
         "seconds": time.monotonic() - start,
     }
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result), encoding="utf-8")
-    temporary.rename(done)
+    with whole(done) as partial:
+        partial.write_text(json.dumps(result), encoding="utf-8")
     return result
 
 

@@ -56,10 +56,25 @@ def read_files(reference: str | Path, source: str | Path | None = None) -> Evalu
     sources = None if source is None else read_text(source)
     if sources is not None and len(sources) != len(references):
         raise InputError(
-            f"the source has {len(sources):,} lines and the reference {len(references):,}; "
+            f"{source} has {len(sources):,} lines and {reference} {len(references):,}; "
             "expected the same number"
         )
     return EvaluationSet([references], sources)
+
+
+def read_translations(path: str | Path, test: EvaluationSet) -> list[str]:
+    """Reads a system's translations of a test set, one a line.
+
+    Raises:
+        InputError: for what `read_text` refuses, or another number of lines than the set has.
+    """
+    translations = read_text(path)
+    if len(translations) != len(test.references[0]):
+        raise InputError(
+            f"{path} has {len(translations):,} lines and the reference "
+            f"{len(test.references[0]):,}; expected the same number"
+        )
+    return translations
 
 
 def sacrebleu_set(name: str, language_pair: str | None) -> EvaluationSet:
@@ -108,7 +123,10 @@ def sacrebleu_set(name: str, language_pair: str | None) -> EvaluationSet:
             f"the test set {name} of {language_pair} in {folder} has no references that sacreBLEU "
             "takes; expected one to score against"
         )
-    texts = [read_text(path) for path in (source, *references)]
+    try:
+        texts = [read_text(path) for path in (source, *references)]
+    except InputError as error:
+        raise InputError(f"{error}; {get} writes it anew into an empty folder") from None
     if len({len(text) for text in texts}) > 1:
         lines = " and ".join(f"{len(text):,}" for text in texts)
         raise InputError(

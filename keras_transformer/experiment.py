@@ -196,7 +196,10 @@ class _Data(NamedTuple):
                 f"the mixture is given twice, by --mix={mix} and by --mix_temperature="
                 f"{temperature}; expected one of them"
             )
-        names = [directory.resolve().name for directory in directories]
+        names = [
+            directory.name if directory.name not in ("", "..") else directory.resolve().name
+            for directory in directories
+        ]
         return cls(
             directories,
             tokenizer,

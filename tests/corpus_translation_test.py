@@ -76,6 +76,16 @@ def test_blocks_that_were_done_before_a_kill_are_not_done_again(
     assert texts[0] == texts[1]
 
 
+def test_text_that_changes_meanwhile_is_noticed(tmp_path, source, model_dir, monkeypatch):
+    surveyed = corpus_translation._survey(source)
+    monkeypatch.setattr(corpus_translation, "_survey", lambda _: surveyed)
+    for lines in (LINES[:7], [*LINES, "one more"], LINES[::-1]):
+        source.write_bytes(gzip.compress("\n".join(lines).encode()))
+        with pytest.raises(InputError, match="mono.en.gz has changed while it was translated; exp"):
+            translate_corpus(model_dir, source, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
 def test_line_breaks_in_translations_shift_nothing(tmp_path, source, model_dir, monkeypatch):
     monkeypatch.setattr(
         corpus_translation,

@@ -271,7 +271,7 @@ def test_files_of_the_user(tmp_path: Path) -> None:
     assert (test.sources, test.references) == (["a", "b"], [["A", "B"]])
     assert (test.title, test.target_language) == (None, "")
     assert read_files(tmp_path / "de").sources is None
-    with pytest.raises(InputError, match="the source has 2 lines and the reference 1; expected"):
+    with pytest.raises(InputError, match="en has 2 lines and .*short 1; expected"):
         read_files(tmp_path / "short", tmp_path / "en")
 
 

@@ -377,6 +377,16 @@ class TestMixing:
             with pytest.raises(InputError, match="trained on another corpus"):
                 go(directories, **options)
 
+    def test_corpora_have_the_names_that_the_user_gave_them(
+        self, data: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "latest").symlink_to(other)
+        monkeypatch.chdir(data)
+        for directory, name in ((tmp_path / "latest", "latest"), (data / ".." / "data", "data")):
+            opened = experiment._Data.open([other, directory], f"other:1,{name}:2")
+            assert opened.weights == [1, 2]
+        assert experiment._Data.open([other, Path()], "other:1,data:2").weights == [1, 2]
+
     def test_all_validation_sets_are_validated_on(self, data: Path, other: Path) -> None:
         opened = experiment._Data.open([data, other])
         _, valid = opened.batches(Config().training)

@@ -53,6 +53,11 @@ class Histogram:
         bucket_of_key[found[order]] = np.arange(len(found))
         return cls(source[order], target[order], count[found[order]]), bucket_of_key[keys]
 
+    def scaled(self, factor: float) -> Histogram:
+        """Returns one of so many times the pairs, at least one of each lengths."""
+        count = np.maximum(1, np.rint(self.count * factor)).astype(np.int64)
+        return dataclasses.replace(self, count=count)
+
     @classmethod
     def union(cls, histograms: Sequence[Histogram]) -> Histogram:
         """Returns the histogram of several corpora together."""

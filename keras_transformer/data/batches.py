@@ -351,15 +351,29 @@ class CorpusBatches(Batches):
 
 
 def common_shapes(
-    stores: Sequence[TokenPairs], batch_tokens: int, sampler: SubwordSampler | None = None
+    stores: Sequence[TokenPairs],
+    batch_tokens: int,
+    sampler: SubwordSampler | None = None,
+    frequencies: Sequence[float] | None = None,
 ) -> IntArray:
     """Returns int64[C, 3]: at most 16 shapes (rows, S, T) that serve several corpora.
+
+    Args:
+        stores, batch_tokens, sampler: as for `CorpusBatches`.
+        frequencies: of each corpus, above 0: how often one of its pairs comes, beside the
+            others'; equally often if not given.
 
     Raises:
         InputError: as `CorpusBatches` for each of them.
     """
     rooms = (_room(store, batch_tokens, sampler) for store in stores)
     histograms = [Histogram.of(room.source, room.target)[0] for room in rooms]
+    if frequencies is not None:
+        most = max(frequencies)
+        histograms = [
+            histogram.scaled(max(frequency / most, 1e-6))
+            for histogram, frequency in zip(histograms, frequencies, strict=True)
+        ]
     return choose_shapes(Histogram.union(histograms), batch_tokens)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from keras_transformer.data.work_directory import whole
 from keras_transformer.data.workers import Result, StoppedError
 from keras_transformer.errors import InputError
 
@@ -154,6 +155,5 @@ class _Stage(Generic[_Source, _Task]):
 
     def _write(self, name: str, result: Result) -> None:
         # A bundle may be done twice: what counts is that the result is whole.
-        temporary = self._results / f"{name}.{uuid.uuid4().hex}"
-        temporary.write_text(json.dumps(result), encoding="utf-8")
-        temporary.rename(self._results / f"{name}.json")
+        with whole(self._results / f"{name}.json") as partial:
+            partial.write_text(json.dumps(result), encoding="utf-8")

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
+
 from keras_transformer.data.batches import Batch, Batches, CorpusBatches, common_shapes
 from keras_transformer.data.sampling import SubwordSampler
 from keras_transformer.data.token_pairs import TokenPairs
@@ -37,6 +39,8 @@ def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
         if name in weights:
             raise InputError(f"--mix={mix} gives {name} twice; {_EXAMPLE}")
         try:
+            if "e" in number.lower() and not 1e-99 < float(number) < 1e99:
+                raise ValueError  # exact, it would have as many digits
             weights[name] = Fraction(number)
         except (ValueError, ZeroDivisionError):
             raise InputError(f"--mix={mix}: {entry.strip()!r} has no weight; {_EXAMPLE}") from None
@@ -91,7 +95,12 @@ class MixedBatches(Batches):
         """
         if not 1 <= temperature < math.inf:
             raise InputError(f"the temperature of the mixture is {temperature}; expected 1 or more")
-        shapes = common_shapes(stores, batch_tokens, sampler)
+        sizes = [int(store.target_lengths.sum(dtype=np.int64)) for store in stores]
+        shares = weights or [_tempered(max(size, 1), temperature) for size in sizes]
+        shapes = common_shapes(
+            stores, batch_tokens, sampler,
+            [float(share / max(size, 1)) for share, size in zip(shares, sizes, strict=True)],
+        )  # fmt: skip
         self.corpora = [
             CorpusBatches(
                 store, batch_tokens, seed, pad_id, start_id, shuffle, sampler,

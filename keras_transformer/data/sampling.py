@@ -16,6 +16,7 @@ import array
 import bisect
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,10 +64,10 @@ class SubwordSampler:
                 Kudo has 0.1 to 0.5.
 
         Raises:
-            InputError: for a vocabulary that is not unigram, or an alpha of 0 or less.
+            InputError: for a vocabulary that is not unigram, or an alpha that is no number above 0.
         """
-        if not alpha > 0:
-            raise InputError(f"the alpha of subword sampling is {alpha}; expected more than 0")
+        if not 0 < alpha < math.inf:
+            raise InputError(f"the alpha of subword sampling is {alpha}; expected a number above 0")
         end = np.int32(vocabulary.end_id).tobytes()
         self._source = _Side("source", vocabulary.source_model, end, alpha)
         self._target = _Side("target", vocabulary.target_model, end, alpha)

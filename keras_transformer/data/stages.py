@@ -20,6 +20,7 @@ from keras_transformer.data.cleaning import CleaningOptions, CleaningReport, Cle
 from keras_transformer.data.corpus import Block, BlockReader, Corpus
 from keras_transformer.data.report import SideStatistics
 from keras_transformer.data.token_store import encoded, write_lines, write_shard
+from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -95,11 +96,12 @@ def clean_block(task: CleanTask) -> dict[str, Any]:
     report = CleaningReport()
     pairs = clean(task.block, task.options, report)
     task.directory.mkdir(parents=True, exist_ok=True)
-    write_lines(_part(task, "source.txt"), pairs.sources)
-    write_lines(_part(task, "target.txt"), pairs.targets)
-    np.save(_part(task, "lines.npy"), pairs.lines)
+    for name, lines in (("source.txt", pairs.sources), ("target.txt", pairs.targets)):
+        with whole(_part(task, name)) as path:
+            write_lines(path, lines)
+    _save(_part(task, "lines.npy"), pairs.lines)
     if task.options.drop_duplicates:
-        np.save(hashes_file(task.directory, task.name), _hashes(pairs))
+        _save(hashes_file(task.directory, task.name), _hashes(pairs))
     counts = {"pairs": report.read, "cleaning": report.as_dict()}
     result = {"name": task.name, "corpus": pairs.corpus, **counts}
     return _finished(_part(task, "clean.json"), result)
@@ -184,10 +186,14 @@ def _done(path: Path) -> dict[str, Any] | None:
 
 def _finished(path: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Writes a result: the last of what a task leaves, and there whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result), encoding="utf-8")
-    temporary.rename(path)
+    with whole(path) as partial:
+        partial.write_text(json.dumps(result), encoding="utf-8")
     return result
+
+
+def _save(path: Path, array: npt.NDArray[Any]) -> None:
+    with whole(path) as partial, partial.open("wb") as file:
+        np.save(file, array)
 
 
 @functools.lru_cache(maxsize=1)

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import itertools
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -21,6 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
 
 Side = Literal["source", "target"]
@@ -214,18 +214,15 @@ def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
     """
     if not source.lines:
         return ""
-    partial = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     digest = hashlib.sha256()
-    for name, side in (("source", source), ("target", target)):
-        np.save(partial / f"{name}_ids.npy", side.ids)
-        np.save(partial / f"{name}_lengths.npy", side.lengths)
-        write_lines(partial / f"{name}.txt", side.lines)
-        digest.update(side.lengths.data)
-        digest.update(side.ids.data)
-    shutil.rmtree(directory, ignore_errors=True)
-    partial.rename(directory)
+    with whole(directory) as partial:
+        partial.mkdir(parents=True)
+        for name, side in (("source", source), ("target", target)):
+            np.save(partial / f"{name}_ids.npy", side.ids)
+            np.save(partial / f"{name}_lengths.npy", side.lengths)
+            write_lines(partial / f"{name}.txt", side.lines)
+            digest.update(side.lengths.data)
+            digest.update(side.ids.data)
     return digest.hexdigest()
 
 

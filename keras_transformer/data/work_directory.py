@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ log = logging.getLogger(__name__)
 _LOCK = "lock"
 _FINGERPRINT = "fingerprint"
 _WORK = "work"
+_UNFINISHED = ".unfinished"
 
 
 @contextlib.contextmanager
@@ -49,6 +52,8 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
                 )
                 raise
             shutil.rmtree(directory / _WORK, ignore_errors=True)
+            for left in list(directory.rglob(f".*{_UNFINISHED}")):  # by processes that were killed
+                _remove(left)
             for name in (_LOCK, _FINGERPRINT):
                 (directory / name).unlink()
             directory.rename(output_dir)
@@ -56,6 +61,42 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
         raise InputError(
             f"{output_dir} cannot be written ({error}); once it can, the same command continues"
         ) from error
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Gives a path for a file or a directory that gets the name `path` when it is written.
+
+    Several processes may write the same at once, as Beam lets two machines do a piece of work:
+    what has the name is whole at any time, and what the last of them has written.
+    """
+    partial = _unfinished(path)
+    try:
+        yield partial
+        while True:
+            try:
+                partial.rename(path)
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise  # no directory was in the way
+                before = _unfinished(path)
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(before)
+                _remove(before)
+    finally:
+        _remove(partial)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _acquire(lock: int, output_dir: Path) -> None:

@@ -171,6 +171,16 @@ def test_ctrl_c_is_one_sentence(start):
     assert "Traceback" not in err and "error: stopped by Ctrl-C" in err
 
 
+@pytest.mark.parametrize("value", ["", "a,", ",a"])
+def test_a_flag_without_a_value_is_named(run, value):
+    code, out, err = run(f"--data_dir={value}")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: --data_dir has an empty value; expected one, or no such flag; --help shows the "
+        "flags\n"
+    )
+
+
 def test_a_reader_that_leaves_is_no_error(start):
     process = start("--data_dir=x", "--do=print")
     process.stdout.readline()

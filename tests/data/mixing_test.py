@@ -127,6 +127,17 @@ def test_shapes_are_few_for_all_together():
     assert made.padding_share == pytest.approx(1 - tokens / positions)
 
 
+def test_shapes_suit_the_corpus_that_comes_most_often():
+    random = np.random.default_rng(0)
+    stores = [of_lengths(*random.integers(30, 90, (2, 400))), like_text(3000)]
+    shares = []
+    for weights in (None, [Fraction(9), Fraction(1)]):
+        made = mixed(stores, 1024, weights=weights)
+        shares.append([corpus.padding_share for corpus in made.corpora])
+        assert len(made.shapes) <= 16
+    assert shares[1][0] < shares[0][0] - 0.02
+
+
 def test_equal_corpora_go_through_orders_of_their_own():
     made = mixed([like_text(300), like_text(300)])
     first, second = (own_indices(made, corpus, 0) for corpus in (0, 1))
@@ -156,6 +167,10 @@ def test_one_corpus_is_a_mixture_too():
 def test_weights_are_read_in_the_order_of_the_corpora():
     assert parse_mix("b:1, a:2", ["a", "b"]) == [2, 1]
     assert parse_mix("a:0.1,c:d:3", ["c:d", "a"]) == [3, Fraction(1, 10)]
+    assert parse_mix("a:1e3,b:1/3", ["a", "b"]) == [1000, Fraction(1, 3)]
+    for huge in ("1e3000000", "1E-400", "inf"):
+        with pytest.raises(InputError, match=f"'a:{huge}' has no weight; expected a number"):
+            parse_mix(f"a:{huge},b:1", ["a", "b"])
 
 
 @pytest.mark.parametrize(

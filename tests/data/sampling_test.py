@@ -255,3 +255,5 @@ def test_mistakes_are_named(vocabulary):
         SubwordSampler(mixed, 0.2)
     with pytest.raises(InputError, match=r"alpha of subword sampling is 0\b"):
         SubwordSampler(vocabulary, 0)
+    with pytest.raises(InputError, match=r"alpha of subword sampling is inf"):
+        SubwordSampler(vocabulary, float("inf"))

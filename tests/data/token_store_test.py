@@ -1,5 +1,6 @@
 """Token stores: what is written is read back, pair by pair, whatever the shards."""
 
+import concurrent.futures
 import json
 
 import hypothesis
@@ -122,3 +123,12 @@ def test_any_pairs_come_back(tmp_path_factory, pairs, shard):
         assert store.source_ids(one).tolist() == source
         assert store.target_ids(one).tolist() == target
         assert store.source_lines(one) == [line]
+
+
+def test_a_shard_that_two_processes_write_at_once_is_whole(tmp_path):
+    sides = (encoded([b"a"] * 99, [[1]] * 99, 9), encoded([b"b"] * 99, [[2]] * 99, 9))
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        digests = set(pool.map(lambda _: write_shard(tmp_path / "s" / "0", *sides), range(40)))
+    assert len(digests) == 1 and [path.name for path in (tmp_path / "s").iterdir()] == ["0"]
+    write_index(tmp_path / "s", [("0", 99, digests.pop())])
+    assert TokenStore(tmp_path / "s").source_text() == ["a"] * 99

@@ -286,7 +286,7 @@ CASES = {
     ),
     "a test set of different length": Case(
         "evaluate", "--model_dir=run --source=six.en --reference=two.de --output=new",
-        "error: the source has 6 lines and the reference 2; expected the same number",
+        "error: six.en has 6 lines and two.de 2; expected the same number",
     ),
     "an empty test set": Case(
         "evaluate", "--model_dir=run --source=empty --reference=empty --output=new",
