@@ -26,6 +26,9 @@ flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", require
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
 flags.DEFINE_list("seeds", ["1"], "a run for each, as in 1,2,3; of several also the ensemble")
 flags.DEFINE_boolean("rehearse", False, "do all of it in small, as the recipe says")
+flags.DEFINE_integer(
+    "accumulate_steps", None, "parts to compute a batch in, for memory", lower_bound=1
+)
 flags.DEFINE_float("max_minutes", None, "end this call's training after so many minutes")
 
 
@@ -42,6 +45,7 @@ def main(argv: list[str]) -> None:
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],
+        accumulate_steps=FLAGS.accumulate_steps,
         max_minutes=FLAGS.max_minutes,
     )
     print(recipe_run.summary(results))

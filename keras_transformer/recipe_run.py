@@ -49,6 +49,7 @@ def run_recipe(
     work_dir: str | Path,
     *,
     seeds: Sequence[int] = (1,),
+    accumulate_steps: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
     """Prepares, and for each seed trains, chooses on validation, exports and scores the export.
@@ -62,6 +63,8 @@ def run_recipe(
         corpus_dir: directory of the recipe's corpus files.
         work_dir: where everything is written.
         seeds: of one run each; the exports of several are also scored as an ensemble.
+        accumulate_steps: parts that a batch is computed in where the recipe's are too large for
+            this machine's memory; the result is the same but for rounding and dropout.
         max_minutes: end this call's training after so long; what comes after is
             done with the weights so far, and the next call trains on.
 
@@ -83,6 +86,9 @@ def run_recipe(
         return results
     # Mistakes in the tests show before training.
     texts = recipe.texts(corpus_dir, work_dir / "text")
+    for test in texts.tests.values():  # so does a package that scoring needs
+        first = dataclasses.replace(test, references=[each[:1] for each in test.references])
+        evaluation.assess(list(first.references[0]), first, **recipe.evaluate)
     prepared = prepare(
         [texts.train],
         work_dir / "data",
@@ -91,7 +97,8 @@ def run_recipe(
     )
     log.info(prepared.summary())
     write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
-    following = _Following(recipe, work_dir, texts.tests)
+    computing = {} if accumulate_steps is None else {"training.accumulate_steps": accumulate_steps}
+    following = _Following(recipe, work_dir, texts.tests, computing)
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     by_seed = {}
     for seed in seeds:
@@ -112,8 +119,15 @@ def run_recipe(
 class _Following:
     """What the seeds of a recipe have in common."""
 
-    def __init__(self, recipe: Recipe, work_dir: Path, tests: Mapping[str, EvaluationSet]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        work_dir: Path,
+        tests: Mapping[str, EvaluationSet],
+        computing: Mapping[str, Any],
+    ) -> None:
         self._recipe = recipe
+        self._settings = {**recipe.settings, **computing}
         self._work_dir = work_dir
         self._tests = tests
         store = TokenStore(work_dir / "data" / "valid")
@@ -149,7 +163,7 @@ class _Following:
             self._work_dir / "data",
             directory / "run",
             self._recipe.preset,
-            {**self._recipe.settings, "training.seed": seed},
+            {**self._settings, "training.seed": seed},
             max_minutes=max_minutes,
         )
         log.info(trained.summary(directory / "run"))
