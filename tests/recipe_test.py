@@ -130,12 +130,13 @@ def test_stopped_by_time_continued_and_then_left_alone(
     assert validated.keys() == {"last", "last, length penalty 1"}, "one checkpoint has no average"
     assert (work / "seed-1" / "export" / "1" / "saved_model.pb").is_file()
 
-    finished = run_recipe(recipe, corpus, work)
+    finished = run_recipe(recipe, corpus, work, accumulate_steps=2)
     assert finished == json.loads((work / "results.json").read_text())
     assert finished["finished"] and not finished["rehearsal"]
     assert {path.name for path in work.iterdir()} == {"data", "tests", "seed-1", "results.json"}
     assert (work / "data" / "report.json").is_file()
     run = RunDirectory(work / "seed-1" / "run")
+    assert run.config.training.accumulate_steps == 2
     result = finished["seeds"]["1"]
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
     assert steps[0] == stopped["seeds"]["1"]["steps"] and steps[-1] == result["steps"] == 6
@@ -214,6 +215,19 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
     with pytest.raises(InputError, match="is of another version of the recipe animals"):
         run_recipe(recipe, corpus, work)
+
+
+def test_what_scoring_needs_is_missed_before_training(
+    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "train", refuse_to_train)
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    as_in_paper = dataclasses.replace(recipe, evaluate={"as_in_paper": True})
+    with pytest.raises(InputError, match="needs the package sacremoses, which is not installed"):
+        run_recipe(as_in_paper, corpus, tmp_path / "work")
+    with pytest.raises(InputError, match="max_minutes is 0; expected more than 0"):
+        run_recipe(recipe, corpus, tmp_path / "work", max_minutes=0)
+    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
