@@ -8,7 +8,6 @@ training resumes anywhere at once, in a corpus of any size.
 from __future__ import annotations
 
 import abc
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -21,7 +20,7 @@ from keras_transformer.data.batch_plan import (
     choose_shapes,
     place_pairs,
 )
-from keras_transformer.data.regrouping import regroup
+from keras_transformer.data.drawing import Sentences, draw
 from keras_transformer.data.sampling import Room, SubwordSampler
 from keras_transformer.data.shuffling import Keys, hashed, key_of, permuted
 from keras_transformer.data.token_pairs import IntArray, Lengths, TokenArray, TokenPairs
@@ -34,31 +33,13 @@ _STEPS_AT_ONCE = 32
 _TOKENS_AT_ONCE = 2**18  # where segmentations are drawn, which takes a third of a second for these
 
 
-class _Sentences(NamedTuple):
-    """The sentences of a batch's rows, filler rows left out, one after another."""
-
-    source_ids: TokenArray
-    source_lengths: Lengths
-    target_ids: TokenArray
-    target_lengths: Lengths
-
-    def rows(self, begin: int, end: int) -> _Sentences:
-        """Returns those of some rows."""
-        return _Sentences(
-            _part(self.source_ids, self.source_lengths, begin, end),
-            self.source_lengths[begin:end],
-            _part(self.target_ids, self.target_lengths, begin, end),
-            self.target_lengths[begin:end],
-        )
-
-
 class _Steps(NamedTuple):
     """Some steps one after another."""
 
     block: int  # how many such went before
     shapes: list[int]  # of each step
     pairs: list[IntArray]  # in its rows, filler rows left out
-    drawn: list[_Sentences]  # where segmentations are drawn, else empty
+    drawn: list[Sentences]  # where segmentations are drawn, else empty
 
 
 class Batches(abc.ABC):
@@ -264,49 +245,33 @@ class CorpusBatches(Batches):
         if kept is None or kept.block != block:
             steps = np.arange(block * self._steps_at_once, (block + 1) * self._steps_at_once)
             shapes, pairs = self._pairs_of_steps(steps)
-            drawn: list[_Sentences] = []
-            if self._sampler is not None:
-                for _, same in itertools.groupby(
-                    range(len(steps)), lambda i: steps[i] // self.steps_per_epoch
-                ):
-                    drawn += self._draw(self._sampler, steps, shapes, pairs, list(same))
+            drawn: list[Sentences] = []
+            if self._sampler is not None:  # epoch by epoch, so that each has all pairs
+                epochs = steps // self.steps_per_epoch
+                for epoch in np.unique(epochs).tolist():
+                    first, end = np.searchsorted(epochs, [epoch, epoch + 1]).tolist()
+                    pairs[first:end], sentences = self._draw(
+                        self._sampler, epoch, shapes[first:end], pairs[first:end]
+                    )
+                    drawn += sentences
             kept = self._kept = _Steps(block, shapes, pairs, drawn)
         return kept, place
 
     def _draw(
         self,
         sampler: SubwordSampler,
-        steps: IntArray,
-        shapes: list[int],
-        pairs: list[IntArray],
-        places: list[int],
-    ) -> list[_Sentences]:
-        """Draws the sentences of some steps of an epoch; `pairs` change rows to have room."""
-        counts = [len(pairs[i]) for i in places]
-        together = np.concatenate([pairs[i] for i in places])
-        bounds = np.repeat([self.shapes[shapes[i]][1:] for i in places], counts, axis=0)
-        epoch = np.full_like(together, steps[places[0]] // self.steps_per_epoch)
-        keys = hashed(hashed(~self._key, epoch), together)
-        store, draws = self._store, (sampler.source_ids, sampler.target_ids)
-        sides = [_split(*draw(store, together, keys)) for draw in draws]
-        drawn = np.array([[len(ids) for ids in side] for side in sides]).T
-        least = [store.source_lengths[together], store.target_lengths[together]]
-        row_of, too_long = regroup(bounds, drawn, np.stack(least, axis=1).astype(np.int64))
-        longest = bounds[row_of]
-        for side, draw in enumerate(draws):
-            again = np.flatnonzero(too_long & (drawn[:, side] > longest[:, side]))
-            if len(again):
-                shorter = draw(store, together[again], keys[again], longest[again, side])
-                for i, ids in zip(again.tolist(), _split(*shorter), strict=True):
-                    sides[side][i] = ids
-        result = []
-        for i, rows in zip(
-            places, np.split(np.argsort(row_of), np.cumsum(counts)[:-1]), strict=True
-        ):
-            pairs[i] = together[rows]
-            source, target = ([side[row] for row in rows.tolist()] for side in sides)
-            result.append(_Sentences(*_joined(source), *_joined(target)))
-        return result
+        epoch: int,
+        shapes: Sequence[int],
+        pairs: Sequence[IntArray],
+    ) -> tuple[list[IntArray], list[Sentences]]:
+        """Draws the sentences of some steps of an epoch; pairs change rows to have room."""
+        counts = [len(each) for each in pairs]
+        together = np.concatenate(pairs)
+        bounds = np.repeat([self.shapes[shape][1:] for shape in shapes], counts, axis=0)
+        keys = hashed(hashed(~self._key, np.full_like(together, epoch)), together)
+        row_of, drawn = draw(sampler, self._store, together, keys, bounds)
+        rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
+        return [together[each] for each in rows], [drawn.of(each.tolist()) for each in rows]
 
     def indices(self, step: int) -> IntArray:
         """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
@@ -324,7 +289,7 @@ class CorpusBatches(Batches):
             sentences = kept.drawn[place].rows(begin, end)
         else:
             store, pairs = self._store, kept.pairs[place][begin:end]
-            sentences = _Sentences(
+            sentences = Sentences(
                 store.source_ids(pairs), store.source_lengths[pairs],
                 store.target_ids(pairs), store.target_lengths[pairs],
             )  # fmt: skip
@@ -397,21 +362,3 @@ def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) 
 def _begins(counts: Lengths) -> IntArray:
     """Returns where each of several runs begins that lie one after another."""
     return np.cumsum(counts, dtype=np.int64) - counts
-
-
-def _split(ids: TokenArray, lengths: Lengths) -> list[TokenArray]:
-    """Returns the ids of each sentence."""
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
-    return [ids[begin:end] for begin, end in itertools.pairwise([0, *ends])]
-
-
-def _joined(sentences: Sequence[TokenArray]) -> tuple[TokenArray, Lengths]:
-    """Returns the ids of all sentences, and how many each has."""
-    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    return np.concatenate([np.zeros(0, np.int32), *sentences]), lengths
-
-
-def _part(ids: TokenArray, lengths: Lengths, begin: int, end: int) -> TokenArray:
-    """Returns the ids of some of the sentences."""
-    first = int(lengths[:begin].sum())
-    return ids[first : first + int(lengths[begin:end].sum())]
