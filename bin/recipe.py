@@ -3,7 +3,8 @@ r"""Follows a recipe: prepares a corpus, trains, chooses on validation, exports,
 
 Examples:
     bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --work_dir=build/multi30k
-    bin/recipe.py --recipe=wmt14_en_de_base --rehearse --corpus_dir=corpora --work_dir=build/wmt
+    bin/recipe.py --recipe=wmt14_en_de_base --variant=rehearsal --corpus_dir=corpora \
+        --work_dir=build/rehearsal
 
 Leaves data, a folder for each seed with run, export/1 and results.json, and the results of
 all in the work directory. The same command again continues. The last line of standard
@@ -25,7 +26,7 @@ flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
 flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
 flags.DEFINE_list("seeds", ["1"], "a run for each, as in 1,2,3; of several also the ensemble")
-flags.DEFINE_boolean("rehearse", False, "do all of it in small, as the recipe says")
+flags.DEFINE_string("variant", None, "one of the recipe's; rehearsal: all of it in small")
 flags.DEFINE_integer(
     "accumulate_steps", None, "parts to compute a batch in, for memory", lower_bound=1
 )
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> None:
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
         raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}; expected numbers, as in 1,2,3")
     results = recipe_run.run_recipe(
-        loaded.rehearsed() if FLAGS.rehearse else loaded,
+        loaded.varied(FLAGS.variant) if FLAGS.variant else loaded,
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],

@@ -58,9 +58,9 @@ class Recipe:
         average_last: numbers of the last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
         published: for a test the `bleu` of others, and the `source` of that figure.
-        rehearsal: fields of which a rehearsal has others, for a machine that is too small;
-            of `settings` those that differ.
-        is_rehearsal: whether this is one.
+        variants: by name, the fields of which a variant of the recipe has others; of `prepare`
+            and `settings` those that differ. A `rehearsal` is the whole in small.
+        variant: the name of the one that this is, or empty.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Recipe:
     average_last: Sequence[int] = ()
     length_penalties: Sequence[float] = ()
     published: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    rehearsal: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    is_rehearsal: bool = False
+    variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    variant: str = ""
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all fields that results depend on."""
         fields = dataclasses.asdict(self)
-        for name in ("description", "published", "rehearsal"):
+        for name in ("description", "published", "variants"):
             del fields[name]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
@@ -104,8 +104,8 @@ class Recipe:
             raise InputError(f"{path} is no JSON: {error}") from None
         try:
             recipe = cls._of(name, fields)
-            if recipe.rehearsal:
-                recipe.rehearsed()
+            for variant in recipe.variants:
+                recipe.varied(variant)
         except (InputError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}: {error}") from None
         return recipe
@@ -114,7 +114,7 @@ class Recipe:
     def _of(cls, name: str, fields: Any) -> Recipe:
         """Checks what preparing, training and scoring would only find later."""
         own = {field.name: field for field in dataclasses.fields(cls)}
-        own = {key: own[key] for key in own if key not in ("name", "is_rehearsal")}
+        own = {key: own[key] for key in own if key not in ("name", "variant")}
         needed = {key for key, field in own.items() if _has_no_default(field)}
         if not isinstance(fields, dict) or not needed <= fields.keys() <= own.keys():
             raise InputError(
@@ -150,6 +150,9 @@ class Recipe:
                 raise InputError(f"average_last has {count!r}; expected 2 or more")
         for penalty in self.length_penalties:
             self.config().updated({"decoding.length_penalty": penalty})
+        for name, changes in self.variants.items():
+            if not isinstance(changes, dict) or "variants" in changes:
+                raise InputError(f"the variant {name} is {changes!r}; expected fields of a recipe")
         for test in self.published:
             if test not in self.tests:
                 raise InputError(
@@ -161,20 +164,27 @@ class Recipe:
         seeds = {} if seed is None else {"training.seed": seed}
         return preset(self.preset).updated({**self.settings, **seeds})
 
-    def rehearsed(self) -> Recipe:
-        """Returns the same recipe on other text, and smaller.
+    def varied(self, variant: str) -> Recipe:
+        """Returns a variant of the recipe.
 
         Raises:
-            InputError: where the recipe does not say how it is rehearsed.
+            InputError: where it has none of that name.
         """
-        if not self.rehearsal:
-            raise InputError(f"the recipe {self.name} has no rehearsal; expected to run it whole")
+        if variant not in self.variants:
+            raise InputError(
+                f"the recipe {self.name} has no variant {variant!r}; expected "
+                f"{'one of ' + ', '.join(self.variants) if self.variants else 'none'}"
+            )
+        changes = dict(self.variants[variant])
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("name", "rehearsal", "is_rehearsal", "published"):
+        for name in ("name", "variants", "variant"):
             del fields[name]
-        settings = {**self.settings, **self.rehearsal.get("settings", {})}
-        rehearsed = Recipe._of(self.name, {**fields, **self.rehearsal, "settings": settings})
-        return dataclasses.replace(rehearsed, is_rehearsal=True)
+        for name in ("prepare", "settings"):
+            changes[name] = {**fields[name], **changes.get(name, {})}
+        if "tests" in changes:
+            fields["published"] = {}  # they are of other tests
+        varied = Recipe._of(self.name, {**fields, **changes})
+        return dataclasses.replace(varied, variant=variant)
 
     def texts(self, corpus_dir: str | Path, split_dir: str | Path) -> Texts:
         """Opens the texts.

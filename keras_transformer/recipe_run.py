@@ -141,7 +141,7 @@ class _Following:
         """What results say of the recipe and of where it is followed."""
         return {
             "recipe": self._recipe.name,
-            "rehearsal": self._recipe.is_rehearsal,
+            "variant": self._recipe.variant,
             "recipe_sha256": self._recipe.fingerprint,
             "command": shlex.join(sys.argv),
             "commit": _commit(),

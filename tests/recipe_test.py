@@ -56,12 +56,15 @@ FIELDS: dict[str, Any] = {
     "length_penalties": [0.6, 1.0],
     "evaluate": {"tokenize": "none", "lowercase": True},
     "published": {"animals": {"bleu": 99.5, "source": "nobody"}},
-    "rehearsal": {
-        "train": {"tsv": "all.tsv"},
-        "held_out": {"valid": 2, "test": 2},
-        "valid": {"held_out": "valid"},
-        "tests": {"rest": {"held_out": "test"}},
-        "settings": {"training.max_steps": 2},
+    "variants": {
+        "rehearsal": {
+            "train": {"tsv": "all.tsv"},
+            "held_out": {"valid": 2, "test": 2},
+            "valid": {"held_out": "valid"},
+            "tests": {"rest": {"held_out": "test"}},
+            "settings": {"training.max_steps": 2},
+        },
+        "smooth": {"settings": {"training.label_smoothing": 0.3}, "prepare": {"max_bytes": 99}},
     },
 }
 
@@ -132,7 +135,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
 
     finished = run_recipe(recipe, corpus, work, accumulate_steps=2)
     assert finished == json.loads((work / "results.json").read_text())
-    assert finished["finished"] and not finished["rehearsal"]
+    assert finished["finished"] and not finished["variant"]
     assert {path.name for path in work.iterdir()} == {"data", "tests", "seed-1", "results.json"}
     assert (work / "data" / "report.json").is_file()
     run = RunDirectory(work / "seed-1" / "run")
@@ -192,9 +195,9 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
 ) -> None:
     monkeypatch.setattr(recipe_run, "export", no_export)
     work = tmp_path / "work"
-    rehearsed = recipe.rehearsed()
+    rehearsed = recipe.varied("rehearsal")
     results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
-    assert results["finished"] and results["rehearsal"]
+    assert results["finished"] and results["variant"] == "rehearsal"
     assert {path.name for path in work.iterdir()} == {
         "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json",
     }  # fmt: skip
@@ -228,6 +231,20 @@ def test_what_scoring_needs_is_missed_before_training(
     with pytest.raises(InputError, match="max_minutes is 0; expected more than 0"):
         run_recipe(recipe, corpus, tmp_path / "work", max_minutes=0)
     assert not (tmp_path / "work").exists()
+
+
+def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
+    smooth = recipe.varied("smooth")
+    assert smooth.config().training.label_smoothing == 0.3
+    assert smooth.prepare == {"vocab_size": 40, "max_bytes": 99}
+    assert smooth.config().training.max_steps == recipe.config().training.max_steps
+    assert (smooth.tests, smooth.published) == (recipe.tests, recipe.published)
+    assert (smooth.name, smooth.variant) == ("animals", "smooth")
+    assert smooth.fingerprint != recipe.fingerprint
+    with pytest.raises(InputError, match="has no variant 'rough'; expected one of rehearsal, smo"):
+        recipe.varied("rough")
+    with pytest.raises(InputError, match="has no variant 'smooth'; expected none"):
+        smooth.varied("smooth")
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
@@ -278,8 +295,10 @@ def test_a_mistake_in_the_test_set_shows_before_training(
         ({"published": {"test_2018": {}}}, "published names 'test_2018'; expected one of animals"),
         ({"evaluate": {"tokenize": "14a"}}, "'14a' is no tokenizer"),
         ({"evaluate": {"case": "lc"}}, "'case'"),
-        ({"rehearsal": {"preset": "huge"}}, "'huge' is no preset"),
-        ({"rehearsal": {"steps": 3}}, "not those of a recipe"),
+        ({"variants": {"x": {"preset": "huge"}}}, "'huge' is no preset"),
+        ({"variants": {"x": {"steps": 3}}}, "not those of a recipe"),
+        ({"variants": {"x": {"variants": {}}}}, "the variant x is {'variants': {}}; expected"),
+        ({"variants": {"x": []}}, r"the variant x is \[\]; expected fields of a recipe"),
     ],
 )
 def test_a_wrong_recipe_names_its_file(
