@@ -132,6 +132,11 @@ class Recipe:
         for part, count in self.held_out.items():
             if type(count) is not int or count < 1:
                 raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
+            if part == TRAIN or not part.isidentifier():
+                raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
+        for name in ("train", "valid"):
+            if name in self.tests:
+                raise InputError(f"a test is called {name}; expected another name")
         for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
             if text.keys() not in _TEXTS or not all(isinstance(v, str) for v in text.values()):
                 forms = " or ".join(", ".join(sorted(form)) for form in _TEXTS)
@@ -149,11 +154,17 @@ class Recipe:
             if type(count) is not int or count < 2:
                 raise InputError(f"average_last has {count!r}; expected 2 or more")
         for penalty in self.length_penalties:
+            if type(penalty) not in (int, float):
+                raise InputError(f"length_penalties has {penalty!r}; expected numbers")
             self.config().updated({"decoding.length_penalty": penalty})
         for name, changes in self.variants.items():
             if not isinstance(changes, dict) or "variants" in changes:
                 raise InputError(f"the variant {name} is {changes!r}; expected fields of a recipe")
-        for test in self.published:
+        for test, figure in self.published.items():
+            if not isinstance(figure, dict) or figure.keys() != {"bleu", "source"}:
+                raise InputError(
+                    f"published has {figure!r} of {test}; expected a bleu and its source"
+                )
             if test not in self.tests:
                 raise InputError(
                     f"published names {test!r}; expected one of {', '.join(self.tests)}"

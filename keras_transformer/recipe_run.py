@@ -7,6 +7,7 @@ seed-1/results.json  scores of the export on each test, and how they came about
 ensemble/            likewise, of the runs of all seeds together, where there are several
 tests/               the sources and references that are scored
 results.json         all of these
+recipe.json          which recipe, and which variant of it, the directory is of
 """
 
 from __future__ import annotations
@@ -79,9 +80,15 @@ def run_recipe(
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
     work_dir = Path(work_dir)
+    if len(seeds) > 1 and set(",@") & set(str(work_dir)):
+        raise InputError(
+            f"{work_dir} has a comma or an @, which stand between the runs of an ensemble; "
+            "expected another directory, or one seed"
+        )
+    _check_whose(work_dir, recipe)
     results_path = work_dir / "results.json"
-    results = _existing_results(results_path, recipe)
-    if results.get("finished") and list(results["seeds"]) == [str(seed) for seed in seeds]:
+    results = _existing_results(results_path)
+    if results.get("finished") and list(results.get("seeds", {})) == [str(seed) for seed in seeds]:
         log.info("%s is finished: %s", work_dir, results_path)
         return results
     # Mistakes in the tests show before training.
@@ -89,6 +96,8 @@ def run_recipe(
     for test in texts.tests.values():  # so does a package that scoring needs
         first = dataclasses.replace(test, references=[each[:1] for each in test.references])
         evaluation.assess(list(first.references[0]), first, **recipe.evaluate)
+    work_dir.mkdir(parents=True, exist_ok=True)
+    _write(work_dir / "recipe.json", _whose(recipe))
     prepared = prepare(
         [texts.train],
         work_dir / "data",
@@ -140,9 +149,7 @@ class _Following:
     def facts(self) -> dict[str, Any]:
         """What results say of the recipe and of where it is followed."""
         return {
-            "recipe": self._recipe.name,
-            "variant": self._recipe.variant,
-            "recipe_sha256": self._recipe.fingerprint,
+            **_whose(self._recipe),
             "command": shlex.join(sys.argv),
             "commit": _commit(),
             "date": time.strftime("%Y-%m-%d"),
@@ -156,7 +163,7 @@ class _Following:
     def run(self, seed: int, max_minutes: float | None) -> dict[str, Any]:
         """Trains, chooses, exports and scores by one seed; returns its results."""
         directory = self._work_dir / f"seed-{seed}"
-        existing = _existing_results(directory / "results.json", self._recipe)
+        existing = _existing_results(directory / "results.json")
         if existing.get("finished"):
             return existing
         trained = experiment.train(
@@ -305,24 +312,38 @@ def _spread(by_seed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _existing_results(path: Path, recipe: Recipe) -> dict[str, Any]:
-    """Returns what an earlier call of the same recipe has left, or nothing."""
+def _whose(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "recipe": recipe.name,
+        "variant": recipe.variant,
+        "recipe_sha256": recipe.fingerprint,
+    }
+
+
+def _check_whose(work_dir: Path, recipe: Recipe) -> None:
+    """Raises `InputError` for a directory of another recipe, or of another version of this one."""
+    whose = _existing_results(work_dir / "recipe.json")
+    names = [f"{each.get('recipe')} {each.get('variant')}" for each in (whose, _whose(recipe))]
+    if whose and names[0] != names[1]:
+        raise InputError(
+            f"{work_dir} is of the recipe {names[0].strip()}, not of {names[1].strip()}; expected "
+            "another directory"
+        )
+    if whose and whose != _whose(recipe):
+        raise InputError(
+            f"{work_dir} is of another version of the recipe {names[1].strip()}; expected another "
+            "directory"
+        )
+
+
+def _existing_results(path: Path) -> dict[str, Any]:
+    """Returns what an earlier call has left, or nothing."""
     if not path.exists():
         return {}
     try:
-        results = dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
-    if results.get("recipe") != recipe.name:
-        raise InputError(
-            f"{path} is of {results.get('recipe', 'something else')}, not of the recipe "
-            f"{recipe.name}; expected another directory"
-        )
-    if results.get("recipe_sha256") != recipe.fingerprint:
-        raise InputError(
-            f"{path} is of another version of the recipe {recipe.name}; expected another directory"
-        )
-    return results
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -136,7 +136,9 @@ def test_stopped_by_time_continued_and_then_left_alone(
     finished = run_recipe(recipe, corpus, work, accumulate_steps=2)
     assert finished == json.loads((work / "results.json").read_text())
     assert finished["finished"] and not finished["variant"]
-    assert {path.name for path in work.iterdir()} == {"data", "tests", "seed-1", "results.json"}
+    assert {path.name for path in work.iterdir()} == {
+        "data", "tests", "seed-1", "results.json", "recipe.json",
+    }  # fmt: skip
     assert (work / "data" / "report.json").is_file()
     run = RunDirectory(work / "seed-1" / "run")
     assert run.config.training.accumulate_steps == 2
@@ -175,7 +177,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
     assert run_recipe(recipe, tmp_path / "gone", work) == finished
     other = Recipe.load(write_recipe(tmp_path / "recipes", "plants"), "plants")
     with pytest.raises(
-        InputError, match="results.json is of animals, not of the recipe plants; exp"
+        InputError, match="work is of the recipe animals, not of plants; expected another"
     ):
         run_recipe(other, corpus, work)
     edited = dataclasses.replace(recipe, average_last=[3])
@@ -199,7 +201,7 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
     assert results["finished"] and results["variant"] == "rehearsal"
     assert {path.name for path in work.iterdir()} == {
-        "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json",
+        "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json", "recipe.json",
     }  # fmt: skip
     models = [results["seeds"]["3"], results["seeds"]["4"], results["ensemble"]]
     assert [model["tests"].keys() for model in models] == [{"rest"}] * 3
@@ -216,7 +218,7 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     assert again.scores.bleu == bleu[2]
     more = run_recipe(rehearsed, corpus, work, seeds=[3])
     assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
-    with pytest.raises(InputError, match="is of another version of the recipe animals"):
+    with pytest.raises(InputError, match="is of the recipe animals rehearsal, not of animals; e"):
         run_recipe(recipe, corpus, work)
 
 
@@ -245,6 +247,24 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         recipe.varied("rough")
     with pytest.raises(InputError, match="has no variant 'smooth'; expected none"):
         smooth.varied("smooth")
+
+
+def test_a_directory_that_was_begun_with_is_of_its_recipe(
+    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(recipe, corpus, tmp_path / "work")
+    with pytest.raises(InputError, match="work is of the recipe animals, not of animals rehearsal"):
+        run_recipe(recipe.varied("rehearsal"), corpus, tmp_path / "work")
+    with pytest.raises(InputError, match="a,b has a comma or an @, which stand between the runs"):
+        run_recipe(recipe, corpus, tmp_path / "a,b", seeds=[1, 2])
+    (tmp_path / "work" / "results.json").write_text('{"finished": true}')
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(recipe, corpus, tmp_path / "work")
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
@@ -292,7 +312,16 @@ def test_a_mistake_in_the_test_set_shows_before_training(
         ({"average_last": [1]}, "average_last has 1; expected 2 or more"),
         ({"average_last": ["5"]}, "average_last has '5'; expected 2 or more"),
         ({"length_penalties": [-1]}, "length_penalty is -1.0; expected"),
-        ({"published": {"test_2018": {}}}, "published names 'test_2018'; expected one of animals"),
+        ({"held_out": {"train": 2}}, "held_out has a part 'train'; expected a name as valid"),
+        ({"held_out": {"../a": 2}}, "held_out has a part '../a'; expected a name"),
+        ({"tests": {"valid": FIELDS["valid"]}}, "a test is called valid; expected another"),
+        ({"length_penalties": ["0.6"]}, "length_penalties has '0.6'; expected numbers"),
+        ({"published": {"animals": {"source": "x"}}}, "of animals; expected a bleu and its source"),
+        ({"published": {"animals": 3}}, "published has 3 of animals; expected a bleu"),
+        (
+            {"published": {"test_2018": {"bleu": 1, "source": ""}}},
+            "published names 'test_2018'; expected one of animals",
+        ),
         ({"evaluate": {"tokenize": "14a"}}, "'14a' is no tokenizer"),
         ({"evaluate": {"case": "lc"}}, "'case'"),
         ({"variants": {"x": {"preset": "huge"}}}, "'huge' is no preset"),

@@ -30,7 +30,7 @@ Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 
 _STEPS_AT_ONCE = 32
-_TOKENS_AT_ONCE = 2**18  # where segmentations are drawn, which takes a third of a second for these
+_TOKENS_AT_ONCE = 2**16  # where segmentations are drawn, of words that were never seen before
 
 
 class _Steps(NamedTuple):

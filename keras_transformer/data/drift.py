@@ -65,19 +65,33 @@ def first_drift(source: FloatArray, target: FloatArray) -> tuple[int, int]:
         return 1, missing
     shorter = shorter + np.median(longer[:count] - shorter)
     shifts = _likely_shifts(shorter, longer)
-    path = shifts[_cheapest_path(_misfits(shorter, longer, shifts), shifts == 0)]
+    # The last state is of lines that the other side lacks: they fit by no shift, and cost half
+    # of what lies between lines that fit and lines put together at random.
+    costs = _misfits(shorter, longer, shifts)
+    random = np.abs(np.random.default_rng(0).permutation(shorter) - shorter).mean()
+    alone = float(random + costs.min(axis=1).sum() / count) / 2
+    sizes = np.add.reduceat(np.ones(count), np.arange(0, count, _BLOCK))
+    path = _cheapest_path(np.column_stack([costs, alone * sizes]))
     if not path.any():
         return count + 1, missing
-    # To the line: before it they fit as they are, from it on by the new shift.
     block = int(np.flatnonzero(path)[0])
+    # To the line: before it they fit as they are, from it on by the new shift, or not at all.
     lines = np.arange(max(0, (block - 2) * _BLOCK), min(count, (block + 2) * _BLOCK))
-    straight, shifted = _misfit(shorter, longer, np.array([0, path[block]]), lines)
-    cost = np.concatenate([[0.0], np.cumsum(straight - shifted)])
-    return int(lines[0] + np.argmin(cost)) + 1, int(path[block])
+    straight = _misfit(shorter, longer, np.array([0]), lines)[0]
+    if path[block] < len(shifts):
+        straight = straight - _misfit(shorter, longer, shifts[path[block, None]], lines)[0]
+    else:
+        straight = straight - alone
+    cost = np.concatenate([[0.0], np.cumsum(straight)])
+    later = path[block:][path[block:] < len(shifts)]
+    return int(lines[0] + np.argmin(cost)) + 1, int(shifts[later[0]]) if len(later) else missing
 
 
 def _likely_shifts(shorter: FloatArray, longer: FloatArray) -> IntArray:
-    """Returns int64[K]: shifts of the longer side that many lines, or near ones, may have."""
+    """Returns int64[K]: shifts of the longer side that many lines may have, 0 the first of all.
+
+    Those near none and near the last one are among them, and the others by correlation.
+    """
     missing = len(longer) - len(shorter)
     near = np.arange(-_NEAR, _NEAR + 1)
     sides = [side[:_CORRELATED] - side[:_CORRELATED].mean() for side in (longer, shorter)]
@@ -86,7 +100,8 @@ def _likely_shifts(shorter: FloatArray, longer: FloatArray) -> IntArray:
     correlation = np.fft.irfft(spectra[0] * np.conj(spectra[1]), size)
     peaks = np.argsort(correlation)[-_PEAKS:]
     peaks = np.where(peaks < len(sides[0]), peaks, peaks - size)
-    return np.unique(np.concatenate([near, missing + near, peaks]))
+    shifts = np.unique(np.concatenate([near, missing + near, peaks]))
+    return shifts[np.argsort(np.abs(shifts), kind="stable")]
 
 
 def _misfit(
@@ -109,16 +124,17 @@ def _misfits(shorter: FloatArray, longer: FloatArray, shifts: IntArray) -> Float
     return np.concatenate(blocks)
 
 
-def _cheapest_path(costs: FloatArray, free: npt.NDArray[np.bool_]) -> IntArray:
+def _cheapest_path(costs: FloatArray) -> IntArray:
     """Returns int64[N], one of K states at each of N places: those of the least cost in all.
 
     Args:
-        costs: float64[N, K], of a state at a place; a change costs `_CHANGE_COST`.
-        free: bool[K], states to begin in without a change.
+        costs: float64[N, K], of a state at a place; a change costs `_CHANGE_COST`, and so
+            does another beginning than in the first state.
     """
     stays = np.empty(costs.shape, bool)
     cheapest = np.empty(len(costs), np.int64)  # the state before, at each place
-    total = np.where(free, -_CHANGE_COST, 0.0)
+    total = np.zeros(costs.shape[1])
+    total[0] = -_CHANGE_COST
     for place, cost in enumerate(costs):
         cheapest[place] = np.argmin(total)
         change = total[cheapest[place]] + _CHANGE_COST

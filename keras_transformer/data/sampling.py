@@ -29,7 +29,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 
-_BEST = 64  # segmentations of a word; one of up to 7 letters has no more
+_BEST = 32  # segmentations of a word; one of up to 6 letters has no more
 _WORDS_KEPT = 2**16
 _SPACE = "\u2581".encode()  # begins each word
 

@@ -89,8 +89,8 @@ class SplitReader:
         except AssertionError as error:  # what TFDS raises for data that is not there
             raise InputError(
                 f"{self._name} is not prepared in {self._builder.data_dir}; nothing is downloaded"
-                " unasked: give --tfds_download to download it, or --tfds_data_dir to say where it"
-                " is"
+                " unasked: expected a directory that has it (--tfds_data_dir, or a recipe's"
+                " --corpus_dir), or bin/prepare.py --tfds_download, which downloads it"
             ) from error
         except (ValueError, KeyError) as error:
             raise self._no_such_split() from error

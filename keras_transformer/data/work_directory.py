@@ -68,7 +68,8 @@ def whole(path: Path) -> Iterator[Path]:
     """Gives a path for a file or a directory that gets the name `path` when it is written.
 
     Several processes may write the same at once, as Beam lets two machines do a piece of work:
-    what has the name is whole at any time, and what the last of them has written.
+    what has the name is whole, and in the end what the last of them has written. A directory
+    that takes another's place is missing for a moment: it is read when all have ended.
     """
     partial = _unfinished(path)
     try:

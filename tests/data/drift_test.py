@@ -45,6 +45,27 @@ def test_of_several_places_the_first_is_told(gaps, seed):
     assert shift == (missing if side != longer else -missing)
 
 
+def test_lines_that_only_the_shorter_side_has_are_counted(test_data):
+    """Nothing fits them, by any shift: not even by chance."""
+    source, target = (
+        np.log([1 + len(line) for line in path.read_bytes().split(b"\n")])
+        for path in (test_data / "multi30k/train.en", test_data / "multi30k/train.de")
+    )
+    source = np.delete(source, slice(3000, 3500))
+    target = np.delete(target, [*range(9000, 9500), len(target) - 1])
+    line, shift = first_drift(source, target)
+    assert abs(line - 3001) <= 15 and shift == -500
+
+
+def test_repeated_text_is_shifted_no_further_than_need_be(test_data):
+    source, target = (
+        np.log([1 + len(line) for line in path.read_bytes().split(b"\n")] * 5)
+        for path in (test_data / "multi30k/val.en", test_data / "multi30k/val.de")
+    )
+    line, shift = first_drift(source, np.delete(target, 2500))
+    assert abs(line - 2501) <= 15 and shift == 1
+
+
 def test_an_end_that_is_missing_is_no_drift():
     source, target = translations(2000)
     line, shift = first_drift(source, target[:-100])
