@@ -242,7 +242,7 @@ class TestBatches:
         epoch = [made.batch(step) for step in range(made.steps_per_epoch)]
         arrays = [ids for inputs, labels in epoch for ids in (inputs["source_ids"], labels)]
         padding = 1 - sum(map(np.count_nonzero, arrays)) / sum(ids.size for ids in arrays)
-        assert padding < 0.16 and made.padding_share == pytest.approx(padding, abs=0.02)
+        assert padding < 0.16 and made.padding_share == pytest.approx(padding, abs=0.04)
         assert len({ids.shape for ids in arrays[1::2]}) <= 16
 
 
