@@ -322,18 +322,21 @@ def _whose(recipe: Recipe) -> dict[str, Any]:
 
 def _check_whose(work_dir: Path, recipe: Recipe) -> None:
     """Raises `InputError` for a directory of another recipe, or of another version of this one."""
-    whose = _existing_results(work_dir / "recipe.json")
-    names = [f"{each.get('recipe')} {each.get('variant')}" for each in (whose, _whose(recipe))]
-    if whose and names[0] != names[1]:
-        raise InputError(
-            f"{work_dir} is of the recipe {names[0].strip()}, not of {names[1].strip()}; expected "
-            "another directory"
-        )
-    if whose and whose != _whose(recipe):
-        raise InputError(
-            f"{work_dir} is of another version of the recipe {names[1].strip()}; expected another "
-            "directory"
-        )
+    own = _whose(recipe)
+    name = f"{recipe.name} {recipe.variant}".strip()
+    for path in (work_dir / "recipe.json", work_dir / "results.json"):
+        found = _existing_results(path)
+        if not found:
+            continue
+        other = f"{found.get('recipe', 'something else')} {found.get('variant', '')}".strip()
+        if other != name:
+            raise InputError(
+                f"{path} is of {other}, not of the recipe {name}; expected another directory"
+            )
+        if found.get("recipe_sha256") != own["recipe_sha256"]:
+            raise InputError(
+                f"{path} is of another version of the recipe {name}; expected another directory"
+            )
 
 
 def _existing_results(path: Path) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
     assert run_recipe(recipe, tmp_path / "gone", work) == finished
     other = Recipe.load(write_recipe(tmp_path / "recipes", "plants"), "plants")
     with pytest.raises(
-        InputError, match="work is of the recipe animals, not of plants; expected another"
+        InputError, match="recipe.json is of animals, not of the recipe plants; expected"
     ):
         run_recipe(other, corpus, work)
     edited = dataclasses.replace(recipe, average_last=[3])
@@ -218,7 +218,7 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     assert again.scores.bleu == bleu[2]
     more = run_recipe(rehearsed, corpus, work, seeds=[3])
     assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
-    with pytest.raises(InputError, match="is of the recipe animals rehearsal, not of animals; e"):
+    with pytest.raises(InputError, match="is of animals rehearsal, not of the recipe animals; ex"):
         run_recipe(recipe, corpus, work)
 
 
@@ -258,11 +258,13 @@ def test_a_directory_that_was_begun_with_is_of_its_recipe(
     monkeypatch.setattr(experiment, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         run_recipe(recipe, corpus, tmp_path / "work")
-    with pytest.raises(InputError, match="work is of the recipe animals, not of animals rehearsal"):
+    with pytest.raises(InputError, match="is of animals, not of the recipe animals rehearsal; e"):
         run_recipe(recipe.varied("rehearsal"), corpus, tmp_path / "work")
     with pytest.raises(InputError, match="a,b has a comma or an @, which stand between the runs"):
         run_recipe(recipe, corpus, tmp_path / "a,b", seeds=[1, 2])
-    (tmp_path / "work" / "results.json").write_text('{"finished": true}')
+    (tmp_path / "work" / "results.json").write_text(
+        json.dumps({"recipe": "animals", "recipe_sha256": recipe.fingerprint, "finished": True})
+    )
     with pytest.raises(KeyboardInterrupt):
         run_recipe(recipe, corpus, tmp_path / "work")
 

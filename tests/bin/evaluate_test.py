@@ -36,7 +36,7 @@ MISTAKES = {
     "--model_dir=run --reference=six.de": "--source is missing; expected the text that --model_dir",
     "--hypothesis=six.en --reference=six.de --write_files=new": "--source is missing; expected the",
     f"--model_dir=run {FILES} --baseline=two.de": "two.de has 2 lines and the reference 6; ex",
-    "--hypothesis=two.de --reference=six.de": "two.de has 2 lines and the reference 6; exd the",
+    "--hypothesis=two.de --reference=six.de": "two.de has 2 lines and the reference 6; ex",
     f"--model_dir=none {FILES} --write_files=full": "full/source.txt is there already; expected a",
     "--model_dir=none --test_set=wmt14": "the test set wmt14 has no language pair ''; expected one",
     "--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu": "the test set "

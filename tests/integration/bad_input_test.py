@@ -245,7 +245,8 @@ CASES = {
         message="error: none is not there; expected what bin/train.py --run_dir writes",
     ),
     "nothing after a comma": Case(
-        "translate", "--model_dir=run,", "error: . is no run directory", text="the dog\n"
+        "translate", "--model_dir=run,", "error: --model_dir has an empty value; expected one",
+        text="the dog\n", code=2,
     ),
     "an ensemble of different vocabularies": Case(
         "translate", "--model_dir=run,other_vocabulary", text="the dog\n",
@@ -353,7 +354,7 @@ CASES = {
     ),
     "an unknown recipe": Case(
         "recipe", "--recipe=none --corpus_dir=. --work_dir=new",
-        "error: there is no recipe 'none'; expected one of multi30k_en_de",
+        "error: there is no recipe 'none'; expected one of multi30k_de_en, ",
     ),
 }  # fmt: skip
 

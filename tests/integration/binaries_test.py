@@ -288,9 +288,11 @@ def test_recipe_ends_with_its_results(tmp_path: Path) -> None:
     assert code == 0, err
     results = json.loads(out.splitlines()[-1])
     assert results == json.loads((tmp_path / "work" / "results.json").read_text())
-    assert (results["recipe"], results["finished"], results["steps"]) == ("animals", True, 6)
+    seed = results["seeds"]["1"]
+    assert (results["recipe"], results["finished"], seed["steps"]) == ("animals", True, 6)
+    assert "seed 1     animals              BLEU" in out
     assert results["command"].endswith(
         "bin/recipe.py --recipe=animals --corpus_dir=corpus --work_dir=work"
     )
     assert results["machine"]["processor"] and results["machine"]["cores"] > 0
-    assert (tmp_path / "work" / results["export"] / "saved_model.pb").is_file()
+    assert (tmp_path / "work" / seed["export"] / "saved_model.pb").is_file()
