@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -296,3 +297,12 @@ def test_recipe_ends_with_its_results(tmp_path: Path) -> None:
     )
     assert results["machine"]["processor"] and results["machine"]["cores"] > 0
     assert (tmp_path / "work" / seed["export"] / "saved_model.pb").is_file()
+    scores = seed["tests"]["animals"]
+    _, *flags = shlex.split(scores["repeat"])
+    assert flags[0] == f"--model_dir={Path('work') / 'seed-1' / 'export'}"
+    code, out, err = run_binary(tmp_path, "evaluate", *flags)
+    assert code == 0, err
+    again = json.loads(out.splitlines()[-1])
+    assert [again[name] for name in ("bleu", "chrf", "signature")] == [
+        scores[name] for name in ("bleu", "chrf", "signature")
+    ]
