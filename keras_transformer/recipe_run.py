@@ -86,8 +86,25 @@ def run_recipe(
             "expected another directory, or one seed"
         )
     _check_whose(work_dir, recipe)
+    try:
+        return _run(recipe, corpus_dir, work_dir, seeds, accumulate_steps, max_minutes)
+    except OSError as error:  # what rooms below write, they tell of themselves
+        raise InputError(
+            f"{work_dir} cannot be written ({error}); once it can, the same command continues"
+        ) from error
+
+
+def _run(
+    recipe: Recipe,
+    corpus_dir: str | Path,
+    work_dir: Path,
+    seeds: Sequence[int],
+    accumulate_steps: int | None,
+    max_minutes: float | None,
+) -> dict[str, Any]:
+    """Does what `run_recipe` says, in a directory that is the recipe's."""
     results_path = work_dir / "results.json"
-    results = _existing_results(results_path)
+    results = _existing(results_path)
     if results.get("finished") and list(results.get("seeds", {})) == [str(seed) for seed in seeds]:
         log.info("%s is finished: %s", work_dir, results_path)
         return results
@@ -163,7 +180,7 @@ class _Following:
     def run(self, seed: int, max_minutes: float | None) -> dict[str, Any]:
         """Trains, chooses, exports and scores by one seed; returns its results."""
         directory = self._work_dir / f"seed-{seed}"
-        existing = _existing_results(directory / "results.json")
+        existing = _existing(directory / "results.json")
         if existing.get("finished"):
             return existing
         trained = experiment.train(
@@ -325,7 +342,7 @@ def _check_whose(work_dir: Path, recipe: Recipe) -> None:
     own = _whose(recipe)
     name = f"{recipe.name} {recipe.variant}".strip()
     for path in (work_dir / "recipe.json", work_dir / "results.json"):
-        found = _existing_results(path)
+        found = _existing(path)
         if not found:
             continue
         other = f"{found.get('recipe', 'something else')} {found.get('variant', '')}".strip()
@@ -339,7 +356,7 @@ def _check_whose(work_dir: Path, recipe: Recipe) -> None:
             )
 
 
-def _existing_results(path: Path) -> dict[str, Any]:
+def _existing(path: Path) -> dict[str, Any]:
     """Returns what an earlier call has left, or nothing."""
     if not path.exists():
         return {}

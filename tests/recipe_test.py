@@ -255,6 +255,19 @@ def test_a_directory_that_was_begun_with_is_of_its_recipe(
         run_recipe(recipe, corpus, tmp_path / "work")
 
 
+def test_a_directory_that_cannot_be_written_is_one_sentence(
+    recipe: Recipe, corpus: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "text").touch()  # where the parts go
+    with pytest.raises(InputError, match="work cannot be written .*the same command continues"):
+        run_recipe(recipe.varied("rehearsal"), corpus, work)
+    (work / "recipe.tmp").mkdir()  # what the directory is of
+    with pytest.raises(InputError, match="work cannot be written .*the same command continues"):
+        run_recipe(recipe, corpus, work)
+
+
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
 def test_seeds_are_different_ones(recipe: Recipe, tmp_path: Path, seeds: list[int]) -> None:
     with pytest.raises(InputError, match=r"the seeds are \[.*expected different ones"):

@@ -51,6 +51,8 @@ class Batches(abc.ABC):
             at most `batch_tokens`, except where that leaves fewer than 8 rows.
         padding_share: share of an epoch's source and target positions, rows that
             are only filler included, that hold no token of a sentence.
+            Where segmentations are drawn it is that of the plan: some are then drawn
+            shorter to fit, which leaves up to 4 % more.
         filler_rows: rows of an epoch that hold no pair.
     """
 
@@ -201,7 +203,7 @@ class CorpusBatches(Batches):
         self._by_bucket = by_bucket.astype(np.min_scalar_type(len(bucket)))
         at_once = _STEPS_AT_ONCE
         if sampler is not None:
-            at_once = min(at_once, 1 + _TOKENS_AT_ONCE * self.steps_per_epoch // self.tokens)
+            at_once = min(at_once, max(1, _TOKENS_AT_ONCE * self.steps_per_epoch // self.tokens))
         self._steps_at_once = at_once
         self._kept: _Steps | None = None
 

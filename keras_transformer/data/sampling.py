@@ -167,15 +167,13 @@ class _Side:
         normalize = self._model.normalize
         words = [[word for word in normalize(line).split(_SPACE) if word] for line in lines]
         drawn = [b""] * len(lines)
-        todo = np.arange(len(lines))
+        todo = list(range(len(lines)))
         for attempt in range(_DRAWS):
-            self._draw_once(words, todo.tolist(), hashed(keys, np.full_like(pairs, attempt)), drawn)
-            if longest is not None:
-                todo = todo[[len(drawn[i]) > 4 * longest[i] for i in todo.tolist()]]
-            if longest is None or not len(todo):
-                todo = todo[:0]
+            self._draw_once(words, todo, hashed(keys, np.full_like(pairs, attempt)), drawn)
+            todo = [] if longest is None else [i for i in todo if len(drawn[i]) > 4 * longest[i]]
+            if not todo:
                 break
-        for i in todo.tolist():
+        for i in todo:
             drawn[i] = best_ids(pairs[i : i + 1]).astype(np.int32).tobytes()
         lengths = np.fromiter(map(len, drawn), np.int64, len(drawn)) // 4
         return np.frombuffer(b"".join(drawn), np.int32), lengths

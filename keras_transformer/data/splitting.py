@@ -36,6 +36,45 @@ def split_by_source(
     Raises:
         InputError: where the corpus has no more different sources than are held out.
     """
+    part_of = _choose(corpus, held_out)
+    output_dir = Path(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    files = {
+        part: ParallelFiles(output_dir / f"{part}.source", output_dir / f"{part}.target")
+        for part in (TRAIN, *held_out)
+    }
+    first: dict[int, tuple[bytes, bytes]] = {}  # pair of each source that is held out
+    seen: set[bytes] = set()  # of the others, 16 bytes each
+    with contextlib.ExitStack() as stack:
+        out = {
+            part: [stack.enter_context(path.open("wb")) for path in pair.paths]
+            for part, pair in files.items()
+        }
+
+        def write(part: str, *pair: bytes) -> None:
+            for file, line in zip(out[part], pair, strict=True):
+                file.write(line + b"\n")
+
+        for source, target in corpus.pairs():
+            if (digest := _digest(source)) in part_of:
+                first.setdefault(digest, (source, target))
+                continue
+            pair = hashlib.sha256(source + b"\t" + target).digest()[:16]
+            if pair not in seen:
+                seen.add(pair)
+                write(TRAIN, source, target)
+        for digest, part in part_of.items():
+            write(part, *first[digest])
+    if not seen:
+        raise InputError(
+            f"{corpus.name} has no pairs but those that are held out ({', '.join(held_out)}); "
+            "expected more to train on"
+        )
+    return files
+
+
+def _choose(corpus: Corpus, held_out: Mapping[str, int]) -> dict[int, str]:
+    """Returns the part of each source, by its digest, that is held out."""
     wanted = sum(held_out.values())
     # Of all digests the smallest: so many are kept at a time, however large the corpus is.
     smallest: list[int] = []  # a heap of them, negative, so that the largest is on top
@@ -53,44 +92,8 @@ def split_by_source(
             f"{corpus.name} has {len(smallest):,} different sources; expected more than the "
             f"{wanted:,} that are held out ({', '.join(held_out)})"
         )
-    parts: list[str] = [part for part, count in held_out.items() for _ in range(count)]
-    part_of = dict(zip(sorted(known), parts, strict=True))
-
-    output_dir = Path(output_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    found: dict[int, tuple[bytes, bytes]] = {}
-    seen: set[bytes] = set()
-    files = {
-        part: ParallelFiles(output_dir / f"{part}.source", output_dir / f"{part}.target")
-        for part in (TRAIN, *held_out)
-    }
-    with contextlib.ExitStack() as stack:
-        out = {
-            part: [stack.enter_context(path.open("wb")) for path in pair.paths]
-            for part, pair in files.items()
-        }
-
-        def write(part: str, *pair: bytes) -> None:
-            for file, line in zip(out[part], pair, strict=True):
-                file.write(line + b"\n")
-
-        for source, target in corpus.pairs():
-            digest = _digest(source)
-            if digest in part_of:
-                found.setdefault(digest, (source, target))
-                continue
-            pair = hashlib.sha256(source + b"\t" + target).digest()[:16]
-            if pair not in seen:
-                seen.add(pair)
-                write(TRAIN, source, target)
-        for digest, part in part_of.items():
-            write(part, *found[digest])
-    if not seen:
-        raise InputError(
-            f"{corpus.name} has no pairs but the {wanted:,} that are held out "
-            f"({', '.join(held_out)}); expected more to train on"
-        )
-    return files
+    parts = (part for part, count in held_out.items() for _ in range(count))
+    return dict(zip(sorted(known), parts, strict=True))
 
 
 def _digest(source: bytes) -> int:
