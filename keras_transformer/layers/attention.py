@@ -1,4 +1,4 @@
-"""Scaled dot-product and multi-head attention (paper, section 3.2)."""
+"""Scaled dot-product, multi-head and cross-attention (paper, section 3.2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.linear import linear, shape_for_reshape
-from keras_transformer.layers.masks import mask_to_bias, position_mask
+from keras_transformer.layers.masks import mask_to_bias
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
@@ -32,7 +32,19 @@ def scaled_dot_product_attention(
         `[..., T, S]` in float32, before dropout.
     """
     query = query * ops.cast(key.shape[-1] ** -0.5, query.dtype)
-    scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
+    scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    return attend_by_scores(scores, value, attention_mask, dropout)
+
+
+def attend_by_scores(
+    scores: Any, value: Any, attention_mask: Any = None, dropout: Any = None
+) -> tuple[Any, Any]:
+    """softmax(scores) V; other arguments and results as `scaled_dot_product_attention`'s.
+
+    Args:
+        scores: `[..., T, S]`, how well each key fits each query.
+    """
+    scores = ops.cast(scores, "float32")
     if attention_mask is not None:
         scores = scores + mask_to_bias(attention_mask)
     weights = ops.softmax(scores, axis=-1)
@@ -42,7 +54,7 @@ def scaled_dot_product_attention(
     return ops.matmul(dropped, value), weights
 
 
-def _is_step(query: Any, cache: Any) -> bool:
+def is_step(query: Any, cache: Any) -> bool:
     """Whether this is a step of a search that TensorFlow itself runs, in batches of any size.
 
     Where all is known there is a compiler, XLA or LiteRT's, which finds ways of its own.
@@ -63,7 +75,7 @@ def _swap(heads: Any, few: bool) -> Any:
     return ops.view(ops.transpose(bits, (0, 2, 1, 3)), dtype)
 
 
-def _heads(rows: Any, leading: tuple[Any, ...], dim: int, few: bool) -> Any:
+def split_heads(rows: Any, leading: tuple[Any, ...], dim: int, few: bool = False) -> Any:
     """Splits `[B * T, H * dim]` into `[B, H, T, dim]`."""
     return _swap(ops.reshape(rows, (*leading, rows.shape[-1] // dim, dim)), few)
 
@@ -85,7 +97,7 @@ class _FusedGlorot(keras.initializers.Initializer):
         return ops.concatenate(parts, axis=-1)
 
 
-class _MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(keras.layers.Layer):
     """What self- and cross-attention share: sizes, heads, the output projection."""
 
     def __init__(
@@ -132,14 +144,14 @@ class _MultiHeadAttention(keras.layers.Layer):
         """
         rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])))
         if len(dims) == 1:
-            return [_heads(rows, leading, dims[0], few)]
+            return [split_heads(rows, leading, dims[0], few)]
         alike = len(set(dims)) == 1
         if alike and few:  # all heads are moved at once
-            return ops.split(_heads(rows, leading, dims[0], few), len(dims), axis=1)
+            return ops.split(split_heads(rows, leading, dims[0], few), len(dims), axis=1)
         # A number where it can be: of ends Keras computes the widths at every call.
         ends = [self.num_heads * sum(dims[: i + 1]) for i in range(len(dims) - 1)]
         parts = ops.split(rows, len(dims) if alike else ends, axis=-1)
-        return [_heads(part, leading, dim, few) for part, dim in zip(parts, dims, strict=True)]
+        return [split_heads(part, leading, dim, few) for part, dim in zip(parts, dims, strict=True)]
 
     def _merge_and_project(self, heads: Any, leading: tuple[Any, ...], few: bool = False) -> Any:
         """Projects `[B, H, T, d_v]` to the output `[B, T, d_model]`."""
@@ -176,138 +188,7 @@ class _MultiHeadAttention(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SelfAttention(_MultiHeadAttention):
-    """Multi-head attention of a sequence to itself (paper, section 3.2.2), with one fused kernel.
-
-    Args:
-        num_heads: number of heads, h.
-        key_dim: size of a head's queries and keys, d_k.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        dropout: dropout of the attention weights.
-        use_bias: add biases to the projections (the paper has none).
-        causal: no position sees a later one (section 3.2.3).
-        window: r of restricted self-attention (section 4), None for no limit.
-
-    Call arguments:
-        query: `[B, T, d_model]`.
-        attention_mask: bool, broadcastable to `[B, T, T]` (with a cache: `[B, T, L]`).
-        cache: keys and values of all places, from `init_cache`. The layer adds those of
-            the query and attends to all that the mask allows. The T queries are
-            alternatives (beams) at one position, so the mask says whose history is
-            whose; by default all that has been written is allowed, which is right for T = 1.
-        position: int scalar, of the queries: their keys and values are written to the places
-            `position` * T to `position` * T + T - 1. Without it they are appended, and
-            the cache grows.
-        return_attention_scores: also return the weights.
-        training: whether dropout is on.
-
-    Returns:
-        The output `[B, T, d_model]`; with a cache a tuple of it and the new
-        cache; with `return_attention_scores` the weights `[B, H, T, S]` come last.
-    """
-
-    def __init__(
-        self,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = False,
-        causal: bool = False,
-        window: int | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(num_heads, key_dim, value_dim, dropout, use_bias, **kwargs)
-        if window is not None and window < 1:
-            raise ValueError(f"window is {window}; expected at least 1, or None")
-        self.causal = causal
-        self.window = window
-
-    def build(self, query_shape: Any) -> None:
-        d_model, keys = query_shape[-1], self.num_heads * self.key_dim
-        values = self.num_heads * self.value_dim
-        self._add_projection("qkv", d_model, keys, keys, values)
-        self._add_projection("output", values, d_model)
-        self.weights_dropout.build((None, self.num_heads, None, None))
-
-    def init_cache(self, batch_size: Any, length: Any) -> KeyValue:
-        """Returns an empty cache for `batch_size` sentences, of `length` places (steps × T)."""
-        shape = (batch_size, self.num_heads, length)
-        return {
-            "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
-            "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
-        }
-
-    def call(
-        self,
-        query: Any,
-        attention_mask: Any = None,
-        cache: KeyValue | None = None,
-        position: Any = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-    ) -> Any:
-        few, leading = _is_step(query, cache), shape_for_reshape(query)[:-1]
-        dims = self.key_dim, self.key_dim, self.value_dim
-        query_heads, key, value = self._project_to_heads("qkv", query, leading, *dims, few=few)
-        key_value = {"key": key, "value": value}
-        if cache is not None:
-            key_value = {name: _add(cache[name], key_value[name], position) for name in cache}
-        if cache is None or attention_mask is None or self.window is not None:
-            is_cached = cache is not None
-            attention_mask = self._allowed(
-                query, key_value["key"], position, is_cached, attention_mask
-            )
-        heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        outputs = [self._merge_and_project(heads, leading, few)]
-        if cache is not None:
-            outputs.append(key_value)
-        if return_attention_scores:
-            outputs.append(weights)
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
-    def _allowed(
-        self, query: Any, key: Any, position: Any, is_cached: bool, attention_mask: Any
-    ) -> Any:
-        """What positions, causality, the window and `attention_mask` allow together."""
-        length, places = ops.shape(query)[1], ops.arange(ops.shape(key)[2])
-        query_positions, key_positions = ops.arange(length), places
-        if is_cached:
-            key_positions = places // length
-            last = key_positions[-1] if position is None else position
-            query_positions = ops.reshape(last, (1,))
-        allowed = position_mask(
-            query_positions,
-            key_positions,
-            # What lies behind `position` in a cache has not been written yet.
-            causal=self.causal or position is not None,
-            window=self.window,
-        )
-        if allowed is None:
-            return attention_mask
-        allowed = ops.expand_dims(allowed, 0)  # --> [1, T, S]
-        return allowed if attention_mask is None else ops.logical_and(allowed, attention_mask)
-
-    def compute_output_shape(self, query_shape: Any) -> Any:
-        return tuple(query_shape)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "causal": self.causal, "window": self.window}
-
-
-def _add(cached: Any, new: Any, position: Any) -> Any:
-    """Adds `new` `[B, H, T, D]` to `cached` `[B, H, L, D]`: at the end, or at `position` * T.
-
-    At the end by a copy: TensorFlow on a CPU copies the whole to write into it, too, and what
-    is not there yet need not be attended to.
-    """
-    if position is None:
-        return ops.concatenate([cached, new], axis=2)
-    return ops.slice_update(cached, (0, 0, position * new.shape[2], 0), new)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class CrossAttention(_MultiHeadAttention):
+class CrossAttention(MultiHeadAttention):
     """Multi-head attention of one sequence to another (paper, section 3.2.3).
 
     Args:
@@ -353,7 +234,7 @@ class CrossAttention(_MultiHeadAttention):
         training: bool | None = None,
     ) -> Any:
         key_value = self.project(value) if cache is None else cache
-        few, leading = _is_step(query, cache), shape_for_reshape(query)[:-1]
+        few, leading = is_step(query, cache), shape_for_reshape(query)[:-1]
         [query_heads] = self._project_to_heads("query", query, leading, self.key_dim, few=few)
         heads, weights = self._attend(query_heads, key_value, attention_mask, training)
         output = self._merge_and_project(heads, leading, few)

@@ -80,16 +80,19 @@ class DecoderLayer(ResidualLayer):
 
         def attend_to_self(x: Any) -> Any:
             nonlocal new_cache
-            output, *more = self.self_attention(
+            output = self.self_attention(
                 x,
                 attention_mask=attention_mask,
                 cache=cache,
                 position=position,
-                return_attention_scores=True,
+                return_attention_scores=return_attention_scores,
                 training=training,
             )
-            weights["self"] = more[-1]
-            new_cache = more[0] if cache is not None else None
+            output, *more = output if isinstance(output, tuple) else (output,)
+            if return_attention_scores:
+                weights["self"] = more.pop()
+            if cache is not None:
+                new_cache = more.pop()
             return output
 
         def attend_to_memory(x: Any) -> Any:
@@ -172,7 +175,7 @@ class Decoder(ResidualStack):
     ) -> Any:
         x, new_cache, all_weights = inputs, [], []
         for i, layer in enumerate(self.layers):
-            x, *more = layer(
+            outputs = layer(
                 x,
                 memory,
                 memory_mask=memory_mask,
@@ -180,11 +183,14 @@ class Decoder(ResidualStack):
                 cache=None if cache is None else cache[i],
                 position=position,
                 attention_mask=attention_mask,
-                return_attention_scores=True,
+                return_attention_scores=return_attention_scores,
                 training=training,
             )
-            all_weights.append(more[-1])
-            new_cache.append(more[0])
+            x, *more = outputs if isinstance(outputs, tuple) else (outputs,)
+            if return_attention_scores:
+                all_weights.append(more.pop())
+            if cache is not None:
+                new_cache.append(more.pop())
         if self.norm is not None:
             x = self.norm(x, training=training)
         outputs = [x]

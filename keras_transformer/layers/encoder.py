@@ -59,9 +59,14 @@ class EncoderLayer(ResidualLayer):
 
         def attend(x: Any) -> Any:
             nonlocal weights
-            output, weights = self.self_attention(
-                x, attention_mask=mask, return_attention_scores=True, training=training
+            output = self.self_attention(
+                x,
+                attention_mask=mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
             )
+            if return_attention_scores:
+                output, weights = output
             return output
 
         x = self._residual(
@@ -116,10 +121,15 @@ class Encoder(ResidualStack):
     ) -> Any:
         x, all_weights = inputs, []
         for layer in self.layers:
-            x, weights = layer(
-                x, padding_mask=padding_mask, return_attention_scores=True, training=training
+            x = layer(
+                x,
+                padding_mask=padding_mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
             )
-            all_weights.append(weights)
+            if return_attention_scores:
+                x, weights = x
+                all_weights.append(weights)
         if self.norm is not None:
             x = self.norm(x, training=training)
         return (x, all_weights) if return_attention_scores else x

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.layers.attention import CrossAttention, SelfAttention
+from keras_transformer.layers.attention import CrossAttention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
+from keras_transformer.layers.self_attention import SelfAttention
 
 
 class ResidualLayer(keras.layers.Layer):
@@ -30,7 +31,13 @@ class ResidualLayer(keras.layers.Layer):
         attention_dropout, relu_dropout, residual_dropout: dropout of the
             attention weights, of the inner feed-forward layer, and of what each
             sublayer adds.
+
+    Attributes:
+        self_attention_layer, cross_attention_layer: of what classes these are.
     """
+
+    self_attention_layer: ClassVar[type[SelfAttention]] = SelfAttention
+    cross_attention_layer: ClassVar[type[CrossAttention]] = CrossAttention
 
     def __init__(
         self,
@@ -65,7 +72,7 @@ class ResidualLayer(keras.layers.Layer):
         self.residual_dropout = residual_dropout
 
     def _make_self_attention(self, causal: bool) -> SelfAttention:
-        return SelfAttention(
+        return self.self_attention_layer(
             self.num_heads,
             self.key_dim,
             self.value_dim,
@@ -78,7 +85,7 @@ class ResidualLayer(keras.layers.Layer):
         )
 
     def _make_cross_attention(self) -> CrossAttention:
-        return CrossAttention(
+        return self.cross_attention_layer(
             self.num_heads,
             self.key_dim,
             self.value_dim,

@@ -1,0 +1,263 @@
+"""Restricted self-attention: block by block what a mask over all pairs would give."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.layers import blocks
+from keras_transformer.layers.blocks import Blocks
+from keras_transformer.layers.decoder import DecoderLayer
+from keras_transformer.layers.encoder import EncoderLayer
+from keras_transformer.layers.self_attention import SelfAttention
+from tests import reference
+from tests.layers.layer_check import assert_same, copy_weights, randomize, to_numpy
+
+B, D, H, KEY, VALUE = 2, 6, 2, 3, 4
+CONFIG = ModelConfig(d_model=D, num_heads=H, key_dim=KEY, value_dim=VALUE)
+Mask = NDArray[np.bool_]
+ON_JAX = keras.backend.backend() == "jax"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks as small as a window, so that short sequences have many."""
+    monkeypatch.setattr(blocks, "_LEAST_SIZE", 1)
+
+
+def make_layer(window: int, causal: bool, **arguments: Any) -> tuple[SelfAttention, dict[str, Any]]:
+    layer = SelfAttention(H, KEY, VALUE, causal=causal, window=window, use_bias=True, **arguments)
+    layer.build((None, None, D))
+    return layer, {f"at/{path}": value for path, value in randomize(layer).items()}
+
+
+def run(layer: Any, *arrays: Any, **options: Any) -> Any:
+    """What the layer gives; on JAX compiled as a whole: there each operation would be by itself."""
+    call = functools.partial(layer, **options)
+    if ON_JAX:
+        import jax
+
+        call = jax.jit(call)
+    return to_numpy(call(*arrays))
+
+
+def inputs(length: int, seed: int = 0) -> tuple[NDArray[np.float32], Mask]:
+    """Vectors, and a mask that forbids some of them, not only at the end."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(B, length, D)).astype(np.float32)
+    real = rng.random((B, 1, length)) < 0.8
+    real[1, :, length - length // 3 :] = False
+    return x, real
+
+
+def allowed(real: Mask, window: int, causal: bool) -> Mask:
+    length = real.shape[-1]
+    mask = real & reference.window_mask(length, window)
+    return mask & reference.causal_mask(length) if causal else mask
+
+
+def assert_is_the_masked(actual: Any, x: Any, weights: Any, mask: Mask) -> None:
+    """Compares what sees anything with the paper's equations, over all pairs, in float64."""
+    expected, _ = reference.self_attention(x.astype(np.float64), weights, "at", CONFIG, mask)
+    sees = mask.any(-1)
+    assert actual.shape == expected.shape
+    assert_same(actual[sees], expected[sees])
+    assert np.isfinite(actual).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "length, window",
+    # One, two and many blocks, filled up or not; a window wider than the sequence.
+    [(1, 1), (6, 1), (5, 9), (10, 9), (21, 2), (41, 5)],
+)
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_give_what_the_mask_gives(length: int, window: int, causal: bool) -> None:
+    layer, weights = make_layer(window, causal)
+    x, real = inputs(length)
+    everything = np.ones_like(real)
+    assert_is_the_masked(run(layer, x), x, weights, allowed(everything, window, causal))
+    assert_is_the_masked(run(layer, x, real), x, weights, allowed(real, window, causal))
+
+
+@pytest.mark.parametrize("length, window", [(65, 8), (300, 100)])
+def test_blocks_of_the_usual_size(length: int, window: int) -> None:
+    layer, weights = make_layer(window, causal=False)
+    x, real = inputs(length)
+    assert_is_the_masked(run(layer, x, real), x, weights, allowed(real, window, False))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_masks_of_other_forms() -> None:
+    layer, weights = make_layer(5, causal=True)
+    x, real = inputs(17)
+    by_query = np.random.default_rng(2).random((B, 17, 17)) < 0.8
+    for mask in (real, real[:1], real[0], np.ones((1, 1), bool), by_query, by_query[:1]):
+        wanted = allowed(np.broadcast_to(mask, (B, *np.shape(mask)[-2:-1], 17)), 5, True)
+        assert_is_the_masked(run(layer, x, mask), x, weights, wanted)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_weights_are_of_all_pairs_where_they_are_asked_for() -> None:
+    layer, weights = make_layer(5, causal=False)
+    x, real = inputs(17)
+    mask = allowed(real, 5, False)
+    output, scores = run(layer, x, real, return_attention_scores=True)
+    _, expected = reference.self_attention(x.astype(np.float64), weights, "at", CONFIG, mask)
+    sees = mask.any(-1)
+    assert_same(np.swapaxes(scores, 1, 2)[sees], np.swapaxes(expected, 1, 2)[sees])
+    assert_same(output[sees], run(layer, x, real)[sees])
+
+
+@hypothesis.given(st.integers(0, 500), st.integers(1, 90), st.booleans(), st.sampled_from([1, 64]))
+def test_every_place_of_a_window_is_seen_once(
+    length: int, window: int, causal: bool, least: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_LEAST_SIZE", least)
+        cut = Blocks.of_window(length, window, causal)
+    reach = window // 2
+    assert 0 <= cut.count * cut.size - length < max(cut.count, 1)
+    assert cut.size <= max(window, least) + 1
+    assert cut.is_one == (length <= max(window, least))
+    assert 0 <= cut.before <= max(reach, 0) and cut.after == (0 if causal else cut.before)
+    assert cut.before <= cut.size  # so that two neighbours are enough
+    if not cut.is_one:
+        assert cut.before == reach  # and no place of a window is missed
+        assert cut.seen <= 2 * max(window, least) + 1
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_neighbours_are_those_of_the_sequence() -> None:
+    cut = Blocks.of_window(20, 6, causal=False)
+    assert (cut.count, cut.size, cut.before, cut.after) == (3, 7, 3, 3)
+    places = np.arange(1.0, 21.0, dtype=np.float32)[None, :, None]
+    seen = to_numpy(cut.with_neighbours(cut.fill(keras.ops.convert_to_tensor(places))))
+    assert seen[:, :, 0].tolist() == [
+        [0, 0, 0, *range(1, 11)],
+        [*range(5, 18)],
+        [*range(12, 21), 0, 0, 0, 0],
+    ]
+
+
+def make_model(window: int, is_masked: bool, **arguments: Any) -> tuple[Any, SelfAttention]:
+    """A model of lengths unknown before, by blocks or by the mask over all pairs."""
+    layer, _ = make_layer(window, causal=False, **arguments)
+    x = keras.Input((None, D), name="x")
+    real = keras.Input((1, None), dtype="bool", name="real")
+    outputs = layer(x, real, return_attention_scores=is_masked)
+    return keras.Model([x, real], outputs[0] if is_masked else outputs), layer
+
+
+@pytest.mark.parametrize(
+    "jit_compile",
+    [
+        pytest.param(False, marks=pytest.mark.skipif(ON_JAX, reason="JAX compiles what it trains")),
+        True,
+    ],
+)
+@pytest.mark.usefixtures("small_blocks")
+def test_training_moves_all_weights_as_with_the_mask(jit_compile: bool) -> None:
+    trained = []
+    for is_masked in (True, False):
+        model, layer = make_model(5, is_masked)
+        randomize(layer)
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
+        for length in (4, 17):  # one block, and several
+            x, _ = inputs(length)
+            # All see something; the target is of any kind.
+            model.train_on_batch([x, np.ones((B, 1, length), bool)], np.roll(x, 1, axis=-1))
+        trained.append(to_numpy([variable.value for variable in layer.trainable_weights]))
+    before = list(randomize(layer).values())
+    for masked, in_blocks, value in zip(*trained, before, strict=True):
+        assert_same(in_blocks, masked)
+        assert np.abs(in_blocks - value).max() > 1e-3
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_lengths_that_were_not_known() -> None:
+    model, layer = make_model(5, is_masked=False)
+    for length in (1, 5, 6, 30):
+        x, real = inputs(length)
+        assert_same(run(model, [x, real]), run(layer, x, real))
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.usefixtures("small_blocks")
+def test_half_precision(policy: str) -> None:
+    layer, _ = make_layer(5, causal=False)
+    half, _ = make_layer(5, causal=False, dtype=policy)
+    copy_weights(layer, half)
+    x, real = inputs(17)
+    sees = allowed(real, 5, False).any(-1)
+    assert_same(run(half, x, real)[sees], run(layer, x, real)[sees], tolerance=0.05)
+    assert np.isfinite(run(half, x, np.zeros_like(real))).all()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_dropout_drops_weights_and_keeps_their_mean() -> None:
+    layer, _ = make_layer(5, causal=False, dropout=0.5)
+    x = np.repeat(inputs(17)[0][:1], 2000, axis=0)
+    plain = run(layer, x)
+    assert_same(run(layer, x, training=False), plain, 0.0)
+    dropped = to_numpy(layer(x, training=True))
+    assert dropped.std(axis=0).min() > 1e-2
+    # Sums of thousands: five standard errors.
+    error = 5 * dropped.std(axis=0) / len(x) ** 0.5
+    assert (np.abs(dropped.mean(axis=0) - plain[0]) < error).all()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_layers_around_it_hand_out_weights_only_if_asked() -> None:
+    x, real = inputs(17)
+    sizes: dict[str, Any] = {"num_heads": H, "key_dim": 3, "d_ff": 9, "attention_window": 5}
+    encoder, decoder = EncoderLayer(**sizes), DecoderLayer(**sizes)
+    encoder.build(x.shape)
+    decoder.build(x.shape, x.shape)
+    output, weights = run(encoder, x, real[:, 0], return_attention_scores=True)
+    sees = allowed(real, 5, False).any(-1)
+    assert_same(run(encoder, x, real[:, 0])[sees], output[sees])
+    assert weights.shape == (B, H, 17, 17)
+    output, weights = run(decoder, x, x, real[:, 0], return_attention_scores=True)
+    assert_same(run(decoder, x, x, real[:, 0]), output)
+    assert weights["self"].shape == weights["cross"].shape == (B, H, 17, 17)
+
+
+@pytest.mark.skipif(
+    not ON_JAX,
+    reason="runs with KERAS_BACKEND=jax; of TensorFlow's tests/benchmarks/graph_test.py tells",
+)
+def test_no_array_of_n_squared_numbers() -> None:
+    import jax
+
+    def largest(length: int, window: int | None) -> int:
+        layer = SelfAttention(H, KEY, VALUE, window=window)
+        layer.build((None, None, D))
+        values = [variable.value for variable in layer.trainable_variables]
+
+        def loss(values: Any, x: Any) -> Any:
+            return layer.stateless_call(values, [], x)[0].sum()
+
+        jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(values, np.ones((1, length, D)))
+        return max(
+            array.aval.size for equation in all_equations(jaxpr) for array in equation.outvars
+        )
+
+    assert largest(1024, None) >= H * 1024**2
+    assert largest(2048, 8) == 2 * largest(1024, 8) < 2048 * 150
+
+
+def all_equations(jaxpr: Any) -> Any:
+    for equation in jaxpr.eqns:
+        yield equation
+        for parameter in equation.params.values():
+            if hasattr(parameter, "eqns"):
+                yield from all_equations(parameter)
