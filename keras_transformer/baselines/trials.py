@@ -1,0 +1,119 @@
+"""One model of a comparison: trained and scored in a process of its own, once.
+
+NAME/run/          a run, with its report
+NAME/results.json  what it cost, its curve over training, and its scores
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation_sets import EvaluationSet
+from keras_transformer.quiet import load_tensorflow
+from keras_transformer.results import circumstances, read_results, write_results
+from keras_transformer.sweep import process
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One model of a comparison.
+
+    Attributes:
+        name: of its folder.
+        title: for a person.
+        architecture: what its runs call it.
+        settings: what differs from the architecture's defaults.
+    """
+
+    name: str
+    title: str
+    architecture: str
+    settings: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """What the trials of a comparison have in common.
+
+    Attributes:
+        data_dir: prepared data.
+        tests: by name, sentences with one reference each.
+        tokenize: of sacreBLEU, as `evaluation.evaluate`'s.
+    """
+
+    data_dir: Path
+    tests: Mapping[str, EvaluationSet]
+    tokenize: str | None = None
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of data, tests and tokenizer."""
+        stores = [TokenStore(self.data_dir / part).fingerprint for part in ("train", "valid")]
+        tests = {name: [test.sources, test.references] for name, test in self.tests.items()}
+        return _sha256([stores, tests, self.tokenize])
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def run_trial(
+    trial: Trial, material: Material, work_dir: Path, max_minutes: float | None = None
+) -> dict[str, Any]:
+    """Trains and scores one model, or goes on where an earlier call was stopped.
+
+    Args:
+        trial: the model.
+        material: what it is trained and tested on.
+        work_dir: gets a folder of the trial's name.
+        max_minutes: end this call's training after so long; what comes after is done with the
+            weights so far, and the next call trains on.
+
+    Returns:
+        What is in results.json; `finished` where it was trained to the end.
+
+    Raises:
+        InputError: for settings or data that do not fit, or a folder of something else.
+        KeyboardInterrupt: where training was interrupted; a checkpoint is written.
+    """
+    directory = work_dir / trial.name
+    existing = read_results(directory / "results.json")
+    # All that results depend on besides code and machine.
+    own = {
+        "material": material.fingerprint,
+        "architecture": trial.architecture,
+        "settings": dict(trial.settings),
+    }
+    if existing.get("finished"):
+        if any(existing.get(name) != value for name, value in own.items()):
+            raise InputError(
+                f"{directory} holds {trial.name} with other settings, data or tests; expected "
+                "those that it was made with, or another --work_dir"
+            )
+        return existing
+    log.info("%s: %s", trial.name, trial.title)
+    found = process.call(_train_and_score, trial, material, directory / "run", max_minutes)
+    results = {**circumstances(), "name": trial.name, "title": trial.title, **own, **found}
+    directory.mkdir(parents=True, exist_ok=True)
+    write_results(directory / "results.json", results)
+    return results
+
+
+def _train_and_score(*arguments: Any) -> dict[str, Any]:
+    """`measuring.train_and_score`, in a process that has no TensorFlow yet."""
+    # Late: what asks for models has none, which would hold the GPU that a model needs.
+    load_tensorflow()
+    from keras_transformer.baselines.measuring import train_and_score
+
+    return train_and_score(*arguments)
