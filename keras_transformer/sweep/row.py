@@ -1,0 +1,90 @@
+"""One row of a table, trained and scored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_transformer.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+class Job(NamedTuple):
+    """What is asked of a process.
+
+    Attributes:
+        data_dir: prepared data.
+        run_dir: a new directory, or that of the same run, which is continued.
+        preset_base: the configuration to begin with.
+        settings: what differs from it.
+        tokenize: sacreBLEU's tokenizer.
+        lowercase: whether BLEU ignores case.
+        max_minutes: stop training after so long, to be continued, or None.
+    """
+
+    data_dir: Path
+    run_dir: Path
+    preset_base: str
+    settings: Mapping[str, Any]
+    tokenize: str
+    lowercase: bool
+    max_minutes: float | None
+
+
+def train_and_score(job: Job) -> dict[str, Any]:
+    """Trains to the end, or continues to, and scores the last weights on the validation set.
+
+    Returns:
+        What is found of a row: `finished`, `steps`, and of one that is finished `perplexity` (a
+        wordpiece, by the true labels alone), `bleu` and its `signature`, `parameters`, `minutes`
+        of training and scoring, `tokens_per_second`, `peak_memory_mb`, and `translations`.
+
+    Raises:
+        InputError: where the run cannot be continued, or has diverged.
+        KeyboardInterrupt: where training was interrupted; its checkpoint is written.
+    """
+    # Late: what asks for rows has no TensorFlow, which would hold the GPU that a row needs.
+    from keras_transformer.quiet import load_tensorflow
+
+    load_tensorflow()
+    from keras_transformer import experiment, inference, loading
+    from keras_transformer.data.token_store import TokenStore
+    from keras_transformer.run_directory import RunDirectory
+
+    trained = experiment.train(
+        job.data_dir, job.run_dir, job.preset_base, job.settings, max_minutes=job.max_minutes
+    )
+    log.info(trained.summary(job.run_dir))
+    if trained.interrupted:
+        raise KeyboardInterrupt
+    if not trained.finished:
+        return {"finished": False, "steps": trained.step}
+    run = RunDirectory(job.run_dir)
+    if run.checkpoints()[-1].step != trained.step:  # none is written of what is no number
+        raise InputError(
+            f"{job.run_dir} has diverged: its validation loss at step {trained.step} is not "
+            "finite; expected a lower training.learning_rate"
+        )
+    store = TokenStore(job.data_dir / "valid")
+    model = loading.load_model(run.path)
+    scored = inference.evaluate(
+        model, store.source_text(), store.target_text(),
+        tokenize=job.tokenize, lowercase=job.lowercase,
+    )  # fmt: skip
+    log.info(scored.summary())
+    metrics = trained.metrics
+    return {
+        "finished": True,
+        "steps": trained.step,
+        "perplexity": round(metrics["val_perplexity"], 4),
+        "bleu": round(scored.scores.bleu, 2),
+        "signature": scored.scores.signature,
+        "parameters": run.config.model.num_parameters(),
+        "minutes": round((metrics["training_seconds"] + scored.seconds) / 60, 1),
+        "tokens_per_second": round(trained.tokens_per_second),
+        "peak_memory_mb": round(metrics["peak_memory_mb"]),
+        "translations": scored.hypotheses,
+    }
