@@ -1,0 +1,1 @@
+"""Constituency parsing by the same model (section 6.3): trees as sequences of symbols."""

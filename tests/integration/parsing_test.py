@@ -1,0 +1,177 @@
+"""The binaries from a treebank to scores, in one process, and what they say of mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  the export needs its ops
+
+from keras_transformer.parsing.trees import parse_trees, read_trees
+from keras_transformer.run_directory import RunDirectory
+from tests.conftest import ROOT
+from tests.integration.bad_input_test import DRIVER
+from tests.parsing.sentences import TREEBANK
+
+TEXT = "The mice weren't fed (again).\nResults\n\nThey eat seeds.\n"
+LEAVES = [
+    "The mice were n't fed -LRB- again -RRB- .".split(), ["Results"], None,
+    "They eat seeds .".split(),
+]  # fmt: skip
+SMALL = (
+    "--set=model.d_model=16 --set=model.d_ff=32 --set=model.num_encoder_layers=1 "
+    "--set=model.num_decoder_layers=1 --batch_tokens=64 --jit_compile=false "
+    "--set=decoding.beam_size=3 --set=decoding.max_extra_tokens=10 --mixed_precision=float32"
+)
+# Binary and flags, run one after the other.
+STEPS = {
+    "prepare": "prepare_trees --trees=*.tree --ids=train.txt --valid_trees=b.tree "
+    "--output_dir=data --vocab_size=60",
+    "prepare again": "prepare_trees --trees=*.tree --ids=train.txt --valid_trees=b.tree "
+    "--output_dir=data --vocab_size=60",
+    "train": f"train --data_dir=data --run_dir=run --preset=parser_tiny --max_steps=2 {SMALL}",
+    "parse": "parse --model_dir=run",
+    "export": "export --run_dir=run --data_dir=data --output_dir=export --n_best=2",
+    "parse by the export": "parse --model_dir=export --output=trees.txt",
+    "score": "score_trees --model_dir=run --gold=*.tree --output=predicted.txt",
+    "score a file": "score_trees --hypothesis=predicted.txt --gold=a.tree,b.tree,c.tree",
+    "score gold": "score_trees --hypothesis=b.tree --gold=b.tree",
+    "other words": "score_trees --hypothesis=b.tree --gold=c.tree",
+    # Mistakes.
+    "a translator": "parse --model_dir=translator",
+    "no model": "score_trees --gold=b.tree",
+    "another number": "score_trees --hypothesis=a.tree --gold=b.tree",
+    "a broken tree": "prepare_trees --trees=broken --output_dir=other",
+    "an empty tree": "score_trees --hypothesis=empty --gold=b.tree",
+}
+
+
+class Answer(NamedTuple):
+    code: int | None
+    out: str
+    err: str
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory) -> Path:
+    path = tmp_path_factory.mktemp("parsing")
+    for name, part in (("a", TREEBANK[:4]), ("b", TREEBANK[4:5]), ("c", TREEBANK[5:])):
+        (path / f"{name}.tree").write_text("".join(f"{tree}\n" for tree in part))
+    (path / "train.txt").write_text("c\na\n")
+    (path / "broken").write_text(f"{TREEBANK[0]}\n(S (NN a)\n{TREEBANK[1]}\n")
+    (path / "empty").write_text("(S (NP (-NONE- *)))\n")
+    shutil.copytree(run_directory.path, path / "translator")
+    return path
+
+
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> dict[str, Answer]:
+    lines = [[name, flags, TEXT] for name, *flags in map(str.split, STEPS.values())]
+    process = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
+        input=json.dumps(lines), cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    found = json.loads(process.stdout)
+    return {name: Answer(*answer) for name, answer in zip(STEPS, found, strict=True)}
+
+
+def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Answer]) -> None:
+    assert "train: 5 pairs" in answers["prepare"].out
+    assert "data/report.html" in answers["prepare"].left
+    assert "already holds this data" in answers["prepare again"].out
+    for name in ("prepare", "prepare again", "train", "export"):
+        assert answers[name].code == 0, answers[name].err
+
+
+def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, Answer]) -> None:
+    for name, text in (
+        ("parse", answers["parse"].out),
+        ("parse by the export", (folder / "trees.txt").read_text()),
+    ):
+        assert (answers[name].code, answers[name].err) == (
+            3, "line 3 has no words, and its tree is an empty line\n"
+        )  # fmt: skip
+        assert text == answers["parse"].out
+        lines = text.split("\n")[:-1]
+        for line, leaves in zip(lines, LEAVES, strict=True):
+            words = [list(tree.words) for tree in parse_trees([line], name)]
+            assert words == ([] if leaves is None else [leaves])
+
+
+@pytest.fixture(scope="module")
+def signatures(folder: Path, answers: dict[str, Answer]) -> Any:
+    model = tf.saved_model.load(str(folder / "export" / "1"))
+    yield model.signatures  # which do not hold the model
+
+
+@pytest.mark.parametrize(("name", "key"), [("parse", "text"), ("parse_tokens", "tokens")])
+def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> None:
+    outputs = signatures[name].structured_outputs
+    shapes = {field: spec.shape.as_list() for field, spec in outputs.items()}
+    assert shapes == {"trees": [None, 2], "scores": [None, 2], "truncated": [None]}
+    # Nothing that a request can hold fails, and rows do not know of each other.
+    hostile = [b"\xff(", b"", b"\x00\n", "💥 ".encode() * 1200, b"(" * 99, b"seeds"]
+    answer = signatures[name](**{key: tf.constant(hostile)})
+    lines = [row[0].decode() for row in answer["trees"].numpy()]
+    assert [bool(line) for line in lines] == [True, False, False, True, True, True]
+    assert answer["truncated"].numpy().tolist() == [False, False, False, True, False, False]
+    found = list(parse_trees(lines, "trees"))
+    words = [1, 1200, 1, 1] if name == "parse_tokens" else [2, 1200, 99, 1]
+    assert [len(tree.words) for tree in found] == words
+    alone = signatures[name](**{key: tf.constant(["seeds"])})["trees"].numpy()
+    assert alone[0].tolist() == answer["trees"].numpy()[-1].tolist()
+    assert signatures[name](**{key: tf.constant([], tf.string)})["trees"].shape == (0, 2)
+
+
+def test_the_export_says_that_it_parses(folder: Path) -> None:
+    manifest = json.loads((folder / "export" / "1" / "manifest.json").read_text())
+    assert {"parse", "parse_tokens"} <= set(manifest["signatures"])
+    assert (manifest["decoding"]["beam_size"], manifest["decoding"]["length_penalty"]) == (3, 0.3)
+    card = (folder / "export" / "1" / "README.md").read_text()
+    assert "constituency-parsing" in card and "translates" not in card and "BLEU" not in card
+
+
+def test_scores_are_json(folder: Path, answers: dict[str, Answer]) -> None:
+    assert [tree.words for tree in read_trees(folder / "predicted.txt")] == [
+        tree.words for tree in parse_trees(TREEBANK, "text")
+    ]
+    scores = json.loads(answers["score"].out.splitlines()[-1])
+    assert scores.pop("seconds") > 0
+    assert json.loads(answers["score a file"].out.splitlines()[-1]) == scores
+    assert scores["all"]["sentences"] == len(TREEBANK)
+    gold = json.loads(answers["score gold"].out.splitlines()[-1])
+    assert gold["all"]["f1"] == gold["up_to_40_words"]["complete_match"] == 100
+    assert gold["rules"] == "EVALB, COLLINS.prm; punctuation by the gold tags"
+
+
+def test_other_words_are_named(answers: dict[str, Answer]) -> None:
+    answer = answers["other words"]
+    assert (answer.code, json.loads(answer.out.splitlines()[-1])["all"]["errors"]) == (3, 1)
+    assert answer.err.startswith("sentence 1 has the word 'The' where the gold tree has 'They'")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a translator", "error: translator is no parser: its target vocabulary has other pieces"),
+        ("no model", "error: --model_dir and --hypothesis: neither given; expected one of them"),
+        ("another number", "error: there are 1 gold trees and 4 predicted ones; expected as many"),
+        ("a broken tree", "error: broken, line 3, column 1: a bracket without a label within the "
+         "tree that begins at line 2, column 1"),
+        ("an empty tree", "error: empty, line 1, column 19: the tree that ends here has no words"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(answers: dict[str, Answer], name: str, message: str) -> None:
+    answer = answers[name]
+    assert (answer.code, answer.out, answer.left) == (1, "", [])
+    assert answer.err.startswith(message) and answer.err.count("\n") == 1
