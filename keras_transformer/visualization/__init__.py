@@ -1,0 +1,1 @@
+"""What a model does, in numbers and in pictures: attention, its heads, positions, embeddings."""

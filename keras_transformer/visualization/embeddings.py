@@ -1,0 +1,59 @@
+"""Sentence embeddings, and their view in two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.errors import InputError
+from keras_transformer.inference import batches, progress
+from keras_transformer.visualization.attention import Ask
+
+
+class Projection(NamedTuple):
+    """Points in the plane that shows most of their variance."""
+
+    points: np.ndarray  # float64 [N, 2]
+    explained: np.ndarray  # float64 [2], the share of the variance that each axis shows
+
+
+def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
+    """Returns float32 `[N, d_model]`: of each sentence the mean of the encoder's output.
+
+    Args:
+        ask: the signature `embed` of a model.
+        sentences: at least one.
+
+    Raises:
+        InputError: for embeddings that are no numbers.
+    """
+    found: dict[int, np.ndarray] = {}
+    with progress(len(sentences)) as bar:
+        for batch in batches(sentences):
+            vectors = np.asarray(ask({"text": [sentences[i] for i in batch]})["embeddings"])
+            found |= dict(zip(batch, vectors, strict=True))
+            bar.update(len(batch))
+    result = np.stack([found[i] for i in range(len(sentences))])
+    if not np.isfinite(result).all():
+        raise InputError("the embeddings are no numbers; expected a model of finite weights")
+    return result
+
+
+def project(vectors: np.ndarray) -> Projection:
+    """Returns principal components by singular values, the one of most variance first.
+
+    Of an axis the direction is chosen so that its largest component is positive.
+
+    Args:
+        vectors: `[N, d]`.
+    """
+    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
+    points = centred @ (axes * np.sign(largest)).T[:, :2]
+    variances = lengths**2
+    explained = variances[:2] / max(variances.sum(), np.finfo(np.float64).tiny)
+    missing = 2 - points.shape[1]  # of one sentence, or embeddings of one number
+    return Projection(np.pad(points, [[0, 0], [0, missing]]), np.pad(explained, [0, missing]))

@@ -1,0 +1,83 @@
+"""A real browser for tests of pages: Chromium, headless, driven by Playwright.
+
+It is what KERAS_TRANSFORMER_TEST_BROWSER names, or `chromium` or `google-chrome` on the PATH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_VARIABLE = "KERAS_TRANSFORMER_TEST_BROWSER"
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def find_browser() -> str:
+    """Returns the program, or skips the test."""
+    named = os.environ.get(_VARIABLE)
+    if named and not Path(named).is_file():
+        pytest.fail(f"{_VARIABLE} is {named}, which is no file; expected a browser")
+    found = named or next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        pytest.skip(
+            "there is no Chromium on the PATH (Debian: apt-get install chromium), and "
+            f"{_VARIABLE} names none; pages are tested where there is one"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def launched_browser() -> Iterator[Any]:
+    """Gives a Playwright `Browser` with a profile of its own, or skips the test."""
+    program = find_browser()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visit:
+    """A page in a browser, and all that a user should never see.
+
+    Attributes:
+        page: Playwright's `Page`.
+        said: messages of the console, and errors that no script has caught.
+        requests: URLs of all that was asked for, the page itself first.
+    """
+
+    def __init__(self, browser: Any, **options: Any):
+        self._context = browser.new_context(**options)
+        self.page = self._context.new_page()
+        self.page.set_default_timeout(10_000)
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, path: Path) -> Any:
+        """Opens a file, and returns the page."""
+        self.page.goto(path.as_uri())
+        return self.page
+
+    def close(self) -> None:
+        self._context.close()

@@ -1,0 +1,175 @@
+"""All that is drawn of a model, by the command, and what a user can get wrong."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.run_directory import RunDirectory
+from keras_transformer.visualization.wanted import Wanted, read_sentences
+from tests import reference
+from tests.conftest import PHRASES, ROOT
+from tests.integration.bad_input_test import DRIVER
+from tests.visualization.pages_test import Page
+from tests.visualization.pairs import random_attention
+
+ALL = [
+    "index.html",
+    *("encoder.png", "encoder_layer_1.png"),
+    *("decoder.png", "decoder_layer_1.png", "decoder_layer_2.png"),
+    *("cross.png", "cross_layer_1.png", "cross_layer_2.png"),
+    *("attention.html", "heads.tsv", "heads.png", "positions.png"),
+    *("embeddings.png", "embeddings.html"),
+]
+ENSEMBLE = "run@step-00000200,run"
+LONG = "ball " * 60
+DRAWN = {
+    "a file": ["--source_file=six.en", "--target_file=six.de", "--max_sentences=5"],
+    "a head": [
+        f"--model_dir={ENSEMBLE}",
+        f"--source={LONG}",
+        f"--target={PHRASES[3]}",
+        "--layer=2",
+        "--head=1",
+    ],
+}
+MISTAKES = {
+    "--output_dir=new": "there is nothing to draw; expected a source, or a file of sources",
+    "--source=a --output_dir=run": "run is there already; expected a new directory",
+    "--source=a --output_dir=six.en": "six.en is there already; expected a new directory",
+    "--source=a --output_dir=six.en/new": "six.en/new cannot be written (",
+    "--source=a --target_file=six.de --output_dir=new": "there is a target_file, but no source_f",
+    "--target=a --source_file=six.en --output_dir=new": "there is a target, but no source; exp",
+    "--source_file=six.en --target_file=two.de --output_dir=new": "six.en has 6 lines and two.de 2",
+    "--source_file=none --output_dir=new": "none is missing; expected a text file",
+    "--source_file=blank --output_dir=new": "blank has no sentence; expected one a line",
+    "--source=a --max_sentences=0 --output_dir=new": "max_sentences is 0; expected at least 1",
+    "--source=a --layer=3 --output_dir=new": "the layer is 3; expected 1 to 1 of the encoder, or "
+    "1 to 2 of the decoder",
+    "--source=a\udcff --output_dir=new": "the source is no UTF-8",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("visualize")
+    shutil.copytree(run_directory.path, folder / "run")
+    lines = "".join(f"{phrase}\n" for phrase in PHRASES)
+    (folder / "six.en").write_text(lines)
+    (folder / "six.de").write_text(lines.replace(PHRASES[1], "").upper())  # an empty line
+    (folder / "two.de").write_text("eins\nzwei\n")
+    (folder / "blank").write_text("\n \n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> dict[str, list[Any]]:
+    """The exit code, output and errors of each command, and the files that it left."""
+    lines = {name: [*given, f"--output_dir=out/{name}"] for name, given in DRAWN.items()}
+    lines |= {line: line.split() for line in MISTAKES}
+    commands = [["visualize", ["--model_dir=run", *given], ""] for given in lines.values()]
+    process = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
+        input=json.dumps(commands), cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    return dict(zip(lines, json.loads(process.stdout), strict=True))
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(ended: dict[str, Any], line: str) -> None:
+    code, out, err, left = ended[line]
+    assert (code, out, left) == (1, "", [])
+    assert err.startswith(f"error: {MISTAKES[line]}") and err.count("\n") == 1
+
+
+def test_a_file_is_drawn_whole(ended: dict[str, Any], folder: Path) -> None:
+    code, out, err, _ = ended["a file"]
+    # Before it matplotlib may say that it looks for fonts, once.
+    assert code == 3 and err.endswith("lines of the file that were left out, empty: 1\n")
+    said, fields = out.splitlines()
+    assert said == "drawn: out/a file/index.html"
+    assert json.loads(fields) == {"output_dir": "out/a file", "files": ALL, "sentences": 5}
+    there = folder / "out/a file"
+    assert sorted(path.name for path in there.iterdir()) == sorted(ALL)
+    assert [path.name for path in (folder / "out").iterdir() if path.name.startswith(".")] == []
+    for name in ALL:
+        beginning = (there / name).read_bytes()[:8]
+        assert (beginning == b"\x89PNG\r\n\x1a\n") == name.endswith(".png"), name
+    page = Page((there / "attention.html").read_text())
+    assert PHRASES[0] in page.text and PHRASES[0].upper() in page.text
+    kept = [phrase for phrase in PHRASES if phrase != PHRASES[1]]
+    assert Page((there / "embeddings.html").read_text()).data["sentences"] == kept
+    index = (there / "index.html").read_text()
+    for name in ALL[1:]:
+        assert f'"{name}"' in index or name == "heads.tsv"
+    heads = np.genfromtxt(there / "heads.tsv", delimiter="\t", names=True, dtype=None)
+    assert len(heads) == 2 + 4 + 4
+    for name in ("diagonal", "previous", "next", "first", "last"):
+        assert (heads[name] >= 0).all() and (heads[name] <= 1).all()
+    assert (heads["next"][2:6] == 0).all()  # the decoder sees nothing that comes
+
+
+def test_a_head_is_drawn_alone(ended: dict[str, Any], folder: Path) -> None:
+    code, out, err, _ = ended["a head"]
+    assert (code, err.splitlines()[0]) == (
+        3,
+        "the source is longer; its first 40 tokens were taken",
+    )
+    files = json.loads(out.splitlines()[-1])["files"]
+    # The encoder has one layer, and there is no file whose embeddings could be drawn.
+    assert files == [
+        "index.html", "decoder_layer_2_head_1.png", "cross_layer_2_head_1.png", "attention.html",
+        "heads.tsv", "heads.png", "positions.png",
+    ]  # fmt: skip
+    assert "its first 40 tokens were taken" in (folder / "out/a head/index.html").read_text()
+
+    # Of an ensemble the first is shown: these are its weights, by the paper's equations.
+    run = RunDirectory(folder / "run")
+    weights = {k: v.astype(float) for k, v in run.named_weights("step-00000200").items()}
+    ids = run.tokenizer().vocabulary.encode_source([LONG.encode(), PHRASES[3].encode()])
+    source, target = np.array([[*ids[0][:39], 3]]), np.array([[2, *ids[1][:-1]]])
+    expected = reference.attention_weights(source, target, weights, run.config.model)
+    data = Page((folder / "out/a head/attention.html").read_text()).data["attentions"]
+    for kind, each in expected.items():
+        shown = np.frombuffer(base64.b64decode(data[kind]["weights"]), np.uint8) / 255
+        np.testing.assert_allclose(shown, each.ravel(), atol=0.5 / 255 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"layer": 0}, "the layer is 0; expected 1 to 2 of the encoder, or 1 to 3 of the decoder"),
+        ({"layer": 4}, "the layer is 4; expected 1 to 2 of the encoder, or 1 to 3 of the decoder"),
+        ({"layer": 3, "head": 3}, "the head is 3; expected 1 to 2"),
+        ({"head": -1}, "the head is -1; expected 1 to 2"),
+    ],
+)
+def test_layers_and_heads_that_are_not_there(wanted: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Wanted("a", **wanted).check_heads(random_attention())
+    with pytest.raises(InputError, match="the layer is 5; expected 1 to 4$"):
+        Wanted("a", layer=5).check_heads(random_attention(layers=(4, 4)))
+
+
+def test_sentences_of_a_file_are_its_first_full_lines(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n\ntwo\nthree\nfour\n")
+    (tmp_path / "b").write_text("eins\nx\n \ndrei\nvier\n")
+    found = read_sentences(
+        Wanted(source_file=tmp_path / "a", target_file=tmp_path / "b", max_sentences=2)
+    )
+    assert found == (["one", "three"], ["eins", "drei"], 3, 2)
+    found = read_sentences(Wanted(source_file=tmp_path / "a"))
+    assert found == (["one", "two", "three", "four"], None, 4, 1)
+    assert read_sentences(Wanted("a")) == ([], None, 0, 0)
