@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+r"""What each option of a recipe gains on its validation set, from short runs of equal length.
+
+Example:
+    benchmarks/ablation.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --base=short \
+        --variants=r_drop,dropout_0.3 --work_dir=build/ablation
+
+Follows the variant --base, then the base with each of --variants on top, one after the other.
+Each has a directory in --work_dir; what is done is not done again, so the same command continues,
+and one with more variants adds to what is there. The base names no tests: nothing is
+chosen by them.
+
+Prints a Markdown table on standard error after each, and last one JSON object: for each the BLEU of
+the last weights, of the best weights with the best length penalty, their gain over the base,
+the minutes and the validation perplexity. Weights (last, averages, EMA) and length
+penalties are compared within each run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+from keras_transformer.errors import InputError
+from keras_transformer.recipe import Recipe
+from keras_transformer.recipe_run import run_recipe
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
+flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
+flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
+flags.DEFINE_string("base", "short", "the variant that all others are compared with")
+flags.DEFINE_list("variants", [], "what is changed, each for itself", required=True)
+flags.DEFINE_string("synthetic_from", None, "the export that writes pairs, for variants with some")
+
+
+def measure(recipe: Recipe, work_dir: Path) -> dict[str, Any]:
+    """Follows a recipe and returns what is told of it.
+
+    Raises:
+        InputError: where it has tests, or is stopped.
+    """
+    if recipe.tests:
+        raise InputError(
+            f"the variant {recipe.variant} has tests; expected a --base with tests {{}}, since "
+            "nothing may be chosen by them"
+        )
+    synthetic_from = FLAGS.synthetic_from if recipe.synthetic else None
+    results = run_recipe(recipe, FLAGS.corpus_dir, work_dir, synthetic_from=synthetic_from)
+    [result] = results["seeds"].values()
+    return {
+        "last": result["validation"]["last"],
+        "best": max(result["validation"].values()),
+        "validation": result["validation"],
+        "perplexity": round(result["validation_perplexity"], 3),
+        "steps": result["steps"],
+        "minutes": result["training_minutes"],
+        "tokens_per_second": result["tokens_per_second"],
+        "parameters": result["parameters"],
+        "commit": result["commit"],
+    }
+
+
+def table(measured: dict[str, dict[str, Any]]) -> str:
+    """Returns the Markdown table of what is measured, the base first."""
+    base = next(iter(measured.values()))
+    lines = [
+        "| variant | last | gain | best | gain | perplexity | parameters | steps | minutes |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in measured.items():
+        last, best = (f"{row[key] - base[key]:+.2f}" for key in ("last", "best"))
+        lines.append(
+            f"| `{name}` | {row['last']:.2f} | {last} | {row['best']:.2f} | {best} | "
+            f"{row['perplexity']:.2f} | {row['parameters']:,} | {row['steps']:,} | "
+            f"{row['minutes']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    """Prints the measurements."""
+    del argv
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
+    measured: dict[str, dict[str, Any]] = {}
+    try:
+        recipe = Recipe.load(recipes_dir, FLAGS.recipe)
+        names = [FLAGS.base, *(f"{FLAGS.base}+{variant}" for variant in FLAGS.variants)]
+        for name, varied in [(name, recipe.varied(name)) for name in names]:
+            measured[name] = measure(varied, Path(FLAGS.work_dir) / name)
+            print(f"\n{table(measured)}\n", file=sys.stderr, flush=True)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(measured))
+    return 0
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,1 @@
+"""Whole trainings by others, for benchmarks/quality_over_time.py."""

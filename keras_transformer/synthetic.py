@@ -1,0 +1,58 @@
+"""Pairs of which a model has written one side.
+
+Back-translation (Sennrich et al., 2016) has a model of the other direction write sources for
+targets that are real; sequence-level distillation (Kim and Rush, 2016) has a better model, or an
+ensemble, write the targets that a smaller one learns.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from keras_transformer.corpus_translation import model_fingerprint, translate_corpus
+from keras_transformer.data.corpus import Corpus, ParallelFiles
+from keras_transformer.data.work_directory import whole
+from keras_transformer.errors import InputError
+from keras_transformer.recipe import Synthetic
+
+
+def check_writer(directory: Path, model_dir: str | Path) -> None:
+    """Raises `InputError` where another model has written what is in `directory`."""
+    report = directory / "written" / "report.json"
+    if not report.exists():
+        return
+    if json.loads(report.read_text(encoding="utf-8"))["model"] != model_fingerprint(
+        Path(model_dir)
+    ):
+        raise InputError(
+            f"{directory} was written by another model than {model_dir}; expected the same, or "
+            "another directory"
+        )
+
+
+def synthetic_pairs(
+    kind: Synthetic, corpus: Corpus, model_dir: str | Path, directory: Path
+) -> ParallelFiles:
+    """Returns the pairs of `corpus` with one side as a model writes it, line by line.
+
+    Args:
+        kind: "back_translation", whose sources the model writes, or "distillation", whose targets.
+        corpus: the pairs.
+        model_dir: an export; for back-translation one that translates targets to sources.
+        directory: keeps both sides; a call that was stopped is continued by the same one.
+
+    Raises:
+        InputError: for a model that is no export, or another than has written before.
+    """
+    given = directory / "given.txt"
+    check_writer(directory, model_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    if not given.exists():
+        side = 1 if kind == "back_translation" else 0
+        with whole(given) as partial, partial.open("wb") as file:
+            file.writelines(pair[side] + b"\n" for pair in corpus.pairs())
+    if not (directory / "written").exists():
+        translate_corpus(model_dir, given, directory / "written")
+    written = directory / "written" / "translations.txt"
+    return ParallelFiles(*((written, given) if kind == "back_translation" else (given, written)))

@@ -1,0 +1,73 @@
+"""Text of which a model has written one side; the model is a word list here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_transformer import synthetic
+from keras_transformer.corpus_translation import model_fingerprint
+from keras_transformer.data.corpus import ParallelFiles
+from keras_transformer.errors import InputError
+from keras_transformer.recipe import Synthetic
+from keras_transformer.synthetic import check_writer, synthetic_pairs
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> ParallelFiles:
+    (tmp_path / "train.en").write_text("a dog\n\na cow\n")
+    (tmp_path / "train.de").write_text("ein hund\nnichts\neine kuh\n")
+    return ParallelFiles(tmp_path / "train.en", tmp_path / "train.de")
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose translation of a line is the line in capitals."""
+
+    def shout(model_dir: Path, source: Path, output_dir: Path) -> dict[str, Any]:
+        output_dir.mkdir()
+        (output_dir / "translations.txt").write_text(source.read_text().upper())
+        report = {"model": model_fingerprint(model_dir)}
+        (output_dir / "report.json").write_text(json.dumps(report))
+        return report
+
+    monkeypatch.setattr(synthetic, "translate_corpus", shout)
+    (tmp_path / "model").write_text("capitals")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            "back_translation",
+            [(b"EIN HUND", b"ein hund"), (b"NICHTS", b"nichts"), (b"EINE KUH", b"eine kuh")],
+        ),
+        ("distillation", [(b"a dog", b"A DOG"), (b"", b""), (b"a cow", b"A COW")]),
+    ],
+)
+def test_one_side_is_the_models(
+    corpus: ParallelFiles,
+    model: Path,
+    tmp_path: Path,
+    kind: Synthetic,
+    expected: list[tuple[bytes, bytes]],
+) -> None:
+    pairs = synthetic_pairs(kind, corpus, model, tmp_path / "synthetic")
+    assert list(pairs.pairs()) == expected
+
+
+def test_what_is_written_is_not_written_again_and_not_by_another_model(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "synthetic"
+    check_writer(directory, model)  # nothing is there yet
+    first = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    monkeypatch.delattr(synthetic, "translate_corpus")
+    assert list(synthetic_pairs("distillation", corpus, model, directory).pairs()) == first
+    model.write_text("another")
+    with pytest.raises(InputError, match="synthetic was written by another model than"):
+        synthetic_pairs("distillation", corpus, model, directory)
