@@ -1,0 +1,73 @@
+"""The documents fit the repository: links lead somewhere, commands have the flags they show."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted(
+    path
+    for folder, pattern in (
+        (".", "*.md"),
+        ("docs", "*.md"),
+        ("deploy", "*.md"),
+        ("recipes", "*/*.md"),
+    )
+    for path in (ROOT / folder).glob(pattern)
+)
+COMMAND = re.compile(r"(bin|benchmarks)/(\w+\.py)((?:[^\n`|\\]|\\\n)*)")
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a text: the file, and the flags up to the end of line, backslashes apart."""
+    for folder, name, arguments in COMMAND.findall(text):
+        flags = FLAG.findall(arguments.split(" -- ")[0])
+        yield f"{folder}/{name}", [flag for flag in flags if flag != "help"]
+
+
+@functools.cache
+def help_of(command: str) -> str:
+    result = subprocess.run(
+        [sys.executable, str(ROOT / command), "--help"], capture_output=True, text=True, timeout=60
+    )
+    return result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(path: Path) -> None:
+    prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in LINK.findall(prose):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
+    for command, flags in commands(path.read_text(encoding="utf-8")):
+        assert (ROOT / command).is_file(), f"{path.name} names {command}"
+        if command.startswith("bin/"):
+            known = help_of(command)
+            for flag in flags:
+                assert re.search(rf"--(\[no\])?{flag}\b", known), f"{path.name}: {command} --{flag}"
+
+
+def test_commands_are_found() -> None:
+    text = (
+        "    bin/train.py --data_dir=a \\\n        --nolowercase | bin/score.py --set=x\n"
+        "`bin/x.py --y` --z, bin/prepare.py --help"
+    )
+    assert list(commands(text)) == [
+        ("bin/train.py", ["data_dir", "lowercase"]),
+        ("bin/score.py", ["set"]),
+        ("bin/x.py", ["y"]),
+        ("bin/prepare.py", []),
+    ]
