@@ -47,9 +47,9 @@ from keras_transformer import decoding, inference, loading
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.reading import read_text
 from keras_transformer.decoding import SearchResult, SpecialIds
+from keras_transformer.encoder_decoder import Memory
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
-from keras_transformer.model import Memory
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.scoring import Scorer, score_ids
 from keras_transformer.translator import Translator

@@ -21,7 +21,6 @@ is loaded), defines its flags, and ends with `command_line.run(main)`:
 import logging
 import os
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ try:
     from absl import logging as absl_logging
 
     from keras_transformer.errors import InputError
+    from keras_transformer.quiet import load_tensorflow
 except ModuleNotFoundError as error:
     if error.name not in ("absl", "keras_transformer"):
         raise
@@ -197,7 +197,7 @@ def run(main: Callable[[list[str]], int | None], needs_tensorflow: bool = True) 
     def guarded(argv: list[str]) -> int:
         try:
             if needs_tensorflow:
-                _load_tensorflow()
+                load_tensorflow()
             code = main(argv)
             sys.stdout.flush()  # a broken pipe shows here, not while Python shuts down
         except InputError as error:
@@ -212,28 +212,6 @@ def run(main: Callable[[list[str]], int | None], needs_tensorflow: bool = True) 
         return code or 0
 
     app.run(guarded, flags_parser=_parse)
-
-
-def _load_tensorflow() -> None:
-    """Loads TensorFlow and looks for devices, with the native log of both kept off the screen.
-
-    On a machine without a GPU it says three times that there is none, before
-    any log level counts. What it said is shown where loading fails.
-    """
-    with tempfile.TemporaryFile() as said:
-        screen = os.dup(2)
-        os.dup2(said.fileno(), 2)
-        try:
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
-        except BaseException:
-            said.seek(0)
-            os.write(screen, said.read())
-            raise
-        finally:
-            os.dup2(screen, 2)
-            os.close(screen)
 
 
 def _parse(argv: list[str]) -> list[str]:

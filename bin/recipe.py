@@ -26,7 +26,12 @@ flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
 flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
 flags.DEFINE_list("seeds", ["1"], "a run for each, as in 1,2,3; of several also the ensemble")
-flags.DEFINE_string("variant", None, "one of the recipe's; rehearsal: all of it in small")
+flags.DEFINE_string(
+    "variant", None, "one of the recipe's, or several, as in short+r_drop; rehearsal: all in small"
+)
+flags.DEFINE_string(
+    "synthetic_from", None, "the export that writes pairs, where the recipe has synthetic ones"
+)
 flags.DEFINE_integer(
     "accumulate_steps", None, "parts to compute a batch in, for memory", lower_bound=1
 )
@@ -46,6 +51,7 @@ def main(argv: list[str]) -> None:
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],
+        synthetic_from=FLAGS.synthetic_from,
         accumulate_steps=FLAGS.accumulate_steps,
         max_minutes=FLAGS.max_minutes,
     )

@@ -4,7 +4,8 @@ The K hypotheses (beams) of a sentence are K alternatives at one position, which
 decoder takes as K tokens of one sequence: all keys and values of the sentence lie in one
 cache, each where its step and its beam wrote it, and a mask lets each hypothesis see its own
 ancestors alone. When hypotheses change places, the table of ancestors (some integers a
-sentence) is reordered, and not the cache.
+sentence) is reordered, and not the cache. Only a model whose cache is a state of each
+hypothesis (`EncoderDecoder.cache_follows`) has it reordered, too.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.model import Memory, Transformer
+from keras_transformer.encoder_decoder import EncoderDecoder, Memory
 
 
 class CachedDecoder:
-    """The step function of one Transformer, or of several that decide together.
+    """The step function of one model, or of several that decide together.
 
     Args:
         transformers: of one target vocabulary. Of several, the log-probabilities of the
@@ -33,7 +34,7 @@ class CachedDecoder:
 
     def __init__(
         self,
-        transformers: Sequence[Transformer],
+        transformers: Sequence[EncoderDecoder],
         memories: Sequence[Memory],
         beam: int,
         length: int | tf.Tensor | None = None,
@@ -65,7 +66,7 @@ class CachedDecoder:
             # int32 [batch, beam, length]: which beam wrote a hypothesis's token of a position;
             # -1 where there is none yet.
             "ancestors": tf.fill([batch, self._beam, length], -1),
-            "layers": [each.init_cache(batch, length * self._beam) for each in self._transformers],
+            "layers": [each.init_cache(batch, length, self._beam) for each in self._transformers],
             # Not changed by a step; here, since it is of the sentences that are left.
             "memory": [memory.cache for memory in self._memories],
             "source_mask": self.source_mask,
@@ -76,7 +77,7 @@ class CachedDecoder:
     ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
         """Decodes int32 `[batch * beam]` at `position`, as `StepFn`.
 
-        The attention is that of the last layer, over all heads and Transformers.
+        The attention is that of the last layer, over all heads and models.
         """
         ancestors = self._with_own(cache["ancestors"], position)
         # --> [batch, beam, length, beam]: the place of a position and a beam
@@ -117,14 +118,22 @@ class CachedDecoder:
 
     def follow(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of the hypotheses that follow `parents`, as `FollowFn`."""
-        return {**cache, "ancestors": tf.gather(cache["ancestors"], parents, batch_dims=1)}
+
+        def following(each: Any) -> Any:
+            return tf.nest.map_structure(lambda t: tf.gather(t, parents, batch_dims=1), each)
+
+        layers = [
+            following(of_one) if transformer.cache_follows else of_one
+            for transformer, of_one in zip(self._transformers, cache["layers"], strict=True)
+        ]
+        return {**cache, "ancestors": following(cache["ancestors"]), "layers": layers}
 
     def keep(self, cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of `sentences` alone, as `KeepFn`."""
         return tf.nest.map_structure(lambda each: tf.gather(each, sentences), cache)
 
 
-def _values(transformer: Transformer) -> list[tuple[keras.Variable, tf.Tensor]]:
+def _values(transformer: EncoderDecoder) -> list[tuple[keras.Variable, tf.Tensor]]:
     return [(variable, tf.convert_to_tensor(variable.value)) for variable in transformer.weights]
 
 

@@ -1,7 +1,9 @@
 """Every number that describes a model, its training and its decoding.
 
 Three frozen dataclasses, `ModelConfig`, `TrainingConfig` and `DecodingConfig`,
-joined in `Config`; `presets.py` names some. Nothing here knows TensorFlow.
+joined in `Config`; `presets.py` names some. Models of another architecture have a
+subclass of `EncoderDecoderConfig`, and their runs one of `RunConfig`. Nothing here
+knows TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from keras_transformer.errors import InputError
 
@@ -34,10 +36,9 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def _check_fields(config: Any) -> None:
+def _check_fields(config: Any, section: str) -> None:
     """Checks the type, the choices and the finiteness of every field."""
     hints = typing.get_type_hints(type(config))
-    section = type(config).__name__.removesuffix("Config").lower()
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         checked = _coerce(f"{section}.{field.name}", hints[field.name], value)
@@ -77,32 +78,80 @@ def _coerce(place: str, hint: Any, value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """Shape of the encoder-decoder (paper, section 3); the defaults are the paper's base.
+class EncoderDecoderConfig:
+    """What batches, loss and search have to know of any model.
+
+    `d_model` is the width of its embeddings. `tie_embeddings` is "all" for one matrix
+    for source, target and the pre-softmax product (paper, section 3.4), "target" for
+    the last two only.
+    """
+
+    source_vocab_size: int = 37_000
+    target_vocab_size: int = 37_000
+    d_model: int = 512
+    tie_embeddings: Tying = "all"
+    pad_id: int = 0
+    unknown_id: int = 1
+    start_id: int = 2
+    end_id: int = 3
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "model")
+        self._require_positive("source_vocab_size", "target_vocab_size", "d_model")
+        vocabulary = min(self.source_vocab_size, self.target_vocab_size)
+        special = [self.pad_id, self.unknown_id, self.start_id, self.end_id]
+        require(
+            all(0 <= i < vocabulary for i in special) and len(set(special)) == 4,
+            f"model.pad_id, unknown_id, start_id, end_id are {special}; "
+            f"expected four different ids below {vocabulary}",
+        )
+        require(
+            self.tie_embeddings != "all" or self.source_vocab_size == self.target_vocab_size,
+            "model.tie_embeddings is all, but the vocabularies have "
+            f"{self.source_vocab_size} and {self.target_vocab_size} pieces; expected one size",
+        )
+
+    def _require_positive(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            require(value > 0, f"model.{name} is {value}; expected more than 0")
+
+    def _require_rates(self, *names: str) -> None:
+        for name in names:
+            rate = getattr(self, name)
+            require(0 <= rate < 1, f"model.{name} is {rate}; expected 0 <= rate < 1")
+
+    def num_parameters(self) -> int:
+        """Number of trainable weights of the model that this configuration describes."""
+        raise NotImplementedError
+
+    def _embedding_parameters(self) -> int:
+        """Of them those of the embeddings and the pre-softmax product."""
+        tables = {
+            "all": self.target_vocab_size,
+            "target": self.source_vocab_size + self.target_vocab_size,
+            "none": self.source_vocab_size + 2 * self.target_vocab_size,
+        }[self.tie_embeddings]
+        return tables * self.d_model
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(EncoderDecoderConfig):
+    """Shape of the Transformer (paper, section 3); the defaults are the paper's base.
 
     `key_dim` and `value_dim` are the paper's d_k and d_v; None means
-    `d_model / num_heads`. `tie_embeddings` is "all" for the paper's one matrix
-    for source, target and the pre-softmax product (section 3.4), "target" for
-    the last two only. `attention_window` is the r of restricted self-attention
+    `d_model / num_heads`. `attention_window` is the r of restricted self-attention
     (section 4): each position sees the r positions around it. The four dropout
     rates are independent; the paper uses `embedding_dropout` and
     `residual_dropout` (section 5.4).
     """
 
-    source_vocab_size: int = 37_000
-    target_vocab_size: int = 37_000
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
-    d_model: int = 512
     d_ff: int = 2048
     num_heads: int = 8
     key_dim: int | None = None
     value_dim: int | None = None
-    pad_id: int = 0
-    unknown_id: int = 1
-    start_id: int = 2
-    end_id: int = 3
-    tie_embeddings: Tying = "all"
     scale_embeddings: bool = True
     positions: Positions = "sinusoidal"
     sinusoid_layout: SinusoidLayout = "interleaved"
@@ -119,7 +168,7 @@ class ModelConfig:
     residual_dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        super().__post_init__()
         if self.key_dim is None or self.value_dim is None:
             require(
                 self.num_heads > 0,
@@ -133,31 +182,19 @@ class ModelConfig:
             for name in ("key_dim", "value_dim"):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, self.d_model // self.num_heads)
-        for name in (
-            "source_vocab_size target_vocab_size num_encoder_layers num_decoder_layers d_model "
-            "d_ff num_heads key_dim value_dim max_positions layer_norm_epsilon"
-        ).split():
-            value = getattr(self, name)
-            require(value > 0, f"model.{name} is {value}; expected more than 0")
+        self._require_positive(
+            *(
+                "num_encoder_layers num_decoder_layers d_ff num_heads key_dim value_dim "
+                "max_positions layer_norm_epsilon"
+            ).split()
+        )
         if self.attention_window is not None:
             require(
                 self.attention_window > 0,
                 f"model.attention_window is {self.attention_window}; expected more than 0, or none",
             )
-        for name in ("embedding_dropout", "attention_dropout", "relu_dropout", "residual_dropout"):
-            rate = getattr(self, name)
-            require(0 <= rate < 1, f"model.{name} is {rate}; expected 0 <= rate < 1")
-        vocabulary = min(self.source_vocab_size, self.target_vocab_size)
-        special = [self.pad_id, self.unknown_id, self.start_id, self.end_id]
-        require(
-            all(0 <= i < vocabulary for i in special) and len(set(special)) == 4,
-            f"model.pad_id, unknown_id, start_id, end_id are {special}; "
-            f"expected four different ids below {vocabulary}",
-        )
-        require(
-            self.tie_embeddings != "all" or self.source_vocab_size == self.target_vocab_size,
-            "model.tie_embeddings is all, but the vocabularies have "
-            f"{self.source_vocab_size} and {self.target_vocab_size} pieces; expected one size",
+        self._require_rates(
+            "embedding_dropout", "attention_dropout", "relu_dropout", "residual_dropout"
         )
         require(
             self.positions == "learned" or self.d_model % 2 == 0,
@@ -165,7 +202,6 @@ class ModelConfig:
         )
 
     def num_parameters(self) -> int:
-        """Number of trainable weights of the model that this configuration describes."""
         d, h, dk, dv = self.d_model, self.num_heads, self.key_dim or 0, self.value_dim or 0
         bias = int(self.attention_bias)
         attention = d * h * (2 * dk + dv) + h * dv * d + bias * (h * (2 * dk + dv) + d)
@@ -174,14 +210,11 @@ class ModelConfig:
         encoder = self.num_encoder_layers * (attention + feed_forward + 2 * norm)
         decoder = self.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
         final_norms = 2 * norm if self.norm_position == "pre" else 0
-        tables = {
-            "all": self.target_vocab_size,
-            "target": self.source_vocab_size + self.target_vocab_size,
-            "none": self.source_vocab_size + 2 * self.target_vocab_size,
-        }[self.tie_embeddings]
         positions = 2 * self.max_positions * d if self.positions == "learned" else 0
         output_bias = self.target_vocab_size if self.output_bias else 0
-        return encoder + decoder + final_norms + tables * d + positions + output_bias
+        return (
+            encoder + decoder + final_norms + self._embedding_parameters() + positions + output_bias
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,7 +285,7 @@ class TrainingConfig:
     log_steps: int = 50
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        _check_fields(self, "training")
         for name in (
             "max_steps batch_tokens accumulate_steps learning_rate epsilon checkpoint_steps "
             "keep_checkpoints max_skipped_steps log_steps"
@@ -338,7 +371,7 @@ class DecodingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        _check_fields(self, "decoding")
         for name, least in {
             "beam_size": 1, "n_best": 1, "max_extra_tokens": 1, "max_source_tokens": 1,
             "max_source_bytes": 4, "min_length": 0, "length_penalty": 0, "coverage_penalty": 0,
@@ -387,15 +420,25 @@ class DecodingConfig:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """The three configurations of a run, addressed as `model.`, `training.` and `decoding.`."""
+# What runs are of that do not say it: they are older than any other architecture.
+_TRANSFORMER = "transformer"
 
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The three configurations of a run, addressed as `model.`, `training.` and `decoding.`.
+
+    Attributes:
+        architecture: what kind of model `model` describes; a run is of one alone.
+    """
+
+    architecture: ClassVar[str]
+
+    model: EncoderDecoderConfig = dataclasses.field(default_factory=EncoderDecoderConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
 
-    def replace(self, **changes: Any) -> Config:
+    def replace(self, **changes: Any) -> Self:
         """Returns a copy with fields changed, addressed as `model__d_model=128`-style keywords.
 
         >>> Config().replace(model__d_model=128, decoding__beam_size=1).decoding.beam_size
@@ -403,7 +446,7 @@ class Config:
         """
         return self.updated({key.replace("__", "."): value for key, value in changes.items()})
 
-    def updated(self, settings: Mapping[str, Any]) -> Config:
+    def updated(self, settings: Mapping[str, Any]) -> Self:
         """Returns a copy with `{"training.label_smoothing": 0.2}`-style settings applied.
 
         Raises:
@@ -422,32 +465,63 @@ class Config:
                 f"{key!r} is no setting; the fields of {section} are {', '.join(names)}",
             )
             changes[section][name] = value
-        sizes = changes["model"].keys() & {"d_model", "num_heads"}
-        derived = self.model.d_model // self.model.num_heads
-        for name in ("key_dim", "value_dim"):  # d_model / h follows a change of either
-            if sizes and name not in changes["model"] and getattr(self.model, name) == derived:
-                changes["model"][name] = None
-        return Config(**{s: dataclasses.replace(getattr(self, s), **changes[s]) for s in changes})
+        return type(self)(
+            **{s: dataclasses.replace(getattr(self, s), **changes[s]) for s in changes}
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `to_json` writes."""
+        return {"architecture": self.architecture, **dataclasses.asdict(self)}
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, place: str = "the configuration") -> Config:
-        """Reads what `to_json` wrote; `place` is named in errors."""
+    def from_json(cls, text: str, place: str = "the configuration") -> Self:
+        """Reads what `to_json` wrote; `place` is named in errors.
+
+        Raises:
+            InputError: for what it has not written, and for another architecture.
+        """
         try:
             sections = json.loads(text)
         except ValueError as error:
             raise InputError(f"{place} is no JSON: {error}") from None
         settings = {}
         try:
+            architecture = dict(sections).pop("architecture", _TRANSFORMER)
             for section, fields in sections.items():
-                settings.update({f"{section}.{name}": value for name, value in fields.items()})
-        except AttributeError:
+                if section != "architecture":
+                    settings.update({f"{section}.{name}": value for name, value in fields.items()})
+        except (AttributeError, TypeError, ValueError):
             raise InputError(
                 f"{place} is no configuration; expected an object of model, training, decoding"
             ) from None
+        require(
+            architecture == cls.architecture,
+            f"{place} is of the architecture {architecture!r}; expected {cls.architecture!r}",
+        )
         try:
             return cls().updated(settings)
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """The three configurations of a Transformer's run."""
+
+    architecture: ClassVar[str] = _TRANSFORMER
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+
+    def updated(self, settings: Mapping[str, Any]) -> Self:
+        # d_model / h follows a change of either.
+        derived = self.model.d_model // self.model.num_heads
+        followers = {
+            f"model.{name}": None
+            for name in ("key_dim", "value_dim")
+            if settings.keys() & {"model.d_model", "model.num_heads"}
+            and getattr(self.model, name) == derived
+        }
+        return super().updated({**followers, **settings})

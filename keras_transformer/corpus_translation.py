@@ -76,7 +76,7 @@ def translate_corpus(
     if output_dir.exists():
         raise InputError(f"{output_dir} exists; expected a new directory")
     lines, digest = _survey(source)
-    inputs = {"source": str(source), "sha256": digest, "model": _fingerprint(model_dir)}
+    inputs = {"source": str(source), "sha256": digest, "model": model_fingerprint(model_dir)}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"
@@ -106,8 +106,8 @@ def _survey(path: Path) -> tuple[int, str]:
     return reader.read.pairs, reader.read.sha256[str(path)]
 
 
-def _fingerprint(model_dir: Path) -> str:
-    """Returns the SHA-256 of a model's files."""
+def model_fingerprint(model_dir: Path) -> str:
+    """Returns the SHA-256 of a model's files, which stands in the report of what it translated."""
     digest = hashlib.sha256()
     files = sorted(p for p in model_dir.rglob("*") if p.is_file()) or [model_dir]
     for file in files:

@@ -18,10 +18,11 @@ import keras
 import tensorflow as tf
 
 from keras_transformer import evaluation, inference, loading, training_run
-from keras_transformer.config import Config, TrainingConfig
+from keras_transformer.config import Config, RunConfig, TrainingConfig
 from keras_transformer.data.mixing import MixedBatches, parse_mix
 from keras_transformer.data.sampling import SubwordSampler
 from keras_transformer.data.token_store import TokenStore
+from keras_transformer.encoder_decoder import EncoderDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.presets import preset
@@ -87,6 +88,7 @@ def train(
     device: str = "auto",
     logical_cpus: int | None = None,
     max_minutes: float | None = None,
+    architecture: type[EncoderDecoder] = Transformer,
 ) -> Trained:
     """Trains, or continues training, the run in `run_dir` on the prepared data in `data_dir`.
 
@@ -103,6 +105,8 @@ def train(
         device: "cpu", "gpu", or "auto" for GPUs where there are any.
         logical_cpus: split the CPU into so many replicas.
         max_minutes: stop after so much time in this call, to be continued.
+        architecture: of the model. One other than the Transformer has no presets, and begins
+            with the defaults of its own configuration.
 
     Raises:
         InputError: for data, settings or a run directory that do not fit together,
@@ -117,14 +121,21 @@ def train(
     with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir:
         data = _Data.open(data_dir, mix, mix_temperature)
         settings = dict(settings or {})
-        cluster.agree({"preset": preset_name, **settings, "init_from": init_from, **data.facts})
-        config = Config.from_json(
-            cluster.from_chief(lambda: _configure(run_dir, preset_name, settings, data.tokenizer))
+        config_type = architecture.run_config
+        cluster.agree({
+            "architecture": config_type.architecture, "preset": preset_name, **settings,
+            "init_from": init_from, **data.facts,
+        })  # fmt: skip
+        first = functools.partial(_first_config, run_dir, preset_name, config_type)
+        config = config_type.from_json(
+            cluster.from_chief(
+                lambda: data.tokenizer.vocabulary.fit(first()).updated(settings).to_json()
+            )
         )
         batches, valid_batches = data.batches(config.training)
         platform = choose_platform(config.training, len(batches.shapes), device, strategy)
         cluster.agree({"precision": platform.precision, "XLA": platform.jit_compile})
-        trainer = _make_trainer(config, platform, cluster)
+        trainer = _make_trainer(architecture, config, platform, cluster)
         run, metrics = _open_run(run_dir, cluster, trainer, config, data, init_from)
         stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
         early_stopping = EarlyStopping(config.training, metrics)
@@ -253,36 +264,23 @@ class _Data(NamedTuple):
         )  # fmt: skip
 
 
-def _configure(
-    run_dir: str | Path, preset_name: str | None, settings: dict[str, Any], tokenizer: Tokenizer
-) -> str:
-    """Returns the run's configuration as JSON."""
+def _first_config(
+    run_dir: str | Path, preset_name: str | None, config_type: type[RunConfig]
+) -> RunConfig:
+    """Returns what `settings` differ from."""
     if preset_name is None and RunDirectory.is_run(run_dir):
-        config = RunDirectory(run_dir).config
-    else:
-        config = preset(preset_name or "base")
-    joint = tokenizer.joint
-    if not joint and config.model.tie_embeddings == "all":
-        # Two vocabularies cannot share one matrix; the paper's other tie is left.
-        settings.setdefault("model.tie_embeddings", "target")
-    config = config.updated(
-        {
-            "model.source_vocab_size": tokenizer.source_vocab_size,
-            "model.target_vocab_size": tokenizer.target_vocab_size,
-            "model.pad_id": tokenizer.pad_id,
-            "model.unknown_id": tokenizer.unknown_id,
-            "model.start_id": tokenizer.start_id,
-            "model.end_id": tokenizer.end_id,
-            **settings,
-        }
-    )
-    return config.to_json()
+        return RunDirectory(run_dir, config_type).config
+    if config_type is not Config:
+        return config_type()
+    return preset(preset_name or "base")
 
 
-def _make_trainer(config: Config, platform: Platform, cluster: Cluster) -> Trainer:
+def _make_trainer(
+    architecture: type[EncoderDecoder], config: RunConfig, platform: Platform, cluster: Cluster
+) -> Trainer:
     keras.utils.set_random_seed(config.training.seed)
     with platform.strategy.scope():
-        transformer = Transformer(config.model, dtype=platform.policy())
+        transformer = architecture(config.model, dtype=platform.policy())
         trainer = Trainer(transformer, config.training, platform.jit_compile)
     if cluster.num_workers > 1:
         trainer.stop_flag = tf.Variable(0, trainable=False)  # each worker's own
@@ -293,7 +291,7 @@ def _open_run(
     run_dir: Path,
     cluster: Cluster,
     trainer: Trainer,
-    config: Config,
+    config: RunConfig,
     data: _Data,
     init_from: str | None,
 ) -> tuple[RunDirectory, dict[str, float]]:
@@ -307,7 +305,7 @@ def _open_run(
         return RunDirectory.create(run_dir, config, data.tokenizer, data.fingerprint, init_from)
 
     def begin() -> dict[str, float]:
-        if begins_from := _where_to_begin(run_dir, init_from):
+        if begins_from := _where_to_begin(run_dir, init_from, type(config)):
             training_run.begin_from(begins_from, trainer, data.tokenizer)
         # Not before: a mistake found until here leaves no run directory behind.
         run = create(begins_from)
@@ -315,7 +313,7 @@ def _open_run(
         return training_run.restore(run, trainer)
 
     metrics = training_run.begin_alike(cluster, trainer, begin)
-    run = RunDirectory(run_dir) if cluster.is_chief else create(None)
+    run = RunDirectory(run_dir, type(config)) if cluster.is_chief else create(None)
     run.trim_metrics(trainer.step)
     return run, metrics
 
@@ -330,11 +328,13 @@ def _make_bleu(
     return functools.partial(cluster.from_chief, score)
 
 
-def _where_to_begin(run_dir: str | Path, init_from: str | None) -> str | None:
+def _where_to_begin(
+    run_dir: str | Path, init_from: str | None, config_type: type[RunConfig]
+) -> str | None:
     """Returns what a run that has no checkpoint yet begins from, if anything."""
     if not RunDirectory.is_run(run_dir):
         return init_from
-    run = RunDirectory(run_dir)
+    run = RunDirectory(run_dir, config_type)
     if init_from is not None and init_from != run.init_from:
         raise InputError(
             f"{run_dir} began from {run.init_from or 'random weights'}, not from {init_from}; "
@@ -358,7 +358,7 @@ def _copy_reports(directories: Sequence[Path], run: RunDirectory) -> None:
 def _introduce(
     platform: Platform,
     trainer: Trainer,
-    config: Config,
+    config: RunConfig,
     batches: MixedBatches,
     early_stopping: EarlyStopping,
 ) -> None:
@@ -403,7 +403,7 @@ class _ValidationBleu:
 
     def __init__(self, trainer: Trainer, run: RunDirectory, stores: Sequence[TokenStore]):
         self._trainer = trainer
-        self._transformer = Transformer(run.config.model, dtype="float32")
+        self._transformer = type(trainer.transformer)(run.config.model, dtype="float32")
         self._transformer.build()
         decoding = run.config.decoding
         translator = Translator(self._transformer, run.tokenizer(), decoding)

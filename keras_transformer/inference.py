@@ -79,7 +79,7 @@ def batches(lines: Sequence[str], at_least: int = 1) -> list[list[int]]:
 def translate_lines(model: Model, lines: Sequence[str]) -> list[list[Translation]]:
     """Translates lines; each result, in their order, is best first and never empty."""
     results: list[list[Translation]] = [[] for _ in lines]
-    for batch, outputs in _in_batches(model.translate, lines):
+    for batch, outputs in in_batches(model.translate, lines):
         for index, row, row_scores in zip(
             batch, outputs["translations"], outputs["scores"], strict=True
         ):
@@ -122,7 +122,7 @@ def translate_in_detail(
         )
     source_lengths = [used for _, used in token_counts(model, lines)]
     results: list[dict[str, Any]] = [{} for _ in lines]
-    for batch, outputs in _in_batches(model.in_detail, lines, prefix=prefixes):
+    for batch, outputs in in_batches(model.in_detail, lines, prefix=prefixes):
         for row, index in enumerate(batch):
             fields = {name: field[row] for name, field in outputs.items()}
             results[index] = _details(fields, source_lengths[index], attention)
@@ -161,7 +161,7 @@ def _rounded(values: np.ndarray, decimals: int) -> Any:
     return values.astype(np.float64).round(decimals).tolist()
 
 
-def _in_batches(
+def in_batches(
     translate: Callable[..., dict[str, tf.Tensor]], lines: Sequence[str], **others: Sequence[str]
 ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
     """Yields the indices of the lines of a batch and what `translate` returns for them.
@@ -180,7 +180,7 @@ def _in_batches(
     todo = batches(lines, at_least=workers())
     pool = concurrent.futures.ThreadPoolExecutor(workers())
     try:
-        with _progress(len(lines)) as bar:
+        with progress(len(lines)) as bar:
             for batch, result in zip(todo, pool.map(outputs, todo), strict=True):
                 yield batch, result
                 bar.update(len(batch))
@@ -188,8 +188,9 @@ def _in_batches(
         pool.shutdown(cancel_futures=True)  # after Ctrl-C only the running batches are waited for
 
 
-def _progress(total: int) -> tqdm:
-    return tqdm(total=total, unit="line", disable=not sys.stderr.isatty(), dynamic_ncols=True)
+def progress(total: int, unit: str = "line") -> tqdm:
+    """Returns a bar of so many lines, with the time left, where a person can see it."""
+    return tqdm(total=total, unit=unit, disable=not sys.stderr.isatty(), dynamic_ncols=True)
 
 
 def token_counts(model: Model, lines: Sequence[str]) -> Iterator[tuple[int, int]]:

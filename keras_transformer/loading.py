@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  a SavedModel needs its ops
 
-from keras_transformer.config import Config
+from keras_transformer.config import Config, RunConfig
 from keras_transformer.decoding import NOTHING
+from keras_transformer.encoder_decoder import EncoderDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.run_directory import RunDirectory
@@ -206,7 +207,9 @@ def trained_tokens(model_dir: str | Path | RunDirectory) -> int | None:
     return min((count for count in known if count), default=None)
 
 
-def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
+def members(
+    model_dir: str | Path | RunDirectory, config_type: type[RunConfig] = Config
+) -> list[tuple[RunDirectory, str]]:
     """Returns runs, and the names of their weights, of `DIRECTORY[@WEIGHTS][,DIRECTORY...]`."""
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
@@ -215,7 +218,7 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     alone = RunDirectory.is_run(path) and "," not in (name or "")
     runs = []
     for path, name in map(_path_and_weights, [whole] if alone else whole.split(",")):
-        run = RunDirectory(Path(path))
+        run = RunDirectory(Path(path), config_type)
         runs.append((run, run.selected if name is None else name))
     return runs
 
@@ -231,6 +234,7 @@ def load_translator(
     settings: Mapping[str, Any] | None = None,
     *,
     precision: str = "float32",
+    architecture: type[EncoderDecoder] = Transformer,
 ) -> Translator:
     """Returns a translator with the weights of a run, or of several that decide together.
 
@@ -240,16 +244,17 @@ def load_translator(
             these, with commas between them, whose vocabulary is the same: an ensemble.
         settings: what differs from the (first) run's `decoding.` configuration.
         precision: of weights and products: float32, bfloat16 or float16.
+        architecture: of the models.
 
     Raises:
         InputError: for settings that do not fit, weights that are not there, or runs of
-            different vocabularies.
+            another architecture or of different vocabularies.
     """
     if precision not in ("float32", "bfloat16", "float16"):
         raise InputError(
             f"the precision {precision!r} is unknown; expected float32, bfloat16 or float16"
         )
-    runs = members(model_dir)
+    runs = members(model_dir, architecture.run_config)
     first, _ = runs[0]
     for name in settings or {}:
         if not name.startswith("decoding."):
@@ -264,7 +269,7 @@ def load_translator(
                 f"{first.path} and {run.path} have different vocabularies; expected one of all "
                 "models of an ensemble (bin/prepare.py --vocab_from)"
             )
-        transformer = Transformer(run.config.model, dtype=precision)
+        transformer = architecture(run.config.model, dtype=precision)
         transformer.build()
         transformer.assign_weights(run.named_weights(name))
         transformers.append(transformer)

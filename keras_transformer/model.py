@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
-from keras_transformer.config import ModelConfig
-from keras_transformer.errors import InputError
+from keras_transformer.config import Config, ModelConfig, RunConfig
+from keras_transformer.encoder_decoder import Decoded, EncoderDecoder, Memory
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
@@ -23,22 +22,6 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
-
-
-class Memory(NamedTuple):
-    """What the encoder leaves for the decoder."""
-
-    states: Any  # [B, S, d_model]
-    mask: Any  # bool [B, S], True for real tokens
-    cache: list[KeyValue] | None = None  # every layer's keys and values, once projected
-
-
-class Decoded(NamedTuple):
-    """What `Transformer.decode` returns."""
-
-    logits: Any  # [B, T, target_vocab_size]
-    cache: list[KeyValue] | None  # where one was given
-    attention: list[dict[str, Any]]  # a layer's `self` [B, H, T, T or L], `cross` [B, H, T, S]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -85,20 +68,19 @@ class OutputProjection(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(EncoderDecoder):
     """The encoder-decoder that a `ModelConfig` describes.
 
     Args:
         config: the shape of the model, or a dict of its fields.
 
-    Call arguments:
-        inputs: `{"source_ids": int [B, S], "target_ids": int [B, T]}`, padded
-            with `config.pad_id`; the target begins with the start id.
-        training: whether dropout is on.
-
-    Returns:
-        Logits `[B, T, target_vocab_size]` in the compute dtype.
+    Call arguments: as `EncoderDecoder`'s.
     """
+
+    run_config: ClassVar[type[RunConfig]] = Config
+    encoder_layer: ClassVar[type[EncoderLayer]] = EncoderLayer
+    decoder_layer: ClassVar[type[DecoderLayer]] = DecoderLayer
+    config: ModelConfig
 
     def __init__(self, config: ModelConfig | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", "transformer")
@@ -134,12 +116,18 @@ class Transformer(keras.Model):
             "dtype": policy,
         }
         self.encoder = Encoder(
-            [EncoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_encoder_layers)],
+            [
+                self.encoder_layer(**arguments, name=f"layer_{i}")
+                for i in range(c.num_encoder_layers)
+            ],
             name="encoder",
             dtype=policy,
         )
         self.decoder = Decoder(
-            [DecoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_decoder_layers)],
+            [
+                self.decoder_layer(**arguments, name=f"layer_{i}")
+                for i in range(c.num_decoder_layers)
+            ],
             name="decoder",
             dtype=policy,
         )
@@ -152,6 +140,14 @@ class Transformer(keras.Model):
                 name="output_projection",
                 dtype=policy,
             )
+
+    @property
+    def max_positions(self) -> int | None:
+        return self.config.max_positions if self.config.positions == "learned" else None
+
+    @property
+    def has_attention_at_hand(self) -> bool:
+        return self.config.attention_window is None
 
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
         c = self.config
@@ -183,25 +179,25 @@ class Transformer(keras.Model):
                 self.output_projection.build(embedded)
         self.built = True
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
-        return self.logits(self.features(inputs, training=training))
+    def target_features(
+        self,
+        target_ids: Any,
+        memory: Memory,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        """`features` of int `[B, T]`, after a source that is encoded already.
 
-    def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
-        return (*input_shape["target_ids"], self.config.target_vocab_size)
-
-    def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
-        """The decoder's output `[B, T, d_model]`, from which `logits` makes logits."""
-        memory = self.encode(inputs["source_ids"], training=training)
-        return self.target_features(inputs["target_ids"], memory, training)
-
-    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
-        """`features` of int `[B, T]`, after a source that is encoded already."""
+        With `return_attention_scores` a tuple of them and of a list of every layer's `self`
+        `[B, H, T, T]` and `cross` `[B, H, T, S]`.
+        """
         embedded = self._embed_target(target_ids, training)
         return self.decoder(
             embedded,
             memory.states if memory.cache is None else None,
             memory_mask=memory.mask,
             memory_cache=memory.cache,
+            return_attention_scores=return_attention_scores,
             training=training,
         )
 
@@ -218,31 +214,42 @@ class Transformer(keras.Model):
         return logits if self.output_projection is None else self.output_projection(logits)
 
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
-        """The weights of `logits`: the kernel `[V, d_model]` (untied: `[d_model, V]`), the bias."""
         projection = self.output_projection
         bias = projection.bias if self.config.output_bias else None
         untied = self.config.tie_embeddings == "none"
         return (projection.kernel if untied else self.target_embedding.embeddings), bias
 
-    def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
-        """Encodes int `[B, S]`, padded with `config.pad_id`."""
+    def encode(
+        self, source_ids: Any, training: bool | None = None, return_attention_scores: bool = False
+    ) -> Any:
+        """Encodes int `[B, S]`, padded with `config.pad_id`, as a `Memory`.
+
+        With `return_attention_scores` a tuple of it and of a list of `[B, H, S, S]`, one a layer.
+        """
         embedded = self._embed_source(source_ids, training)
         mask = padding_mask(source_ids, self.config.pad_id)
-        return Memory(self.encoder(embedded, padding_mask=mask, training=training), mask)
+        outputs = self.encoder(
+            embedded,
+            padding_mask=mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+        )
+        if return_attention_scores:
+            return Memory(outputs[0], mask), outputs[1]
+        return Memory(outputs, mask)
 
     def project_memory(self, memory: Memory) -> Memory:
         """Adds every layer's keys and values, for a decoder that will ask many times."""
         return memory._replace(cache=self.decoder.project_memory(memory.states))
 
-    def init_cache(self, batch_size: Any, length: Any) -> list[KeyValue]:
-        """Caches for `batch_size` sentences, of `length` places (steps × beams; 0 to grow)."""
-        return self.decoder.init_cache(batch_size, length)
+    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> list[KeyValue]:
+        return self.decoder.init_cache(batch_size, length * beams)
 
     def decode(
         self,
         target_ids: Any,
         memory: Memory,
-        cache: list[KeyValue] | None = None,
+        cache: Any = None,
         position: Any = 0,
         attention_mask: Any = None,
         grow: bool = False,
@@ -275,6 +282,7 @@ class Transformer(keras.Model):
         return Decoded(logits, outputs[1] if cache is not None else None, outputs[-1])
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
+        self.build()  # or the first `encode` of a model would make its layers' weights one by one
         embedded = self._add_positions(
             self.source_embedding(source_ids),
             self.source_positions(ops.arange(ops.shape(source_ids)[1])),
@@ -285,6 +293,7 @@ class Transformer(keras.Model):
         self, target_ids: Any, training: bool | None, position: Any = 0, same: bool = False
     ) -> Any:
         """Embeds targets from `position` on, or all at the `same` position."""
+        self.build()
         positions = (
             ops.reshape(position, (1,))
             if same
@@ -298,33 +307,3 @@ class Transformer(keras.Model):
     def _add_positions(self, embedded: Any, positions: Any) -> Any:
         # Summed in float32 and rounded once.
         return ops.cast(embedded + positions, self.compute_dtype)
-
-    def weights_by_path(self) -> dict[str, keras.Variable]:
-        """Every weight by its path below the model, as in `encoder/layer_0/…/qkv_kernel`."""
-        # Inside another model all paths begin with the same names more.
-        first = self.source_embedding
-        above = len(first.embeddings.path) - len(f"{first.name}/embeddings")
-        return {v.path[above:]: v for v in self.weights}
-
-    def assign_weights(self, arrays: Mapping[str, Any]) -> None:
-        """Sets all weights from arrays addressed as by `weights_by_path`.
-
-        Raises:
-            InputError: where a weight is missing, not this model's, or of another shape.
-        """
-        own = self.weights_by_path()
-        different = sorted(own.keys() ^ arrays.keys())
-        if different:
-            raise InputError(
-                f"the weights are of another model: {different[0]} is in only one of the two"
-            )
-        for path, variable in own.items():
-            if tuple(variable.shape) != tuple(arrays[path].shape):
-                raise InputError(
-                    f"the weights are of another model: {path} is {tuple(arrays[path].shape)}; "
-                    f"expected {tuple(variable.shape)}"
-                )
-            variable.assign(arrays[path])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "config": dataclasses.asdict(self.config)}

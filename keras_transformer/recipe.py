@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from keras_transformer import evaluation, evaluation_sets
 from keras_transformer.config import Config
@@ -25,6 +25,7 @@ from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.presets import preset
 
 Text = Mapping[str, str]
+Synthetic = Literal["back_translation", "distillation"]
 
 # The forms that a text of a recipe has: their fields.
 _TEXTS = (
@@ -55,12 +56,14 @@ class Recipe:
         settings: what differs from it.
         evaluate: how translations are scored: `tokenize`, `lowercase`, `as_in_paper`.
         held_out: sentences of parts that are taken out of `train`.
+        synthetic: pairs that are added to `train`, of which a model writes one side:
+            "back_translation" its sources again, "distillation" its targets.
         average_last: numbers of the last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
         published: for a test the `bleu` of others, and the `source` of that figure.
         variants: by name, the fields of which a variant of the recipe has others; of `prepare`
             and `settings` those that differ. A `rehearsal` is the whole in small.
-        variant: the name of the one that this is, or empty.
+        variant: the name of the one that this is, or empty; of several, with a + between them.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Recipe:
     settings: Mapping[str, Any]
     evaluate: Mapping[str, Any]
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    synthetic: Synthetic | None = None
     average_last: Sequence[int] = ()
     length_penalties: Sequence[float] = ()
     published: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -134,6 +138,10 @@ class Recipe:
                 raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
             if part == TRAIN or not part.isidentifier():
                 raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
+        if self.synthetic is not None and self.synthetic not in get_args(Synthetic):
+            raise InputError(
+                f"synthetic is {self.synthetic!r}; expected {' or '.join(get_args(Synthetic))}"
+            )
         for name in ("train", "valid"):
             if name in self.tests:
                 raise InputError(f"a test is called {name}; expected another name")
@@ -175,27 +183,33 @@ class Recipe:
         seeds = {} if seed is None else {"training.seed": seed}
         return preset(self.preset).updated({**self.settings, **seeds})
 
-    def varied(self, variant: str) -> Recipe:
-        """Returns a variant of the recipe.
+    def varied(self, names: str) -> Recipe:
+        """Returns a variant of the recipe, or of several together, as in `short+r_drop`.
 
         Raises:
             InputError: where it has none of that name.
         """
-        if variant not in self.variants:
-            raise InputError(
-                f"the recipe {self.name} has no variant {variant!r}; expected "
-                f"{'one of ' + ', '.join(self.variants) if self.variants else 'none'}"
-            )
-        changes = dict(self.variants[variant])
+        varied = self
+        for name in names.split("+"):
+            if name not in self.variants:
+                raise InputError(
+                    f"the recipe {self.name} has no variant {name!r}; expected "
+                    f"{'one of ' + ', '.join(self.variants) if self.variants else 'none'}"
+                )
+            varied = varied._with(self.variants[name])
+        return dataclasses.replace(varied, variant=names)
+
+    def _with(self, changes: Mapping[str, Any]) -> Recipe:
+        """Returns the recipe with other fields; of `prepare` and `settings` those that differ."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name in ("name", "variants", "variant"):
             del fields[name]
-        for name in ("prepare", "settings"):
-            changes[name] = {**fields[name], **changes.get(name, {})}
+        merged = {
+            name: {**fields[name], **changes.get(name, {})} for name in ("prepare", "settings")
+        }
         if "tests" in changes:
             fields["published"] = {}  # they are of other tests
-        varied = Recipe._of(self.name, {**fields, **changes})
-        return dataclasses.replace(varied, variant=variant)
+        return Recipe._of(self.name, {**fields, **changes, **merged})
 
     def texts(self, corpus_dir: str | Path, split_dir: str | Path) -> Texts:
         """Opens the texts.

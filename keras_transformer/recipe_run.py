@@ -1,6 +1,7 @@
 """Follows a recipe: prepares, trains, chooses on validation, exports, and scores the export.
 
 data/                the prepared text; text/ with its parts where some are held out
+synthetic/           pairs of which a model has written one side, where the recipe asks for them
 seed-1/run/          a run, with its report
 seed-1/export/1/     the SavedModel of its best weights
 seed-1/results.json  scores of the export on each test, and how they came about
@@ -12,23 +13,17 @@ recipe.json          which recipe, and which variant of it, the directory is of
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
-import json
 import logging
-import os
-import platform
 import shlex
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_transformer import evaluation, experiment, inference, loading
+from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.preparation import PrepareOptions
 from keras_transformer.data.prepare import prepare
 from keras_transformer.data.token_store import TokenStore
@@ -37,7 +32,9 @@ from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.export import export
 from keras_transformer.recipe import Recipe
 from keras_transformer.report import write_data_page
+from keras_transformer.results import circumstances, read_results, write_lines, write_results
 from keras_transformer.run_directory import RunDirectory
+from keras_transformer.synthetic import check_writer, synthetic_pairs
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +47,7 @@ def run_recipe(
     work_dir: str | Path,
     *,
     seeds: Sequence[int] = (1,),
+    synthetic_from: str | Path | None = None,
     accumulate_steps: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
@@ -64,6 +62,8 @@ def run_recipe(
         corpus_dir: directory of the recipe's corpus files.
         work_dir: where everything is written.
         seeds: of one run each; the exports of several are also scored as an ensemble.
+        synthetic_from: the export that writes the recipe's synthetic pairs: for back-translation
+            one of the other direction.
         accumulate_steps: parts that a batch is computed in where the recipe's are too large for
             this machine's memory; the result is the same but for rounding and dropout.
         max_minutes: end this call's training after so long; what comes after is
@@ -79,6 +79,12 @@ def run_recipe(
         raise InputError(f"the seeds are {list(seeds)}; expected different ones, at least one")
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
+    if (recipe.synthetic is None) != (synthetic_from is None):
+        raise InputError(
+            f"the recipe {recipe.name} has {recipe.synthetic or 'no synthetic pairs'}, and "
+            f"--synthetic_from is {synthetic_from or 'missing'}; expected an export exactly where "
+            "a model writes pairs"
+        )
     work_dir = Path(work_dir)
     if len(seeds) > 1 and set(",@") & set(str(work_dir)):
         raise InputError(
@@ -87,7 +93,9 @@ def run_recipe(
         )
     _check_whose(work_dir, recipe)
     try:
-        return _run(recipe, corpus_dir, work_dir, seeds, accumulate_steps, max_minutes)
+        return _run(
+            recipe, corpus_dir, work_dir, seeds, synthetic_from, accumulate_steps, max_minutes
+        )
     except OSError as error:  # what rooms below write, they tell of themselves
         raise InputError(
             f"{work_dir} cannot be written ({error}); once it can, the same command continues"
@@ -99,12 +107,15 @@ def _run(
     corpus_dir: str | Path,
     work_dir: Path,
     seeds: Sequence[int],
+    synthetic_from: str | Path | None,
     accumulate_steps: int | None,
     max_minutes: float | None,
 ) -> dict[str, Any]:
     """Does what `run_recipe` says, in a directory that is the recipe's."""
     results_path = work_dir / "results.json"
-    results = _existing(results_path)
+    results = read_results(results_path)
+    if synthetic_from is not None:
+        check_writer(work_dir / "synthetic", synthetic_from)
     if results.get("finished") and list(results.get("seeds", {})) == [str(seed) for seed in seeds]:
         log.info("%s is finished: %s", work_dir, results_path)
         return results
@@ -114,9 +125,13 @@ def _run(
         first = dataclasses.replace(test, references=[each[:1] for each in test.references])
         evaluation.assess(list(first.references[0]), first, **recipe.evaluate)
     work_dir.mkdir(parents=True, exist_ok=True)
-    _write(work_dir / "recipe.json", _whose(recipe))
+    write_results(work_dir / "recipe.json", _whose(recipe))
+    corpora: list[Corpus] = [texts.train]
+    if recipe.synthetic is not None and synthetic_from is not None:
+        directory = work_dir / "synthetic"
+        corpora.append(synthetic_pairs(recipe.synthetic, texts.train, synthetic_from, directory))
     prepared = prepare(
-        [texts.train],
+        corpora,
         work_dir / "data",
         PrepareOptions(**recipe.prepare),
         valid_corpora=[texts.valid],
@@ -138,7 +153,7 @@ def _run(
             results |= _spread(by_seed)
             results["ensemble"] = following.ensemble(seeds, by_seed)
         results["finished"] = True
-    _write(results_path, results)
+    write_results(results_path, results)
     return results
 
 
@@ -160,27 +175,17 @@ class _Following:
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
             if not test.name:
-                _write_lines(work_dir / "tests" / f"{name}.source", test.sources or [])
-                _write_lines(work_dir / "tests" / f"{name}.reference", test.references[0])
+                write_lines(work_dir / "tests" / f"{name}.source", test.sources or [])
+                write_lines(work_dir / "tests" / f"{name}.reference", test.references[0])
 
     def facts(self) -> dict[str, Any]:
         """What results say of the recipe and of where it is followed."""
-        return {
-            **_whose(self._recipe),
-            "command": shlex.join(sys.argv),
-            "commit": _commit(),
-            "date": time.strftime("%Y-%m-%d"),
-            "versions": {
-                name: importlib.metadata.version(name)
-                for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
-            },
-            "machine": {"processor": _processor(), "cores": os.cpu_count()},
-        }
+        return {**_whose(self._recipe), **circumstances()}
 
     def run(self, seed: int, max_minutes: float | None) -> dict[str, Any]:
         """Trains, chooses, exports and scores by one seed; returns its results."""
         directory = self._work_dir / f"seed-{seed}"
-        existing = _existing(directory / "results.json")
+        existing = read_results(directory / "results.json")
         if existing.get("finished"):
             return existing
         trained = experiment.train(
@@ -200,6 +205,8 @@ class _Following:
             "seed": seed,
             "finished": trained.finished,
             "validation": validation,
+            # A stop by time is not validated.
+            "validation_perplexity": trained.metrics.get("val_perplexity"),
             "weights": run.selected,
             "length_penalty": penalty,
             **self._export_and_score(run, directory, penalty),
@@ -209,7 +216,7 @@ class _Following:
             "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
             "parameters": run.config.model.num_parameters(),
         }
-        _write(directory / "results.json", results)
+        write_results(directory / "results.json", results)
         return results
 
     def ensemble(
@@ -278,7 +285,7 @@ class _Following:
                 "published": self._recipe.published.get(name),
                 "repeat": self._evaluate_command(name, test, exported.path.parent),
             }
-            _write_lines(directory / f"{name}.translations", hypotheses)
+            write_lines(directory / f"{name}.translations", hypotheses)
         return {"tests": results, "export": str(exported.path.relative_to(self._work_dir))}
 
     def _evaluate_command(self, name: str, test: EvaluationSet, model_dir: Path) -> str:
@@ -342,7 +349,7 @@ def _check_whose(work_dir: Path, recipe: Recipe) -> None:
     own = _whose(recipe)
     name = f"{recipe.name} {recipe.variant}".strip()
     for path in (work_dir / "recipe.json", work_dir / "results.json"):
-        found = _existing(path)
+        found = read_results(path)
         if not found:
             continue
         other = f"{found.get('recipe', 'something else')} {found.get('variant', '')}".strip()
@@ -354,47 +361,3 @@ def _check_whose(work_dir: Path, recipe: Recipe) -> None:
             raise InputError(
                 f"{path} is of another version of the recipe {name}; expected another directory"
             )
-
-
-def _existing(path: Path) -> dict[str, Any]:
-    """Returns what an earlier call has left, or nothing."""
-    if not path.exists():
-        return {}
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
-
-
-def _write(path: Path, results: Mapping[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, indent=2) + "\n")
-    temporary.replace(path)
-
-
-def _commit() -> str | None:
-    """The commit of this code, with a + where files differ from it; None outside a clone."""
-    root = Path(__file__).resolve().parent.parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--short") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _processor() -> str:
-    """The processor's name where the system tells it, else its kind."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()

@@ -1,6 +1,6 @@
 """The format of a run on disk, which is written and read nowhere else.
 
-    config.json       the three configurations
+    config.json       the three configurations, and the architecture that the run is of
     data.json         fingerprint of the corpus that the run is trained on; what it began from
     tokenizer/        SentencePiece models
     checkpoints/      step-00001000/{weights, state, ema}.npz and checkpoint.json, newest last
@@ -41,7 +41,7 @@ from keras_transformer.checkpoints import (
     write_text,
     writing,
 )
-from keras_transformer.config import Config
+from keras_transformer.config import Config, RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -88,12 +88,13 @@ class RunDirectory:
 
     Args:
         path: an existing run directory.
+        config_type: that of the architecture that the run is expected to be of.
 
     Raises:
-        InputError: where there is none.
+        InputError: where there is none, or one of another architecture.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, config_type: type[RunConfig] = Config):
         self.path = Path(path)
         if not self.is_run(path):
             missing = next(n for n in ("config.json", "data.json") if not (self.path / n).is_file())
@@ -101,7 +102,7 @@ class RunDirectory:
             raise InputError(f"{path} is {what}; expected what bin/train.py --run_dir writes")
         config, data = self.path / "config.json", self.path / "data.json"
         with reading(config, "JSON"):
-            self.config = Config.from_json(config.read_text(encoding="utf-8"), str(config))
+            self.config = config_type.from_json(config.read_text(encoding="utf-8"), str(config))
         with reading(data, "JSON"):
             content = dict(json.loads(data.read_text(encoding="utf-8")))
             self.data_fingerprint = str(content["fingerprint"])
@@ -116,7 +117,7 @@ class RunDirectory:
     def create(
         cls,
         path: str | Path,
-        config: Config,
+        config: RunConfig,
         tokenizer: Tokenizer,
         data_fingerprint: str,
         init_from: str | None = None,
@@ -137,13 +138,13 @@ class RunDirectory:
         """
         path = Path(path)
         if cls.is_run(path):
-            run = cls(path)
+            run = cls(path, type(config))
             run._check_continues(config, tokenizer, data_fingerprint)
             with writing(path):
                 remove_leftovers(path / "checkpoints")
                 remove_leftovers(path / "averages")
                 write_text(path / "config.json", config.to_json())
-            return cls(path)
+            return cls(path, type(config))
         with writing(path):
             if path.exists() and not (
                 path.is_dir() and {entry.name for entry in path.iterdir()} <= _UNFINISHED
@@ -158,9 +159,9 @@ class RunDirectory:
             data = {"fingerprint": data_fingerprint, "init_from": init_from}
             write_text(path / "data.json", json.dumps(data) + "\n")
             write_text(path / "config.json", config.to_json())  # last: it makes the run whole
-        return cls(path)
+        return cls(path, type(config))
 
-    def _check_continues(self, config: Config, tokenizer: Tokenizer, fingerprint: str) -> None:
+    def _check_continues(self, config: RunConfig, tokenizer: Tokenizer, fingerprint: str) -> None:
         if self.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
                 f"{self.path} was trained with another vocabulary than the data directory's; "
@@ -232,7 +233,7 @@ class RunDirectory:
             "step": step,
             "seed": self.config.training.seed,
             "data_fingerprint": self.data_fingerprint,
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.as_dict(),
             "metrics": dict(metrics),
         }
         arrays = {"weights": weights, "state": state}
@@ -295,7 +296,9 @@ class RunDirectory:
         elif facts["data_fingerprint"] != self.data_fingerprint:
             difference = "another corpus"
         else:
-            its_config = Config.from_json(json.dumps(facts["config"]), str(checkpoint.path))
+            its_config = type(self.config).from_json(
+                json.dumps(facts["config"]), str(checkpoint.path)
+            )
             difference = _difference(its_config, self.config)
         if difference:
             raise InputError(
@@ -426,7 +429,7 @@ class RunDirectory:
         return self.path / "tensorboard"
 
 
-def _difference(old: Config, new: Config) -> str | None:
+def _difference(old: RunConfig, new: RunConfig) -> str | None:
     """Names the first field that must not differ between two parts of one run, but does."""
     fixed_length = old.training.schedule in ("linear", "cosine")  # they fall towards the last step
     for section in ("model", "training"):

@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from keras_transformer.encoder_decoder import EncoderDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.inference import batches
 from keras_transformer.loading import load_translator
-from keras_transformer.model import Transformer
 from keras_transformer.text.tokenizer import cut
 from keras_transformer.translator import Translator
 
@@ -110,16 +110,22 @@ class Scorer(tf.Module):
         counted = tf.sequence_mask(lengths, tf.shape(target_ids)[1])  # --> [B, T]
         labels = tf.boolean_mask(target_ids, counted)  # --> [N]
         log_probs = []
+        # With the attention that nobody reads, so that there is one such function; but not where
+        # all of it would have to be computed for that, which a window is there to avoid.
+        models = self.translator.transformers
+        attention = all(each.has_attention_at_hand for each in models)
         memories = self.translator.encode(source_ids)
-        for transformer, memory in zip(self.translator.transformers, memories, strict=True):
-            features = transformer.target_features(shifted, memory, training=False)
+        results = self.translator.read_targets(shifted, memories, attention)
+        for transformer, (features, _) in zip(models, results, strict=True):
             features = tf.boolean_mask(features, counted)  # --> [N, d_model]
             log_probs.append(_label_log_probs(transformer, features, labels))
         mean = tf.add_n(log_probs) / len(log_probs)
         return tf.scatter_nd(tf.where(counted), mean, tf.shape(counted, tf.int64))
 
 
-def _label_log_probs(transformer: Transformer, features: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+def _label_log_probs(
+    transformer: EncoderDecoder, features: tf.Tensor, labels: tf.Tensor
+) -> tf.Tensor:
     """Log-probabilities float32 `[N]` of `labels` int32 `[N]` after `features` `[N, d_model]`."""
 
     def one_slice(i: tf.Tensor, parts: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:

@@ -41,7 +41,7 @@ def begin_from(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
     path, name = init_from, None
     if not RunDirectory.is_run(path) and ":" in path:
         path, _, name = path.rpartition(":")
-    other = RunDirectory(path)
+    other = RunDirectory(path, trainer.transformer.run_config)
     if other.tokenizer().fingerprint != tokenizer.fingerprint:
         raise InputError(
             f"{path} has another vocabulary than the data directory, so training cannot begin "
@@ -233,6 +233,9 @@ class _CheckpointWriter:
         }
         if not self._is_chief:
             return
+        # Before the checkpoint: what a kill between the two leaves here is dropped again.
+        costs = ("training_seconds", "step_seconds", "tokens")
+        self._run.append_metrics({"step": step, **{name: self.metrics[name] for name in costs}})
         if not math.isfinite(logs.get("val_loss", 0.0)):
             log.warning("no checkpoint of step %d, whose validation loss is not finite", step)
             return

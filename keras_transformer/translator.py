@@ -10,8 +10,8 @@ from keras_transformer import decoding
 from keras_transformer.cached_decoding import CachedDecoder
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SearchResult, SpecialIds
+from keras_transformer.encoder_decoder import EncoderDecoder, Memory
 from keras_transformer.errors import InputError
-from keras_transformer.model import Memory, Transformer
 from keras_transformer.text.tokenizer import Tokenizer, cut
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
@@ -19,7 +19,7 @@ _PREFIX = [*_TEXT, tf.TensorSpec([None], tf.string, name="prefix")]
 
 
 class Translator(tf.Module):
-    """A Transformer that translates text, as functions that a SavedModel carries whole.
+    """A model that translates text, as functions that a SavedModel carries whole.
 
     No text fails: what is too long is cut, and what is empty gives an empty
     translation with the score 0. Each sentence of a batch gets what it gets
@@ -39,21 +39,20 @@ class Translator(tf.Module):
 
     def __init__(
         self,
-        transformers: Transformer | Sequence[Transformer],
+        transformers: EncoderDecoder | Sequence[EncoderDecoder],
         tokenizer: Tokenizer,
         config: DecodingConfig,
     ):
         super().__init__(name="translator")
-        if isinstance(transformers, Transformer):
+        if isinstance(transformers, EncoderDecoder):
             transformers = [transformers]
         self.transformers = list(transformers)
         self.tokenizer = tokenizer
         self.config = config
         _check_vocabularies(self.transformers, tokenizer)
         # A learned position beyond the last one does not exist.
-        positions = [t.config.max_positions for t in self.transformers
-                     if t.config.positions == "learned"]  # fmt: skip
-        self._max_positions = min(positions, default=None)
+        positions = [transformer.max_positions for transformer in self.transformers]
+        self._max_positions = min((p for p in positions if p is not None), default=None)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
         self._banned = [tokenizer.phrase_ids(phrase) for phrase in phrases]
 
@@ -124,7 +123,7 @@ class Translator(tf.Module):
 
     @tf.function(autograph=False)
     def encode(self, source_ids: tf.Tensor) -> list[Memory]:
-        """Returns what each Transformer makes of int32 `[B, S]`, projected for its decoder.
+        """Returns what each model makes of int32 `[B, S]`, projected for its decoder.
 
         A function that is in an export once, where all that translate, score and embed share it.
         """
@@ -132,6 +131,29 @@ class Translator(tf.Module):
             each.project_memory(each.encode(source_ids, training=False))
             for each in self.transformers
         ]
+
+    @tf.function(autograph=False)
+    def read_targets(
+        self, read_ids: tf.Tensor, memories: Sequence[Memory], attention: bool
+    ) -> list[tuple[tf.Tensor, list[dict[str, tf.Tensor]]]]:
+        """Returns what each Transformer makes of given targets, as its `target_features`.
+
+        A function that is in an export once, where scores and attention share it.
+
+        Args:
+            read_ids: int32 `[B, T]`, which begin with the start id.
+            memories: what `encode` makes of the sources.
+            attention: whether the weights of every layer are returned, too.
+
+        Returns:
+            Of each the features `[B, T, d_model]` and the attention; `[]` where it is not wanted.
+        """
+        results = []
+        for transformer, memory in zip(self.transformers, memories, strict=True):
+            wanted = {"return_attention_scores": True} if attention else {}
+            found = transformer.target_features(read_ids, memory, training=False, **wanted)
+            results.append(found if attention else (found, []))
+        return results
 
     def texts(self, result: SearchResult) -> tf.Tensor:
         """Returns the texts, string `[B, K]`, of what was found."""
@@ -192,7 +214,7 @@ class Translator(tf.Module):
         )
 
     @property
-    def transformer(self) -> Transformer:
+    def transformer(self) -> EncoderDecoder:
         """The only model, or the first."""
         return self.transformers[0]
 
@@ -237,9 +259,16 @@ class Translator(tf.Module):
         source_ids, lengths, _ = self.cut_source_ids(text)
         return source_ids, lengths
 
-    def cut_source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns what `source_ids` does, and bool `[B]`, True for texts that were cut."""
-        limit = self.max_source_tokens
+    def cut_source_ids(
+        self, text: tf.Tensor, max_tokens: int | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns what `source_ids` does, and bool `[B]`, True for texts that were cut.
+
+        Args:
+            text: string `[B]`.
+            max_tokens: where they are cut, if before `max_source_tokens`.
+        """
+        limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
         text, is_cut = cut(text, self.config.max_source_bytes)
         tokens = self.tokenizer.tokenize_source(text)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
@@ -288,7 +317,7 @@ class CompiledTranslator:
         )
 
 
-def _check_vocabularies(transformers: Sequence[Transformer], tokenizer: Tokenizer) -> None:
+def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:
     if not transformers:
         raise InputError("there is no model to translate with; expected one or more")
     own = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)

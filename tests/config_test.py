@@ -272,11 +272,22 @@ def test_constructors_check_too(section):
         ('{"model": {"width": 3}}', "run/config.json: 'model.width' is no setting"),
         ('{"model": {"d_ff": []}}', "run/config.json: model.d_ff is .*whole number"),
         ('{"model": {"activation": []}}', "run/config.json: .*expected one of relu"),
+        (
+            '{"architecture": "gru", "model": {"units": 3}}',
+            "run/config.json is of the architecture 'gru'; expected 'transformer'",
+        ),
+        ('{"architecture": [7]}', r"is of the architecture \[7\]; expected 'transformer'"),
     ],
 )
 def test_wrong_json_names_the_file(text, message):
     with pytest.raises(InputError, match=message):
         Config.from_json(text, "run/config.json")
+
+
+def test_a_configuration_says_of_which_architecture_it_is():
+    assert json.loads(Config().to_json())["architecture"] == "transformer"
+    # Runs that are older than any other architecture do not.
+    assert Config.from_json(json.dumps(dataclasses.asdict(Config()))) == Config()
 
 
 _JSON = st.recursive(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.browser import Visit, launched_browser
 
 if TYPE_CHECKING:
     from keras_transformer.run_directory import RunDirectory
@@ -49,6 +52,22 @@ def two_cpus() -> list[str]:
     if len(tf.config.list_logical_devices("CPU")) < 2:  # also the first use of TensorFlow
         pytest.fail("TensorFlow ran before the CPU was split; import it at the top of the test")
     return ["CPU:0", "CPU:1"]
+
+
+# Of a module, not of the session: while its loop is there, no test could start one of asyncio's.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real browser; tests that need it are skipped where there is none."""
+    with launched_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Visit]:
+    """An empty page of it."""
+    visit = Visit(browser)
+    yield visit
+    visit.close()
 
 
 PHRASES = (

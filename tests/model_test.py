@@ -324,6 +324,16 @@ def test_weights_by_path_covers_frozen_weights() -> None:
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
 
 
+def test_encode_and_decode_may_come_before_the_first_call() -> None:
+    config = make_config("untied")
+    inputs, _ = make_batch(config)
+    model = Transformer(config)
+    decoded = model.decode(inputs["target_ids"], model.encode(inputs["source_ids"]))
+    assert_same(to_numpy(model(inputs)), to_numpy(decoded.logits))
+    built, _ = make_model(config)
+    assert model.weights_by_path().keys() == built.weights_by_path().keys()
+
+
 @pytest.mark.parametrize("outer", ["captioner", "my_transformer", "transformer"])
 @pytest.mark.parametrize("when", ["built inside", "built before"])
 def test_weights_by_path_are_the_same_inside_another_model(outer: str, when: str) -> None:

@@ -6,10 +6,33 @@ import sys
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.presets import PRESET_NAMES, preset
+from keras_transformer.presets import PRESET_NAMES, TABLE_3, preset
 
-# Table 3 of the paper, in millions; rows that print no count are those of base.
-TABLE_3 = {
+# The paper's Table 3 from above: perplexity, BLEU, and millions of parameters where it prints them.
+FIGURES = """
+4.92 25.8 65
+5.29 24.9
+5.00 25.5
+4.91 25.8
+5.01 25.4
+5.16 25.1 58
+5.01 25.4 60
+6.11 23.7 36
+5.19 25.3 50
+4.88 25.5 80
+5.75 24.5 28
+4.66 26.0 168
+5.12 25.4 53
+4.75 26.2 90
+5.77 24.6
+4.95 25.5
+4.67 25.3
+5.47 25.7
+4.92 25.7
+4.33 26.4 213
+"""
+# In millions; rows that print no count are those of base.
+MILLIONS = {
     "B_dk16": 58,
     "B_dk32": 60,
     "C_n2": 36,
@@ -23,7 +46,7 @@ TABLE_3 = {
 }
 LIKE_BASE = ["A_h1", "A_h4", "A_h16", "A_h32", "D_dropout0.0", "D_dropout0.2"]
 LIKE_BASE += ["D_smoothing0.0", "D_smoothing0.2"]
-OTHERS = ["tiny", "small", "base", "E_learned"]
+OTHERS = ["tiny", "small", "base", "E_learned", "parser", "parser_tiny"]
 
 
 def _millions(name: str) -> float:
@@ -31,17 +54,26 @@ def _millions(name: str) -> float:
 
 
 def test_every_row_of_the_paper_is_there():
-    assert sorted(PRESET_NAMES) == sorted([*TABLE_3, *LIKE_BASE, *OTHERS])
+    assert sorted(PRESET_NAMES) == sorted([*MILLIONS, *LIKE_BASE, *OTHERS])
+
+
+def test_figures_are_the_papers():
+    printed = [[float(figure) for figure in line.split()] for line in FIGURES.split("\n")[1:-1]]
+    found = [[figure for figure in row if figure is not None] for row in TABLE_3.values()]
+    assert found == printed
+    millions = {name: row.millions for name, row in TABLE_3.items() if row.millions}
+    assert millions == {"base": 65, **MILLIONS}
+    assert [name[0] for name in TABLE_3] == list("bAAAABBCCCCCCCDDDDEb")
 
 
 def test_base_has_65_million_parameters():
     assert _millions("base") == pytest.approx(65, rel=0.04)
 
 
-@pytest.mark.parametrize("name", TABLE_3)
+@pytest.mark.parametrize("name", MILLIONS)
 def test_difference_from_base_is_the_papers(name):
     margin = 4 if preset(name).model.d_model == 1024 else 1.5
-    expected = TABLE_3[name] - 65
+    expected = MILLIONS[name] - 65
     assert _millions(name) - _millions("base") == pytest.approx(expected, abs=margin)
 
 
@@ -94,6 +126,18 @@ def test_tiny_and_small():
     assert (tiny.d_model, tiny.d_ff, tiny.num_heads, tiny.key_dim) == (128, 256, 4, 32)
     assert (small.num_encoder_layers, small.num_decoder_layers) == (3, 3)
     assert (small.d_model, small.d_ff, small.num_heads, small.key_dim) == (256, 1024, 4, 64)
+
+
+def test_the_parser_is_section_6_3():
+    parser = preset("parser")
+    m = parser.model
+    assert (m.num_encoder_layers, m.num_decoder_layers, m.d_model) == (4, 4, 1024)
+    base = preset("base")  # "all other parameters remained unchanged"
+    assert (m.d_ff, m.num_heads, m.norm_position) == (2048, 8, base.model.norm_position)
+    assert parser.training.batch_tokens == base.training.batch_tokens
+    for name in ("parser", "parser_tiny"):
+        d = preset(name).decoding
+        assert (d.beam_size, d.length_penalty, d.max_extra_tokens) == (21, 0.3, 300)
 
 
 def test_unknown_preset_names_the_choices():

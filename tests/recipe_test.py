@@ -15,7 +15,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import experiment, inference, loading, recipe_run
+from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
+from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported
 from keras_transformer.presets import preset
@@ -229,6 +231,10 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
     assert (smooth.tests, smooth.published) == (recipe.tests, recipe.published)
     assert (smooth.name, smooth.variant) == ("animals", "smooth")
     assert smooth.fingerprint != recipe.fingerprint
+    both = recipe.varied("rehearsal+smooth")
+    assert both.variant == "rehearsal+smooth"
+    assert both.config().training.label_smoothing == 0.3
+    assert both.train == recipe.varied("rehearsal").train
     with pytest.raises(InputError, match="has no variant 'rough'; expected one of rehearsal, smo"):
         recipe.varied("rough")
     with pytest.raises(InputError, match="has no variant 'smooth'; expected none"):
@@ -266,6 +272,30 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
     (work / "recipe.tmp").mkdir()  # what the directory is of
     with pytest.raises(InputError, match="work cannot be written .*the same command continues"):
         run_recipe(recipe, corpus, work)
+
+
+def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
+    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shout(kind: str, pairs: Corpus, model_dir: Path, directory: Path) -> ParallelFiles:
+        assert (kind, directory) == ("distillation", tmp_path / "work" / "synthetic")
+        directory.mkdir()
+        for side, name in enumerate(("en", "de")):
+            lines = [pair[side].upper() + b"\n" for pair in pairs.pairs()]
+            (directory / name).write_bytes(b"".join(lines))
+        return ParallelFiles(directory / "en", directory / "de")
+
+    monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
+    monkeypatch.setattr(recipe_run, "export", no_export)
+    distilled = dataclasses.replace(recipe.varied("rehearsal"), synthetic="distillation")
+    for wrong, model_dir in ((distilled, None), (recipe, "export/1")):
+        with pytest.raises(InputError, match="expected an export exactly where a model writes pai"):
+            run_recipe(wrong, corpus, tmp_path / "work", synthetic_from=model_dir)
+    assert not (tmp_path / "work").exists()
+    run_recipe(distilled, corpus, tmp_path / "work", synthetic_from="export/1")
+    trained = TokenStore(tmp_path / "work" / "data" / "train").source_text()
+    assert len(trained) == 2 * (len(PAIRS) - 4)
+    assert sum(line.isupper() for line in trained) == len(PAIRS) - 4
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])

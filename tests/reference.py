@@ -180,14 +180,21 @@ def _residual(x: Array, sublayer: Any, weights: Weights, path: str, config: Mode
     return _norm(x + sublayer(x), weights, f"{path}_norm", config)
 
 
-def encoder(x: Array, mask: Array, weights: Weights, config: ModelConfig) -> Array:
-    """The encoder's stack: [B, S, d] to memory [B, S, d]; `mask` is bool [B, 1, S]."""
+def encoder(
+    x: Array, mask: Array, weights: Weights, config: ModelConfig, seen: list[Array] | None = None
+) -> Array:
+    """The encoder's stack: [B, S, d] to memory [B, S, d]; `mask` is bool [B, 1, S].
+
+    `seen` gets each layer's attention weights [B, h, S, S].
+    """
     mask = mask & window_mask(x.shape[1], config.attention_window)
     for i in range(config.num_encoder_layers):
         path = f"encoder/layer_{i}"
         x = _residual(
             x,
-            lambda y, at=f"{path}/self_attention": self_attention(y, weights, at, config, mask)[0],
+            lambda y, at=f"{path}/self_attention": _noted(
+                self_attention(y, weights, at, config, mask), seen
+            ),
             weights, f"{path}/self_attention", config,
         )  # fmt: skip
         x = _residual(
@@ -198,24 +205,42 @@ def encoder(x: Array, mask: Array, weights: Weights, config: ModelConfig) -> Arr
     return _norm(x, weights, "encoder/norm", config) if config.norm_position == "pre" else x
 
 
+def _noted(result: tuple[Array, Array], seen: list[Array] | None) -> Array:
+    if seen is not None:
+        seen.append(result[1])
+    return result[0]
+
+
 def decoder(
-    x: Array, memory: Array, memory_mask: Array, weights: Weights, config: ModelConfig
+    x: Array,
+    memory: Array,
+    memory_mask: Array,
+    weights: Weights,
+    config: ModelConfig,
+    seen: list[Array] | None = None,
+    seen_across: list[Array] | None = None,
 ) -> Array:
-    """The decoder's stack: [B, T, d] to [B, T, d]; `memory_mask` is bool [B, 1, S]."""
+    """The decoder's stack: [B, T, d] to [B, T, d]; `memory_mask` is bool [B, 1, S].
+
+    `seen` gets each layer's self-attention weights [B, h, T, T], `seen_across` those of the
+    memory [B, h, T, S].
+    """
     length = x.shape[1]
     mask = (causal_mask(length) & window_mask(length, config.attention_window))[None]
     for i in range(config.num_decoder_layers):
         path = f"decoder/layer_{i}"
         x = _residual(
             x,
-            lambda y, at=f"{path}/self_attention": self_attention(y, weights, at, config, mask)[0],
+            lambda y, at=f"{path}/self_attention": _noted(
+                self_attention(y, weights, at, config, mask), seen
+            ),
             weights, f"{path}/self_attention", config,
         )  # fmt: skip
         x = _residual(
             x,
-            lambda y, at=f"{path}/cross_attention": cross_attention(
-                y, memory, weights, at, config, memory_mask
-            )[0],
+            lambda y, at=f"{path}/cross_attention": _noted(
+                cross_attention(y, memory, weights, at, config, memory_mask), seen_across
+            ),
             weights, f"{path}/cross_attention", config,
         )  # fmt: skip
         x = _residual(
@@ -248,6 +273,19 @@ def transformer(
     memory = encoder(embed(source_ids, weights, "source", config), mask, weights, config)
     x = embed(target_ids, weights, "target", config)
     return output_logits(decoder(x, memory, mask, weights, config), weights, config)
+
+
+def attention_weights(
+    source_ids: Array, read_ids: Array, weights: Weights, config: ModelConfig
+) -> dict[str, Array]:
+    """How all layers and heads attend: `encoder`, `decoder`, `cross`, each [B, layers, h, ., .]."""
+    mask = padding_mask(source_ids, config.pad_id)
+    seen: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
+    x = embed(source_ids, weights, "source", config)
+    memory = encoder(x, mask, weights, config, seen["encoder"])
+    y = embed(read_ids, weights, "target", config)
+    decoder(y, memory, mask, weights, config, seen["decoder"], seen["cross"])
+    return {kind: np.stack(layers, axis=1) for kind, layers in seen.items()}
 
 
 # Section 5.4

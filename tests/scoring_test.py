@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from keras_transformer.run_directory import RunDirectory
 from keras_transformer.scoring import PairScore, Scorer
 from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
+from tests.export.model_variants import make_run
 
 SOURCES = [*PHRASES, "", "a", "", "ball " * 30, PHRASES[0]]
 TARGETS = [*reversed(PHRASES), "das Haus", "", "", "Ball", "Ball " * 60]
@@ -55,6 +57,23 @@ def test_every_pair_has_what_the_forward_pass_gives_it_alone(scorer: Scorer) -> 
         np.testing.assert_allclose(result.token_log_probs, expected, atol=3e-4)
         assert result.log_prob == pytest.approx(expected.sum(), abs=1e-3)
         assert result.perplexity == pytest.approx(math.exp(-expected.mean()), rel=1e-3)
+
+
+def test_a_window_is_left_to_save_what_it_can(tmp_path: Path) -> None:
+    # Who asks for the weights of all positions makes it a mask (layers/self_attention.py).
+    asked = {}
+    for window in (None, 8):
+        run = make_run(tmp_path / str(window), model__attention_window=window)
+        scorer = scoring.load_scorer(run.path)
+        target = scorer.translator.tokenizer.tokenize_target(tf.constant(TARGETS[:1])).to_list()[0]
+        source = scorer.translator.tokenizer.tokenize_source(tf.constant(SOURCES[:1])).to_list()[0]
+        read = scorer.translator.read_targets
+        with mock.patch.object(scorer.translator, "read_targets", wraps=read) as asking:
+            (result,) = scoring.score_ids(scorer, SOURCES[:1], [target])
+        asked[window] = asking.call_args.args[2]
+        expected = forward_pass(scorer, source, target)
+        np.testing.assert_allclose(result.token_log_probs, expected, atol=3e-4)
+    assert asked == {None: True, 8: False}
 
 
 def test_an_empty_target_is_the_end_token_alone(scorer: Scorer) -> None:

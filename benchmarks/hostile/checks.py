@@ -13,8 +13,8 @@ _SCORE_TOLERANCE = 1e-4
 _NOTHING = -5e8  # the score of a place that no translation fills is -1e9
 _MAX_LENGTH_PENALTY = 10.0
 # Bits of `status`, as clients know them.
-_CUT, _MAX_LENGTH, _PENALTY, _PREFIX, _IDS, _NOTHING_FOUND, _LENGTHS = (
-    1 << bit for bit in range(7)
+_CUT, _MAX_LENGTH, _PENALTY, _PREFIX, _IDS, _NOTHING_FOUND, _LENGTHS, _TARGET_CUT = (
+    1 << bit for bit in range(8)
 )
 
 
@@ -70,6 +70,8 @@ def _problems(
     elif request.signature == "lengths":
         yield from _outside("used", outputs["used"], 1, None)
         yield from _outside("used beyond tokens", outputs["used"] - outputs["tokens"], None, 0)
+    elif request.signature == "attention":
+        yield from _attention(outputs)
     elif request.signature == "tokenize":
         yield from _outside("lengths", outputs["lengths"], 1, outputs["ids"].shape[1])
         yield from _outside("ids", outputs["ids"], 0, None)
@@ -146,6 +148,22 @@ def _translate(request: Request, signature: Signature, outputs: Arrays) -> Itera
         -1,
     )
     yield from _outside("alignments", outputs["alignments"][~beyond], 0, None)
+
+
+def _attention(outputs: Arrays) -> Iterator[str]:
+    yield from _outside("status", outputs["status"] & ~(_CUT | _TARGET_CUT | _NOTHING_FOUND), 0, 0)
+    lengths = {}
+    for side in ("source", "target"):
+        lengths[side] = outputs[f"{side}_lengths"]
+        pieces = (outputs[f"{side}_tokens"] != b"").sum(1)
+        yield from _outside(f"{side}_lengths", lengths[side], 1, None)
+        yield from _outside(f"{side}_tokens beyond their number", pieces - lengths[side], 0, 0)
+    for name, side in {"encoder": "source", "decoder": "target", "cross": "target"}.items():
+        sums = outputs[name].sum(-1)  # --> [batch, layers, heads, queries]
+        inside = np.arange(sums.shape[-1]) < lengths[side][:, None]
+        expected = np.broadcast_to(inside[:, None, None, :], sums.shape)
+        yield from _outside(name, outputs[name], 0, None)
+        yield from _outside(f"sums of the rows of {name}", np.abs(sums - expected), None, 1e-4)
 
 
 def _truncated(request: Request, outputs: Arrays, max_bytes: int | None) -> Iterator[str]:

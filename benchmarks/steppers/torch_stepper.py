@@ -26,9 +26,12 @@ class Translator(nn.Module):
         dropout: `nn.Transformer`'s: of embeddings, residuals, attention and ReLU.
         pad_id: of the vocabulary.
         max_length: longest sentence.
+        norm_first: pre-norm.
     """
 
-    def __init__(self, sizes: Sizes, dropout: float, pad_id: int, max_length: int):
+    def __init__(
+        self, sizes: Sizes, dropout: float, pad_id: int, max_length: int, norm_first: bool = False
+    ):
         super().__init__()
         d = sizes.d_model
         self.pad_id = pad_id
@@ -40,7 +43,7 @@ class Translator(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.transformer = nn.Transformer(
             d, sizes.num_heads, sizes.num_encoder_layers, sizes.num_decoder_layers, sizes.d_ff,
-            dropout, batch_first=True, norm_first=False,
+            dropout, batch_first=True, norm_first=norm_first,
         )  # fmt: skip
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

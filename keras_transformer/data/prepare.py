@@ -46,7 +46,7 @@ def prepare(
     options: PrepareOptions | None = None,
     *,
     valid_corpora: Sequence[Corpus] = (),
-    vocab_from: str | Path | None = None,
+    vocab_from: str | Path | Vocabulary | None = None,
     runner: Runner | None = None,
 ) -> PreparedData:
     """Cleans, learns a vocabulary from, and encodes parallel corpora.
@@ -62,7 +62,8 @@ def prepare(
             is then left as it is.
         options: None for the defaults.
         valid_corpora: to validate on; pairs are held out of `corpora` if empty.
-        vocab_from: directory whose vocabulary to use: a tokenizer's, or prepared data.
+        vocab_from: directory whose vocabulary to use, a tokenizer's or prepared data; or the
+            vocabulary itself.
         runner: who does the work; None for this process. The result does not depend on it.
 
     Returns:
@@ -86,7 +87,7 @@ def prepare(
         "fingerprint": _fingerprint(inputs, options, vocabulary),
         "inputs": inputs,
         "options": options.in_force(learned=vocabulary is None),
-        "vocab_from": None if vocab_from is None else str(vocab_from),
+        "vocab_from": str(vocab_from) if isinstance(vocab_from, str | Path) else None,
     }
     if existing is not None:
         return _reuse(output_dir, existing, report["fingerprint"])
@@ -116,7 +117,9 @@ def _timed(stage: str, seconds: dict[str, float]) -> Iterator[None]:
     seconds[stage] = round(time.monotonic() - start, 1)
 
 
-def _given_vocabulary(directory: str | Path, options: PrepareOptions) -> Vocabulary:
+def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOptions) -> Vocabulary:
+    if isinstance(directory, Vocabulary):
+        return directory
     vocabulary = Vocabulary.load(directory)
     if options.separate_vocabularies and vocabulary.joint:
         raise InputError(f"the vocabulary of {directory} is joint; expected separate vocabularies")

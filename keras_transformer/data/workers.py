@@ -84,7 +84,7 @@ class Workers:
         waiting: collections.deque[Future[Result]] = collections.deque()
         with ProcessPoolExecutor(self._count, context, _begin) as pool:
             try:
-                with _interrupts_ignored():  # in all workers, as they begin with the first task
+                with interrupts_ignored():  # in all workers, as they begin with the first task
                     waiting.append(pool.submit(stage, next(tasks)))
                 for task in tasks:
                     waiting.append(pool.submit(stage, task))
@@ -102,7 +102,7 @@ class Workers:
 
 
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
+def interrupts_ignored() -> Iterator[None]:
     """Ignores Ctrl-C, which processes that begin meanwhile inherit: it is left to this one."""
     if threading.current_thread() is not threading.main_thread():
         yield  # where signals cannot be set
@@ -117,10 +117,11 @@ def _interrupts_ignored() -> Iterator[None]:
 def _begin() -> None:
     """Ends this process with the one that began it, to which interrupts are left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Waits for the process that began this one, and ends this one with it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

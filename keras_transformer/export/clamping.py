@@ -25,6 +25,7 @@ class Status(enum.IntFlag):
     IDS_REPLACED = 16  # outside the vocabulary, or the pad id: taken for the unknown token
     NOT_TRANSLATED = 32  # the model finds nothing: its logits are no numbers, or all is banned
     LENGTHS_CHANGED = 64  # negative, or more than there are ids
+    TARGET_CUT = 128  # more tokens or bytes than attention is told of
 
 
 def clamped_max_lengths(

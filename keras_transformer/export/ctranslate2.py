@@ -96,7 +96,9 @@ def export(
         raise InputError(
             f"{run} are several models, and a CTranslate2 model is one; expected a single run"
         )
-    _check_expressible(translator.transformer.config)
+    transformer = translator.transformer
+    assert isinstance(transformer, Transformer)  # of a run that bin/train.py trained
+    _check_expressible(transformer.config)
     vocabulary = translator.tokenizer.vocabulary
 
     def write(path: Path) -> float:

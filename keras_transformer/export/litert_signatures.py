@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.decoding import SearchResult
+from keras_transformer.encoder_decoder import Memory
 from keras_transformer.export.clamping import (
     Status,
     checked_source_ids,
@@ -19,7 +20,6 @@ from keras_transformer.export.clamping import (
     is_nothing,
     status_of,
 )
-from keras_transformer.model import Memory
 from keras_transformer.translator import Translator
 
 _OPTIONS = [

@@ -20,7 +20,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.provenance import Member, Provenance, at, bytes_of
 from keras_transformer.export.signature_defs import describe, read_signature_defs
 
-_TAGS = ("translation", "transformer", "tensorflow", "saved-model", "tf-serving")
+_TAGS = ("transformer", "tensorflow", "saved-model", "tf-serving")
 _METRICS = {"bleu": ("BLEU", "signature"), "chrf": ("chrF", "chrf_signature")}
 _VALIDATION = {"val_bleu": "BLEU", "val_perplexity": "perplexity", "val_accuracy": "accuracy"}
 
@@ -71,34 +71,41 @@ def model_card(path: Path, name: str, provenance: Provenance, about: About) -> s
         provenance: what it was made of.
         about: what its maker says of it.
     """
+    parses = "parse" in read_signature_defs(path)
     from_to = "from {} to {}".format(*about.languages) if about.languages else "between languages"
     unstated = "" if about.languages else ", which are not known"
+    does, result = f"translates text {from_to}{unstated}", "text goes in and comes out"
+    if parses:
+        language = f" of the language {about.languages[0]}" if about.languages else ""
+        does = f"parses sentences{language} into constituents"
+        result = "text goes in and trees in brackets come out"
     sections = {
-        "Use": _use(path, name),
+        "Use": _use(path, name, parses),
         "Evaluation": _evaluation(provenance, about),
         "Data": "\n\n".join(_data(member) for member in provenance.members),
         "Training": "\n\n".join(_training(member) for member in provenance.members),
         "Search": _search(provenance),
         "Size": _size(path, provenance),
-        "Limits": _limits(provenance),
+        "Limits": _limits(provenance, parses),
         "Licence": _licence(about),
     }
     body = "".join(f"\n## {title}\n\n{text}\n" for title, text in sections.items())
     return (
-        f"{_front_matter(name, about)}\n# {name}\n\nA Transformer (Vaswani et al., 2017) that "
-        f"translates text {from_to}{unstated}. It is a TensorFlow SavedModel made with "
-        "keras_transformer: text goes in and comes out, the tokenizer and the search are inside, "
+        f"{_front_matter(name, about, parses)}\n# {name}\n\nA Transformer (Vaswani et al., 2017) "
+        f"that {does}. It is a TensorFlow SavedModel made with "
+        f"keras_transformer: {result}, the tokenizer and the search are inside, "
         f"and TF Serving serves it as it is. `manifest.json` has every setting and hash.\n{body}"
     )
 
 
-def _front_matter(name: str, about: About) -> str:
+def _front_matter(name: str, about: About, parses: bool) -> str:
     """YAML, of which JSON's values are a part."""
+    task = "constituency-parsing" if parses else "translation"
     fields: dict[str, Any] = {
         "language": list(dict.fromkeys(about.languages or ())),
         "license": about.license or "unknown",
-        "pipeline_tag": "translation",
-        "tags": list(_TAGS),
+        "pipeline_tag": "" if parses else task,
+        "tags": [task, *_TAGS],
         "metrics": list(about.scores),
     }
     if about.scores:
@@ -116,17 +123,25 @@ def _front_matter(name: str, about: About) -> str:
     return f"---\n{''.join(lines)}---\n"
 
 
-def _use(path: Path, name: str) -> str:
+def _use(path: Path, name: str, parses: bool) -> str:
     rows = []
     for signature, each in read_signature_defs(path).items():
         inputs, outputs = (_tensors(describe(part)) for part in (each.inputs, each.outputs))
         rows.append((f"`{signature}`", inputs, outputs))
-    body = json.dumps({"inputs": {"text": ["A sentence to translate."]}})
+    asked = {"inputs": {"text": [f"A sentence to {'parse' if parses else 'translate'}."]}}
+    body = json.dumps({"signature_name": "parse", **asked} if parses else asked)
     return (
         f"    curl -d '{body}' http://localhost:8501/v1/models/{name}:predict\n\n"
         f"{_table(('signature', 'inputs', 'outputs'), rows)}\n\n"
         "B is the number of sentences of a request. `translations` are best first; a place that "
         "no translation fills has an empty text and the score -1e9."
+        + (
+            "\n\n`parse` splits text into words as newer treebanks do, `parse_tokens` at spaces; "
+            "the leaves of `trees` are these words, with -LRB- and -RRB- for brackets. What the "
+            "other signatures call a translation are the symbols of a tree."
+            if parses
+            else ""
+        )
     )
 
 
@@ -235,7 +250,7 @@ def _size(path: Path, provenance: Provenance) -> str:
     return _table(("", ""), facts)
 
 
-def _limits(provenance: Provenance) -> str:
+def _limits(provenance: Provenance, parses: bool) -> str:
     decoding = provenance.decoding
     trained = [member.run.trained_tokens for member in provenance.members]
     seen = min((count for count in trained if count), default=None)
@@ -247,11 +262,14 @@ def _limits(provenance: Provenance) -> str:
         f"A translation has at most its source's tokens and {decoding.max_extra_tokens:,} more, "
         f"and never more than {provenance.max_output_tokens:,}; at that length it ends as it is.",
         _unknown_characters(provenance),
-        "It translates what is most probable after its training data, with what they had of "
+        "A tree has every word, whatever the model says, and may be wrong all the same."
+        if parses
+        else "It translates what is most probable after its training data, with what they had of "
         "errors and bias. Fluent output may be wrong, leave out, or add. Nothing is filtered for "
         "safety, and names, numbers and negations are not checked.",
         "Text unlike its training data (other languages, domains, casing, markup) gives poor "
-        "translations without a warning; a low score is a hint, not a measure.",
+        f"{'trees' if parses else 'translations'} without a warning; a low score is a hint, not a "
+        "measure.",
     ]
     return "\n".join(f"- {limit}" for limit in limits)
 

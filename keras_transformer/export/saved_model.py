@@ -30,6 +30,7 @@ from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import check_warmup_requests
 from keras_transformer.inference import translate_lines
 from keras_transformer.loading import load_model, load_translator, members, trained_tokens
+from keras_transformer.parsing.symbol_vocabulary import is_parser
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 
@@ -77,6 +78,8 @@ def export(
                 exact = _translations(run, settings, sentences)
                 best = evaluation.evaluate(exact, references)
                 check_loss(scores, best, precision, max_bleu_loss)
+            if is_parser(translator.tokenizer.vocabulary):
+                scores = None  # BLEU of symbols says nothing of trees to anyone
         said = _with_scores(about or About(), scores)
         _make_ready(path, model_name(output_dir), provenance, sentences, said)
         write_base_files(output_dir)
@@ -116,6 +119,7 @@ def _save(translator: Translator, longest: int | None, path: Path) -> None:
     # Functions, for whoever loads the model in Python: their outputs have no fixed shape.
     module.search = translator.search
     module.translate_in_detail = translator.translate_in_detail
+    module.positions = served.inspection.positions
     module.tokenizer = translator.tokenizer
     # The variables alone, not the layers: nothing of Keras is left in what is saved.
     module.weights = [
@@ -123,8 +127,10 @@ def _save(translator: Translator, longest: int | None, path: Path) -> None:
     ]
     # 0 where it is not known.
     module.trained_tokens = tf.Variable(longest or 0, trainable=False, name="trained_tokens")
+    # Gradients are for training. SiLU's refers to nodes that pruning takes out.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     try:
-        tf.saved_model.save(module, str(path), signatures=served.by_name())
+        tf.saved_model.save(module, str(path), signatures=served.by_name(), options=options)
     except (OSError, tf.errors.OpError) as error:  # TensorFlow writes through ops of its own
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"{path.parent} cannot be written ({reason}); expected room") from error

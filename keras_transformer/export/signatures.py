@@ -20,6 +20,9 @@ from keras_transformer.export.clamping import (
     is_nothing,
     status_of,
 )
+from keras_transformer.export.inspection import Inspection
+from keras_transformer.parsing.parser import Parser
+from keras_transformer.parsing.symbol_vocabulary import is_parser
 from keras_transformer.scoring import Scorer
 from keras_transformer.text.tokenizer import cut
 from keras_transformer.translator import Translator, sentence_numbers
@@ -51,17 +54,25 @@ class Signatures(tf.Module):
         super().__init__(name="signatures")
         self._translator = translator
         self._scorer = Scorer(translator, translator.max_output_tokens)
+        self.inspection = Inspection(translator)
+        parses = is_parser(translator.tokenizer.vocabulary)
+        self._parser = Parser(translator) if parses else None
         self._source_places = translator.max_source_tokens
         self._target_places = translator.max_output_tokens
 
     def by_name(self) -> dict[str, Any]:
         """Returns the functions as `tf.saved_model.save` takes them."""
+        parsing = {}
+        if self._parser is not None:
+            parsing = {"parse": self._parser.parse, "parse_tokens": self._parser.parse_tokens}
         return {
+            **parsing,
             "serving_default": self._translator.translate,
             "translate": self.translate,
             "translate_ids": self._of_ids(self.translate_ids, self._source_places),
             "score": self._scorer.score,
             "embed": self.embed,
+            "attention": self.inspection.attention,
             "tokenize": self.tokenize,
             "detokenize": self._of_ids(self.detokenize, self._target_places),
             "lengths": self.lengths,

@@ -127,13 +127,13 @@ def section(title: str, content: str) -> str:
     return f"<section>\n<h2>{title}</h2>\n{content}\n</section>" if content else ""
 
 
-def document(title: str, sections: Iterable[str]) -> str:
-    """Returns the whole page."""
+def document(title: str, sections: Iterable[str], head: str = "") -> str:
+    """Returns the whole page; `head` is markup that follows the style in its head."""
     style = importlib.resources.files(__package__).joinpath("style.css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n{head}</head>\n<body>\n"
         + "\n".join(filter(None, sections))
         + "\n</body>\n</html>\n"
     )

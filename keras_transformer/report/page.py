@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer import evaluation
-from keras_transformer.config import Config
+from keras_transformer.config import RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.report.curves import curves_section
 from keras_transformer.report.data import data_section
@@ -89,7 +89,7 @@ def _headline(run: RunDirectory, history: History, kept: list[_Kept]) -> str:
     return "\n".join(parts)
 
 
-def _state(config: Config, step: int, metrics: Mapping[str, float]) -> str:
+def _state(config: RunConfig, step: int, metrics: Mapping[str, float]) -> str:
     training = config.training
     since = metrics.get("validations_since_best", 0)
     if step >= training.max_steps:
@@ -152,7 +152,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
-def _bleu_signature(config: Config) -> str:
+def _bleu_signature(config: RunConfig) -> str:
     first = config.training.bleu_sentences
     which = f"the first {first:,} validation sentences" if first else "the validation set"
     signature = evaluation.evaluate(["."], ["."]).signature
@@ -163,10 +163,10 @@ def _bleu_signature(config: Config) -> str:
 # The configuration.
 
 
-def _configuration(config: Config) -> str:
+def _configuration(config: RunConfig) -> str:
     changed, same = [], {}
     for part in ("model", "training", "decoding"):
-        values, defaults = getattr(config, part), getattr(Config(), part)
+        values, defaults = getattr(config, part), getattr(type(config)(), part)
         for field in dataclasses.fields(values):
             value, default = getattr(values, field.name), getattr(defaults, field.name)
             name = f"{part}.{field.name}"

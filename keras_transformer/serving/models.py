@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from keras_transformer.serving.tensors import read_tensors
 _LOG = logging.getLogger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 _DEFAULT = "serving_default"
+# Of an answer before it is JSON, which takes ten times as much memory while it is made.
+_MOST_ANSWER_BYTES = 2**27
 _State = get_model_status_pb2.ModelVersionStatus
 _Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time of change of each file
 
@@ -134,6 +137,27 @@ class Version:
                     f"{', '.join(sorted(names))}",
                 )
         return tuple(sorted(set(chosen) or names))
+
+    def check_answer(self, name: str, outputs: Sequence[str], rows: int) -> None:
+        """Refuses rows of which the answer would not fit into memory beside others.
+
+        Args:
+            name: of the signature, whose outputs have constant sizes, as an export's.
+            outputs: those that are asked for.
+            rows: of the request.
+
+        Raises:
+            RequestError: where they are too many.
+        """
+        infos = [self.signature(name).outputs[output] for output in outputs]
+        row_bytes = max(1, sum(map(_bytes_a_row, infos)))
+        most = max(1, _MOST_ANSWER_BYTES // row_bytes)
+        if rows > most:
+            raise RequestError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the answer to {rows:,} rows would have {rows * row_bytes:,} bytes; expected at "
+                f"most {most:,} rows in a request to {name or _DEFAULT}",
+            )
 
     def run(self, name: str, outputs: Sequence[str], inputs: Arrays) -> Arrays:
         """Runs a signature; threads may call it at once.
@@ -337,6 +361,13 @@ def _stamp(folder: Path) -> _Stamp:
 def cores() -> int:
     """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def _bytes_a_row(info: Any) -> int:
+    """Returns the bytes of a row of a `TensorInfo`, where its sizes are constant."""
+    sizes = (max(dim.size, 1) for dim in info.tensor_shape.dim[1:])
+    dtype = tf.dtypes.as_dtype(info.dtype)
+    return math.prod(sizes) * (8 if dtype == tf.string else dtype.size)
 
 
 def _dtype_name(dtype: np.dtype) -> str:

@@ -146,12 +146,14 @@ class Server:
         """Returns outputs of a signature, all or those named.
 
         Raises:
-            RequestError: for inputs that the signature does not take, a queue that is
-                full, or a failure of the model's.
+            RequestError: for inputs that the signature does not take, an answer that would be
+                too large, a queue that is full, or a failure of the model's.
         """
         names = version.output_names(signature, outputs)
         call = SignatureCall(version, signature or "serving_default", names)
-        return await self.batcher.run(call, version.checked(signature, inputs))
+        checked = version.checked(signature, inputs)
+        version.check_answer(signature, names, len(next(iter(checked.values()))))
+        return await self.batcher.run(call, checked)
 
     def signatures(self, version: Version) -> Any:
         """Returns the SignatureDefMap of a version."""

@@ -20,6 +20,8 @@ import tensorflow as tf
 
 from keras_transformer.serving.batching import Arrays, RequestError
 
+_MANY_DIGITS = 2**16  # numbers that are written as text at once, which has 128 bytes of each
+
 
 def read_document(body: bytes) -> dict[str, Any]:
     """Returns the object that the body of a request is.
@@ -214,6 +216,8 @@ def _values(array: np.ndarray, name: str) -> Any:
         result[:] = [write(value) for value in array.flat]
         return result.reshape(array.shape).tolist()
     if array.dtype == np.float32:  # its own digits: 0.1, not 0.10000000149011612
+        if array.ndim > 1 and array.size > _MANY_DIGITS:
+            return [_values(part, name) for part in array]
         return array.astype(str).astype(float).tolist()
     return array.tolist()
 

@@ -35,6 +35,7 @@ _MESSAGES = {
         ("add_dummy_prefix", 3, _Field.TYPE_BOOL, "true"),
         ("remove_extra_whitespaces", 4, _Field.TYPE_BOOL, "true"),
         ("escape_whitespaces", 5, _Field.TYPE_BOOL, "true"),
+        ("normalization_rule_tsv", 6, _Field.TYPE_STRING, ""),
     ),
     "ModelProto": (
         ("pieces", 1, _Field.TYPE_MESSAGE, "SentencePiece"),

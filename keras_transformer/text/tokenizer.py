@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import tensorflow as tf
@@ -14,7 +15,9 @@ class Tokenizer(tf.Module):
     """SentencePiece tokenization as graph ops that a SavedModel carries whole.
 
     Segments as the `sentencepiece` library does. The names of special pieces
-    in a text ("</s>") are ordinary text.
+    in a text ("</s>") are ordinary text. `tf.random.set_seed`, and so
+    `keras.utils.set_random_seed`, makes TensorFlow throw away what a tokenizer holds ("Resource
+    … does not exist"): set the seed first.
 
     Attributes:
         joint: whether both languages share one vocabulary.
@@ -134,7 +137,9 @@ def cut(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _graph_tokenizer(model: bytes) -> tensorflow_text.SentencepieceTokenizer:
     # Not FastSentencepieceTokenizer: it segments wrongly with BPE and has no byte fallback.
-    return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, add_eos=True)
+    # Of two that have the same name in a SavedModel, both are the first once it is loaded.
+    name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
+    return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, add_eos=True, name=name)
 
 
 def _pieces(

@@ -19,9 +19,9 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.encoder_decoder import EncoderDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
-from keras_transformer.model import Transformer
 from keras_transformer.training.loss import (
     EvaluationSums,
     LossSums,
@@ -37,10 +37,10 @@ _STEPS_TO_DOUBLE_SCALE = 2000
 
 
 class Trainer(keras.Model):
-    """Trains a `Transformer` through `fit`, under the strategy whose scope it is made in.
+    """Trains a model through `fit`, under the strategy whose scope it is made in.
 
     Args:
-        transformer: a model made in the same strategy's scope.
+        transformer: a `Transformer`, or another model, made in the same strategy's scope.
         config: how to train.
         jit_compile: compile forward and backward pass with XLA, per replica.
 
@@ -64,7 +64,9 @@ class Trainer(keras.Model):
         InputError: where `config.freeze` names no weight, or all of them.
     """
 
-    def __init__(self, transformer: Transformer, config: TrainingConfig, jit_compile: bool = False):
+    def __init__(
+        self, transformer: EncoderDecoder, config: TrainingConfig, jit_compile: bool = False
+    ):
         super().__init__(name="trainer")
         self.transformer = transformer
         self.config = config
@@ -147,7 +149,7 @@ class Trainer(keras.Model):
         """Features `[N, d_model]`, and a constant 1 for the bias if there is one; labels `[N]`."""
         features = self.transformer.features(inputs, training=training)
         features = tf.reshape(features, [-1, features.shape[-1]])
-        if self.transformer.config.output_bias:
+        if self.transformer.output_weights()[1] is not None:
             features = tf.concat([features, tf.ones_like(features[:, :1])], axis=1)
         return features, tf.reshape(labels, [-1])
 
@@ -428,7 +430,7 @@ def _alternating(rows: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.stack(tf.split(rows, 2), axis=1), tf.shape(rows))
 
 
-def _trained_weights(transformer: Transformer, freeze: str) -> dict[str, keras.Variable]:
+def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:
     """Every weight that `freeze`, patterns with commas between them, leaves to be trained."""
     weights = transformer.weights_by_path()
     patterns = [pattern.strip() for pattern in freeze.split(",") if pattern.strip()]

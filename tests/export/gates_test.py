@@ -15,8 +15,10 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
+from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import gates
+from keras_transformer.model import Transformer
 
 FLOATS = tf.TensorSpec([None, 3], tf.float32, name="x")
 
@@ -42,6 +44,32 @@ def nested(x: tf.Tensor, outer: Any, inner: Any) -> tf.Tensor:
         (x,),
         maximum_iterations=outer,
     )[0]
+
+
+def test_restricted_self_attention_is_served(tmp_path: Path) -> None:
+    """Cut into blocks at lengths unknown before: an encoder and, as in scoring, a whole target."""
+    config = ModelConfig(
+        source_vocab_size=11, target_vocab_size=11, num_encoder_layers=1, num_decoder_layers=1,
+        d_model=8, d_ff=12, num_heads=2, attention_window=5,
+    )  # fmt: skip
+    model = Transformer(config)
+    model.build()
+    specs = [tf.TensorSpec([None, None], tf.int32, name) for name in ("source_ids", "target_ids")]
+    module = tf.Module()
+    module.model = model
+
+    def score(source_ids: tf.Tensor, target_ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        logits = model({"source_ids": source_ids, "target_ids": target_ids})
+        return {"scores": tf.reduce_sum(logits, axis=[1, 2])}
+
+    module.score = tf.function(score, input_signature=specs, autograph=False)
+    tf.saved_model.save(module, str(tmp_path), signatures=module.score)
+    gates.check(tmp_path)
+    served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    for source, target in ((3, 100), (100, 3)):
+        ids = [tf.fill([2, length], 5) for length in (source, target)]
+        scores = served(source_ids=ids[0], target_ids=ids[1])["scores"]
+        tf.debugging.assert_near(scores, score(*ids)["scores"], atol=1e-3)
 
 
 def test_what_is_served(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from keras_transformer.export.model_card import About
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
+from tests.export.model_variants import make_run
 
 SENTENCES = [*PHRASES, "", "ball " * 30]
 
@@ -48,6 +49,15 @@ def exported(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFacto
     return export(
         run_directory, tmp_path_factory.mktemp("export"), SENTENCES, settings=settings
     ).path
+
+
+def test_two_vocabularies_and_an_activation_with_a_gradient_of_its_own(tmp_path: Path) -> None:
+    translator = loading.load_translator(make_run(tmp_path / "run", "separate"))
+    saved_model._save(translator, None, tmp_path / "1")
+    own = translator.translate(tf.constant(PHRASES))
+    other = loading.load_model(tmp_path / "1").translate(text=tf.constant(PHRASES))
+    np.testing.assert_array_equal(other["translations"], own["translations"])
+    np.testing.assert_allclose(other["scores"], own["scores"], atol=1e-5)
 
 
 def test_loads_with_tensorflow_and_tensorflow_text_alone(

@@ -60,6 +60,11 @@ def test_the_table(served: Any) -> None:
         "translate_ids": {"ids": [B, K, L], "lengths": [B, K], "scores": [B, K], "status": [B]},
         "score": {"log_probs": [B], "lengths": [B]},
         "embed": {"embeddings": [B, 16]},
+        "attention": {
+            "encoder": [B, 1, 2, S, S], "decoder": [B, 2, 2, L, L], "cross": [B, 2, 2, L, S],
+            "source_tokens": [B, S], "target_tokens": [B, L], "predicted_tokens": [B, L],
+            "source_lengths": [B], "target_lengths": [B], "target_text": [B], "status": [B],
+        },
         "tokenize": {"ids": [B, S], "tokens": [B, S], "lengths": [B]},
         "detokenize": {"text": [B]},
         "lengths": {"tokens": [B], "used": [B]},
@@ -231,7 +236,8 @@ def test_embeddings_are_means_over_real_tokens(served: Any, translator: Translat
 
 
 @pytest.mark.parametrize(
-    "name", ["serving_default", "translate", "score", "embed", "tokenize", "lengths"]
+    "name",
+    ["serving_default", "translate", "score", "embed", "attention", "tokenize", "lengths"],
 )
 def test_no_rows(served: Any, name: str) -> None:
     specs = served.signatures[name].structured_input_signature[1]

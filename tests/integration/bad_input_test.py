@@ -352,6 +352,18 @@ CASES = {
         "recipe", "--recipe=multi30k_en_de --corpus_dir=. --work_dir=results",
         "error: results/results.json is of something else, not of the recipe multi30k_en_de; ",
     ),
+    "a baseline without a reference": Case(
+        "baseline", "--data_dir=data --work_dir=new --source=six.en",
+        "error: --source and --reference: one given; expected both, or neither",
+    ),
+    "a baseline without data": Case(
+        "baseline", "--data_dir=missing --work_dir=new --source=six.en --reference=six.de",
+        "error: missing/",
+    ),
+    "a run of another architecture": Case(
+        "export", "--run_dir=recurrent --data_dir=data --output_dir=new",
+        "error: recurrent/config.json is of the architecture 'gru'; expected 'transformer'",
+    ),
     "an unknown recipe": Case(
         "recipe", "--recipe=none --corpus_dir=. --work_dir=new",
         "error: there is no recipe 'none'; expected one of multi30k_de_en, ",
@@ -419,6 +431,8 @@ def results(
     for name in ("damaged_data", "damaged_weights", "no_tokenizer"):
         shutil.copytree(folder / "run", folder / name)
     (folder / "damaged_data" / "data.json").write_text("[]")
+    shutil.copytree(folder / "run", folder / "recurrent")
+    (folder / "recurrent" / "config.json").write_text('{"architecture": "gru", "model": {}}')
     weights = folder / "damaged_weights" / "checkpoints" / "step-00000300" / "weights.npz"
     weights.write_bytes(weights.read_bytes()[:-100])
     shutil.rmtree(folder / "no_tokenizer" / "tokenizer")

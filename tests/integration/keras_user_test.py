@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.layers.attention import CrossAttention, SelfAttention
+from keras_transformer.layers.attention import CrossAttention
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.masks import PaddingMask
+from keras_transformer.layers.self_attention import SelfAttention
 from keras_transformer.model import Transformer
 
 ROOT = Path(__file__).parents[2]

@@ -14,6 +14,7 @@ from unittest import mock
 import httpx
 import pytest
 
+from keras_transformer.serving import models
 from keras_transformer.serving.models import Version
 from tests.serving.running_server import Running, model_held, running_server, wait_until
 
@@ -60,6 +61,25 @@ def test_status_and_metadata(running: Running) -> None:
     sizes = [{"size": "-1", "name": ""}, {"size": "-1", "name": ""}]
     assert ids["dtype"] == "DT_INT32"
     assert ids["tensor_shape"] == {"dim": sizes, "unknown_rank": False}
+
+
+def test_an_answer_that_would_be_too_large_is_refused(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A row of serving_default has two texts, of which the pointers count, and two float32.
+    monkeypatch.setattr(models, "_MOST_ANSWER_BYTES", 3 * (2 * 8 + 2 * 4) + 1)
+    assert running.predict({"instances": ["a"] * 3}).status_code == 200
+    answer = running.predict({"instances": ["a"] * 4})
+    assert answer.status_code == 400
+    assert answer.json() == {
+        "error": "the answer to 4 rows would have 96 bytes; expected at most 3 rows in a request "
+        "to serving_default"
+    }
+    # One row is always answered, and sizes that vary are taken for 1: of join 8 and 4 bytes.
+    monkeypatch.setattr(models, "_MOST_ANSWER_BYTES", 1)
+    assert running.predict({"instances": ["a"]}).status_code == 200
+    joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
+    assert running.predict(joined).json() == {"outputs": {"text": ["1 2"], "ids": [[1, 2]]}}
 
 
 def test_health_and_metrics(running: Running) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from keras_transformer.serving import tensors
 from keras_transformer.serving.batching import RequestError
 from keras_transformer.serving.tensors import (
     read_document,
@@ -176,6 +177,14 @@ def test_answers() -> None:
     assert write_outputs(numbers, False) == (
         b'{"outputs": {"n": [9223372036854775807], "b": [true], "f": [NaN]}}'
     )
+
+
+def test_many_numbers_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    whole = write_outputs({"n": numbers}, False)
+    monkeypatch.setattr(tensors, "_MANY_DIGITS", 6)
+    assert write_outputs({"n": numbers}, False) == whole
+    np.testing.assert_array_equal(np.float32(json.loads(whole)["outputs"]), numbers)
 
 
 @pytest.mark.parametrize("other", [np.zeros(3), np.zeros(())])

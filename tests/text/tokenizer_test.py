@@ -196,6 +196,23 @@ def test_a_saved_model_carries_it_whole(tmp_path, models):
     assert done.stdout == texts
 
 
+def test_a_saved_model_of_two_vocabularies_reads_each_side_by_its_own(tmp_path, models):
+    class Service(tf.Module):
+        def __init__(self, tokenizer):
+            self.tokenizer = tokenizer
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def ids(self, text):
+            own = self.tokenizer
+            return own.tokenize_source(text).to_tensor(), own.tokenize_target(text).to_tensor()
+
+    service = Service(Tokenizer(models["unigram", False], models["bpe", True]))
+    tf.saved_model.save(service, tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved")
+    for own, other in zip(service.ids(LINES), loaded.ids(LINES), strict=True):
+        assert own.numpy().tolist() == other.numpy().tolist()
+
+
 def corpus_lines(paths):
     for path in paths:
         yield from path.read_bytes().split(b"\n")
