@@ -179,6 +179,17 @@ _ZIPPED = gzip.compress(json.dumps(PREDICT).encode())
         (_ZIPPED, "br", 415, "the body is encoded by 'br'; expected gzip"),
         (gzip.compress(bytes(100 * 2**20)), "GZIP", 413, "the body has more than the "),
     ],
+    # A name each: pytest would make one of the bytes, which hold the time they were zipped at.
+    ids=[
+        "whole",
+        "not closed JSON",
+        "two members",
+        "bytes after it",
+        "cut short",
+        "not zipped",
+        "another encoding",
+        "100 megabytes",
+    ],
 )
 def test_a_body_may_be_zipped(
     running: Running, body: bytes, encoding: str, status: int, sentence: str
