@@ -132,6 +132,15 @@ for _room, _not_its_business in (
             "baselines",
         },
     ),
+    (
+        "playground",
+        {
+            *("layers", "encoder_decoder", "model", "training", "training_run", "documents"),
+            *("corpus_translation", "evaluation", "evaluation_sets", "scoring", "parsing"),
+            *("litert", "serving", "experiment", "recipe", "synthetic", "recipe_run", "sweep"),
+            "baselines",
+        },
+    ),
 ):
     ROOMS[_room] = ALONE.get(_room, set(ROOMS) - _not_its_business)
 ROOMS[BINARIES] = set(ROOMS)

@@ -10,8 +10,8 @@ import numpy as np
 from keras_transformer.errors import InputError
 from keras_transformer.export.clamping import Status
 
-Inputs = Mapping[str, Sequence[str]]
-# Answers an export's signature: texts by name of the input, as many of each, to arrays by name of
+Inputs = Mapping[str, Sequence[Any]]
+# Answers an export's signature: values by name of the input, as many of each, to arrays by name of
 # the output. What `client.predict(inputs, "attention")` does, too.
 Ask = Callable[[Inputs], Mapping[str, Any]]
 

@@ -35,6 +35,32 @@ class VisibleModel(NamedTuple):
     owner: Any
 
 
+class Opened(NamedTuple):
+    """A model read from disk, with an export's signatures."""
+
+    place: str
+    signatures: dict[str, Ask]  # by name
+    owner: Any  # what holds the weights
+
+
+def open_signatures(model_dir: str | Path, settings: Mapping[str, Any] | None = None) -> Opened:
+    """Reads what `loading.load_model` takes, and returns the signatures that it has.
+
+    A run has those of an export; a LiteRT model has none.
+
+    Raises:
+        InputError: where there is nothing, or for settings that do not fit.
+    """
+    model = load_model(model_dir, settings)
+    owner: Any = model.owner
+    if isinstance(owner, Translator):
+        owner = Signatures(owner)
+        functions = owner.by_name()
+    else:
+        functions = dict(getattr(owner, "signatures", {}))
+    return Opened(model.place, {name: _asking(each) for name, each in functions.items()}, owner)
+
+
 def open_model(model_dir: str | Path) -> VisibleModel:
     """Reads what `loading.load_model` takes.
 
@@ -42,30 +68,25 @@ def open_model(model_dir: str | Path) -> VisibleModel:
         InputError: where there is nothing, a LiteRT model, or an export from before it
             could be looked into.
     """
-    model = load_model(model_dir)
-    owner: Any = model.owner
-    if isinstance(owner, Translator):
-        owner = Signatures(owner)
-        functions, positions = owner.by_name(), owner.inspection.positions
-    else:
-        functions = dict(getattr(owner, "signatures", {}))
-        positions = getattr(owner, "positions", None)
-    if "attention" not in functions or positions is None:
+    opened = open_signatures(model_dir)
+    inspected = getattr(opened.owner, "inspection", opened.owner)  # a run's, or the export itself
+    positions = getattr(inspected, "positions", None)
+    if "attention" not in opened.signatures or positions is None:
         raise InputError(
-            f"{model.place} does not show its attention, as LiteRT models and older exports; "
+            f"{opened.place} does not show its attention, as LiteRT models and older exports; "
             "expected the run directory or a new SavedModel"
         )
 
     def encodings(count: int) -> Mapping[str, np.ndarray]:
         return {name: each.numpy() for name, each in positions(count=tf.constant(count)).items()}
 
-    attention, embed = (_asking(functions[name]) for name in ("attention", "embed"))
-    return VisibleModel(model.place, attention, embed, encodings, owner)
+    ask = opened.signatures
+    return VisibleModel(opened.place, ask["attention"], ask["embed"], encodings, opened.owner)
 
 
 def _asking(function: Callable[..., Mapping[str, Any]]) -> Ask:
     def ask(inputs: Inputs) -> Mapping[str, Any]:
-        texts = {name: tf.constant(list(column), tf.string) for name, column in inputs.items()}
-        return {name: each.numpy() for name, each in function(**texts).items()}
+        columns = {name: tf.constant(list(column)) for name, column in inputs.items()}
+        return {name: each.numpy() for name, each in function(**columns).items()}
 
     return ask

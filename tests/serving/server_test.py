@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import json
 import os
 import re
@@ -21,12 +22,14 @@ from unittest import mock
 
 import grpc
 import httpx
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keras_transformer.client import GrpcClient, RestClient
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
+from keras_transformer.playground.models import open_model
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.serving import server as serving_server
 from keras_transformer.serving.server import Settings, serve
@@ -339,6 +342,35 @@ def test_a_served_export_translates_as_it_does_from_disk(
     assert translated["model_dir"][1].count("\n") >= 2 * len(PHRASES)
     assert "line 8 has" in translated["model_dir"][2]  # that it was cut
     assert translated[api] == translated["model_dir"]
+
+
+def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
+    run_directory: RunDirectory, exported: Path
+) -> None:
+    sources = [PHRASES[0], "a " * 100]
+    with running_server(exported) as running:
+        run, *others = (
+            open_model(place, settings)
+            for place, settings in (
+                (str(run_directory.path), {"decoding.n_best": 2}),
+                (str(exported), None),
+                (running.rest, None),
+                (f"grpc://{running.grpc}/export", None),
+            )
+        )
+        for source, other in itertools.product(sources, others):
+            expected, found = (model.translate(source, "ein") for model in (run, other))
+            assert found.source_tokens == expected.source_tokens
+            assert found.remarks == expected.remarks
+            assert len(found.hypotheses) == len(expected.hypotheses) == 2
+            for one, same in zip(found.hypotheses, expected.hypotheses, strict=True):
+                assert (one.text, one.tokens) == (same.text, same.tokens)
+                assert one.alignment == same.alignment
+                assert one.score == pytest.approx(same.score, abs=1e-4)
+            target = expected.hypotheses[0].text
+            seen, known = (model.attention(source, target) for model in (other, run))
+            assert seen.predicted_tokens == known.predicted_tokens
+            np.testing.assert_allclose(seen.cross, known.cross, atol=1e-4)
 
 
 @pytest.mark.parametrize(
