@@ -98,7 +98,9 @@ class Trainer(keras.Model):
                 )  # fmt: skip
                 self._averages[path].assign(weight.value)
         self._with_xla = jit_compile  # `jit_compile` is Keras's: XLA around the whole strategy
-        self._differentiate = tf.function(self._loss_and_gradients, jit_compile=jit_compile)
+        self._differentiate = tf.function(
+            self._loss_and_gradients, jit_compile=jit_compile, autograph=False
+        )
         self._evaluation_function: Any = None
         self._shapes_seen: set[tuple[int, ...]] = set()
 
@@ -343,7 +345,7 @@ class Trainer(keras.Model):
     def make_train_function(self, force: bool = False) -> Any:
         if getattr(self, "train_function", None) is None or force:
 
-            @tf.function(reduce_retracing=True)
+            @tf.function(reduce_retracing=True, autograph=False)
             def one_step(iterator: Any) -> tuple[dict[str, tf.Tensor], Any]:
                 inputs, labels = next(iterator)
                 local = self.distribute_strategy.experimental_local_results
@@ -367,7 +369,9 @@ class Trainer(keras.Model):
         the weights have a moving average, that is what is evaluated.
         """
         if self._evaluation_function is None:
-            self._evaluation_function = tf.function(self._global_evaluation, reduce_retracing=True)
+            self._evaluation_function = tf.function(
+                self._global_evaluation, reduce_retracing=True, autograph=False
+            )
         strategy = self.distribute_strategy
         sums = [0.0] * len(EvaluationSums._fields)
         if self.skip_validation:

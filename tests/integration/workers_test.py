@@ -174,7 +174,7 @@ def losses(run: Path) -> list[float]:
 def test_workers_train_what_one_process_does(
     cluster: Callable[[int], Workers], whole: Path
 ) -> None:
-    count = 4  # two do so in the next test
+    count = 3  # two do so in the next test
     workers = cluster(count)
     workers.start_all()
     workers.finish()
