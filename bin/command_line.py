@@ -247,7 +247,8 @@ def _refuse_empty() -> None:
         if flag.using_default_value or flag.name == "set" or flag.name in _FIELDS:
             continue
         values = flag.value if isinstance(flag.value, list) else [flag.value]
-        if isinstance(flag.value, list) or flag.name in _PATHS:  # several, with commas between
+        is_list = isinstance(flag.value, list) and not isinstance(flag, flags.MultiFlag)
+        if is_list or flag.name in _PATHS:  # several, with commas between
             values = [part for value in values for part in str(value).split(",")]
         if not values or "" in values:
             raise flags.Error(f"--{flag.name} has an empty value; expected one, or no such flag")

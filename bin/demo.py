@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
         models[-1].warm_up()
     blocks = page.build_page(models, FLAGS.example)
     open_browser = _has_screen() if FLAGS.browser is None else FLAGS.browser
-    address = page.serve(blocks, FLAGS.host, FLAGS.port, open_browser=open_browser, block=False)
+    address = page.serve(blocks, FLAGS.host, FLAGS.port, open_browser=open_browser)
     print(f"the playground is at {address}; Ctrl-C ends it", flush=True)
     blocks.block_thread()
 

@@ -15,8 +15,9 @@ heads.tsv summarize every head, over the pairs of the file where there is one, w
 sentence embeddings are drawn, too. Layers and heads are counted from 1.
 
 Of a sentence of more than 64 tokens, or more than the model takes, the first so many are
-drawn; standard error says so, and the exit code is then 3. The last line of standard output
-is a JSON object with the files.
+drawn. Standard error says so, as it does of empty lines, of fewer than 3 sentences and of signs
+that no font has; the exit code is then 3. The last line of standard output is a JSON object
+with the files.
 """
 
 import json

@@ -7,3 +7,7 @@ exception is a defect of ours and keeps its stack trace.
 
 class InputError(ValueError):
     """Bad input: names the place, the value and what was expected there."""
+
+
+class DivergedError(InputError):
+    """Training that has come to numbers that are none, step after step."""

@@ -53,6 +53,7 @@ class Trained(NamedTuple):
     interrupted: bool
     stopped_early: str  # why training ended before its last step, or ""
     selected: str  # the weights that are evaluated and exported
+    precision: str  # of products: float32, bfloat16 or float16
     metrics: dict[str, float]
 
     @property
@@ -449,5 +450,6 @@ def _finish(
         interrupted=stop.interrupted,
         stopped_early=stopped_early,
         selected=run.selected,
+        precision=trainer.transformer.compute_dtype,
         metrics=metrics,
     )

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_transformer.checkpoints import Arrays, Damaged
 from keras_transformer.config import TrainingConfig
 from keras_transformer.data.batches import Batches
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.run_directory import Checkpoint, RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import CallbackList, Checkpoints, StopTraining
@@ -170,13 +170,13 @@ def fit(
         raise
     except NotFiniteError as error:
         if not is_chief:
-            raise InputError(str(error)) from None
+            raise DivergedError(str(error)) from None
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
         last = "there is no good checkpoint"
         if good:
             begin = f"--init_from={run.path}:{good[-1].name}"
             last = f"the last good checkpoint is {good[-1]}, which a new run takes by {begin}"
-        raise InputError(
+        raise DivergedError(
             f"{error}; {last}; expected a lower training.learning_rate, or a training.clip_norm"
         ) from None
     return writer.metrics

@@ -38,8 +38,10 @@ class Kind:
 
     Args:
         name: what it is called.
-        complexity, sequential, path: the paper's O( ) of operations, of sequential
-            operations and of the maximum path length.
+        complexity, sequential, path: O( ) of operations, of sequential operations and of the
+            maximum path length.
+        source: where the paper has them. Of convolutions its Table 1 prints log_k(n) for the
+            path, which needs dilation; n/k of contiguous kernels is in its text.
         exponents: those of n and d in the paper's complexity.
         make: returns a layer from `[B, n, d]` to as much.
         path_length: returns the maximum path length, computed from layers of these sizes.
@@ -49,6 +51,7 @@ class Kind:
     complexity: str
     sequential: str
     path: str
+    source: str
     exponents: dict[str, str]
     make: Callable[[Sizes], keras.Layer]
     path_length: Callable[[Sizes], int]
@@ -114,7 +117,7 @@ def _recurrent(layer: type[keras.layers.RNN], name: str) -> Kind:
         return paths.recurrent_steps(layer(sizes.d).cell, sizes.n, sizes.d)
 
     return Kind(
-        name, "n·d²", "n", "n", {"n": "1", "d": "2"},
+        name, "n·d²", "n", "n", "Table 1", {"n": "1", "d": "2"},
         lambda sizes: layer(sizes.d, return_sequences=True), path_length,
     )  # fmt: skip
 
@@ -127,25 +130,27 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind(
-            "self-attention", "n²·d", "1", "1", {"n": "2", "d": "1"},
+            "self-attention", "n²·d", "1", "1", "Table 1", {"n": "2", "d": "1"},
             _attention, _of_same(_attention),
         ),
         Kind(
-            "restricted self-attention", "r·n·d", "1", "n/r", {"n": "1", "d": "1"},
+            "restricted self-attention", "r·n·d", "1", "n/r", "Table 1", {"n": "1", "d": "1"},
             _restricted, _of_same(_restricted),
         ),
         _recurrent(keras.layers.LSTM, "LSTM"),
         _recurrent(keras.layers.GRU, "GRU"),
         Kind(
-            "convolution", "k·n·d²", "1", "n/k", {"n": "1", "d": "2"},
+            "convolution", "k·n·d²", "1", "n/k", "Table 1; path: section 4", {"n": "1", "d": "2"},
             _convolution, _of_same(_convolution),
         ),
         Kind(
             "dilated convolutions", "k·n·d²·log_k(n)", "log_k(n)", "log_k(n)",
-            {"n": "1, log", "d": "2"}, _dilated, _of_dilated,
+            "of the stack: derived; path: Table 1", {"n": "1, log", "d": "2"},
+            _dilated, _of_dilated,
         ),
         Kind(
-            "separable convolution", "k·n·d + n·d²", "1", "n/k", {"n": "1", "d": "1 to 2"},
+            "separable convolution", "k·n·d + n·d²", "1", "n/k",
+            "section 4; path: derived", {"n": "1", "d": "1 to 2"},
             _separable, _of_same(_separable),
         ),
     )

@@ -90,6 +90,7 @@ class Results:
                 name: {
                     "complexity": kind.complexity, "exponents": kind.exponents,
                     "sequential operations": kind.sequential, "maximum path length": kind.path,
+                    "source": kind.source,
                 }
                 for name, kind in KINDS.items()
             },

@@ -23,7 +23,10 @@ def tables(results: Results) -> str:
 
 
 def _table_1(results: Results) -> str:
-    heads = ["layer", "complexity", "sequential operations", "counted", "maximum path", "computed"]
+    heads = [
+        *("layer", "complexity", "sequential operations", "counted", "maximum path", "computed"),
+        "O( ) from",
+    ]
     return _markdown(heads, (_row_of_table_1(results, kind) for kind in KINDS.values()))
 
 
@@ -36,6 +39,7 @@ def _row_of_table_1(results: Results, kind: Kind) -> list[str]:
         _growth(kind.sequential, operations, results.sizes.kernel),
         _order(kind.path),
         _growth(kind.path, results.paths[kind.name], results.sizes.kernel),
+        kind.source,
     ]
 
 

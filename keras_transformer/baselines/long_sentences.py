@@ -2,7 +2,7 @@
 
 A model sees pairs of at most N tokens on either side. It is tested on pairs as long (held out),
 on pairs of more than N tokens on both sides, by the tokens of the source, and on two and three
-of the short ones after each other, which are long and say nothing new.
+of the short ones after each other, where they have more than N tokens: long, and nothing new.
 """
 
 from __future__ import annotations
@@ -78,8 +78,13 @@ def length_tests(data_dir: Path, longest: int, most: int = 500) -> dict[str, Eva
         found = np.flatnonzero((fewest > longest) & (lengths > low) & (lengths <= high))
         tests[name] = _joined(train, random.permutation(found)[:most, None])
     for number, name in ((2, "two joined"), (3, "three joined")):
-        count = min(len(short) // number, most)
-        tests[name] = _joined(valid, short[: number * count].reshape(count, number))
+        groups = short[: len(short) // number * number].reshape(-1, number)
+        # Each but the last gives its end token away.
+        sources, targets = (
+            lengths[groups].sum(axis=1) - (number - 1)
+            for lengths in (valid.source_lengths.astype(int), valid.target_lengths.astype(int))
+        )
+        tests[name] = _joined(valid, groups[np.minimum(sources, targets) > longest][:most])
     for name, test in tests.items():
         if not test.references[0]:
             raise InputError(

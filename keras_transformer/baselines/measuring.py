@@ -15,6 +15,7 @@ from keras_transformer.baselines.architectures import ARCHITECTURES
 from keras_transformer.baselines.flop import training_flop
 from keras_transformer.baselines.trials import Material, Trial
 from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import DivergedError
 from keras_transformer.report.history import Series, read_history
 from keras_transformer.run_directory import RunDirectory
 
@@ -37,20 +38,33 @@ def train_and_score(
 
     Returns:
         What is found of a model: whether it is `finished`, what it cost, its `curve` and, by
-        name, its `tests`.
+        name, its `tests`. Of one that has diverged, which is a result too: how, its curve until
+        then, and no tests.
 
     Raises:
         InputError: as `experiment.train`.
         KeyboardInterrupt: where training was interrupted; a checkpoint is written.
     """
     architecture = ARCHITECTURES[trial.architecture]
-    trained = experiment.train(
-        material.data_dir,
-        run_dir,
-        settings=trial.settings,
-        max_minutes=max_minutes,
-        architecture=architecture,
-    )
+    try:
+        trained = experiment.train(
+            material.data_dir,
+            run_dir,
+            settings=trial.settings,
+            max_minutes=max_minutes,
+            architecture=architecture,
+        )
+    except DivergedError as error:
+        log.warning("%s: %s", trial.name, error)
+        run = RunDirectory(run_dir, architecture.run_config)
+        return {
+            "finished": True,
+            "diverged": str(error),
+            "parameters": run.config.model.num_parameters(),
+            "steps": max((checkpoint.step for checkpoint in run.checkpoints()), default=0),
+            "curve": curve(run, material.data_dir),
+            "tests": {},
+        }
     log.info(trained.summary(run_dir))
     if trained.interrupted:
         raise KeyboardInterrupt

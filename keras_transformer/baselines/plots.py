@@ -36,10 +36,11 @@ def _models(figure: Figure, results: Mapping[str, Any]) -> None:
         points = [point for point in each["curve"] if "val_bleu" in point]
         bleu = [point["val_bleu"] for point in points]
         tests = [f"{name} {scores['bleu']:.1f}" for name, scores in each["tests"].items()]
-        label = f"{each['title']}, {each['parameters'] / 1e6:.1f} M: {', '.join(tests)}"
+        reached = "diverged" if "diverged" in each else ", ".join(tests)
+        label = f"{each['title']}, {each['parameters'] / 1e6:.1f} M: {reached}"
         for axes, quantity in ((left, "flop"), (right, "minutes")):
             _line(axes, [point[quantity] for point in points], bleu, color, label)
-    left.set(xscale="log", xlabel="training FLOP", ylabel="BLEU on validation")
+    left.set(xscale="log", xlabel="training FLOP", ylabel="BLEU on validation (13a)")
     right.set(xlabel="minutes of training")
     _legend(left)
 
@@ -98,7 +99,8 @@ def _attention(figure: Figure, results: Mapping[str, Any]) -> None:
         for each, color in zip(trials, _COLORS, strict=False):
             points = each["curve"]
             bleu = ", ".join(f"{scores['bleu']:.1f}" for scores in each["tests"].values())
-            label = f"{each['title'].partition(', d_k')[0]}: BLEU {bleu}"
+            reached = "diverged" if "diverged" in each else f"BLEU {bleu}"
+            label = f"{each['title'].partition(', d_k')[0]}: {reached}"
             steps = [point["step"] for point in points]
             _line(axes, steps, [point["val_loss"] for point in points], color, label)
         axes.set(title=f"d_k = {key_dim}", xlabel="steps")
@@ -114,8 +116,8 @@ def _line(
     label: str,
     style: str = "o-",
 ) -> None:
-    if x:
-        axes.plot(x, y, style, color=color, label=label, markersize=3, linewidth=1.3)
+    # Also of no points: its label says what came of it.
+    axes.plot(x, y, style, color=color, label=label, markersize=3, linewidth=1.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 

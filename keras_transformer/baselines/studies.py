@@ -15,7 +15,7 @@ from typing import Any
 
 from keras_transformer import evaluation
 from keras_transformer.baselines.long_sentences import length_tests, prepare_short
-from keras_transformer.baselines.trials import Material, Trial, run_trial
+from keras_transformer.baselines.trials import Material, Trial, check_same, run_trial
 from keras_transformer.errors import InputError
 from keras_transformer.results import read_results, write_results
 
@@ -108,8 +108,9 @@ def attention_trials() -> list[Trial]:
             f"{name}_{key_dim}",
             f"{title}, d_k {key_dim}",
             architecture,
-            # Heads and values stay the same, so that d_k alone differs.
-            {**_ATTENTION, **_transformer(2, 128, 256, 0.2, key_dim=key_dim, value_dim=32)},
+            # h · d_k is d_model, as in the paper: by Glorot's initialization the components of
+            # queries and keys have the variance 1 then, as its argument assumes (footnote 4).
+            {**_ATTENTION, **_transformer(2, 128, 256, 0.2, num_heads=128 // key_dim)},
         )
         for key_dim in (16, 64)
         for name, (title, architecture) in kinds.items()
@@ -154,7 +155,10 @@ def run_study(
     """
     if study not in STUDIES:
         raise InputError(f"there is no study {study!r}; expected one of {', '.join(STUDIES)}")
-    trials = {trial.name: trial for trial in STUDIES[study]()}
+    trials = {
+        trial.name: dataclasses.replace(trial, settings={**trial.settings, **(settings or {})})
+        for trial in STUDIES[study]()
+    }
     if unknown := [name for name in only if name not in trials]:
         raise InputError(
             f"the study {study} has no model {unknown[0]!r}; expected one of {', '.join(trials)}"
@@ -171,12 +175,10 @@ def run_study(
             raise InputError(f"the study {study} has nothing to score; expected a test set")
         deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         for name in only or trials:
-            trial = trials[name]
-            trial = dataclasses.replace(trial, settings={**trial.settings, **(settings or {})})
             left = None if deadline is None else max(1e-9, (deadline - time.monotonic()) / 60)
-            if not run_trial(trial, material, work_dir, left)["finished"]:
+            if not run_trial(trials[name], material, work_dir, left)["finished"]:
                 break
-        results = _collected(study, list(trials), material, work_dir)
+        results = _collected(study, trials, material, work_dir)
         if study == "positions":
             results["longest"] = longest
         write_results(work_dir / f"{study}.json", results)
@@ -197,18 +199,14 @@ def _of_positions(material: Material, work_dir: Path, longest: int) -> Material:
 
 
 def _collected(
-    study: str, names: Sequence[str], material: Material, work_dir: Path
+    study: str, trials: Mapping[str, Trial], material: Material, work_dir: Path
 ) -> dict[str, Any]:
     """Returns the results of all models that have some, whichever call has left them."""
-    found = {name: read_results(work_dir / name / "results.json") for name in names}
+    found = {name: read_results(work_dir / name / "results.json") for name in trials}
     found = {name: results for name, results in found.items() if results}
     for name, results in found.items():
-        if results.get("material") != material.fingerprint:
-            raise InputError(
-                f"{work_dir / name} was trained or tested on something else; expected the same "
-                "for all models of a study, or another --work_dir"
-            )
-    finished = len(found) == len(names) and all(each["finished"] for each in found.values())
+        check_same(trials[name], material, work_dir / name, results)
+    finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
     return {"study": study, "finished": finished, "trials": found}
 
 
@@ -225,6 +223,8 @@ def summary(results: Mapping[str, Any]) -> str:
             f"{last.get('minutes', 0.0):>9.1f}{last.get('flop', 0.0):>15.2e}"
             + ("" if each["finished"] else "  (not finished)")
         )
+        if "diverged" in each:
+            lines.append(f"  diverged: {each['diverged']}")
         for test, scores in each["tests"].items():
             published = ""
             if results["study"] == "models":

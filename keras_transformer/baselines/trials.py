@@ -89,25 +89,38 @@ def run_trial(
     """
     directory = work_dir / trial.name
     existing = read_results(directory / "results.json")
-    # All that results depend on besides code and machine.
-    own = {
+    if existing:
+        check_same(trial, material, directory, existing)
+    if existing.get("finished"):
+        return existing
+    log.info("%s: %s", trial.name, trial.title)
+    found = process.call(_train_and_score, trial, material, directory / "run", max_minutes)
+    results = {**circumstances(), "name": trial.name, "title": trial.title}
+    results |= {**_identity(trial, material), **found}
+    directory.mkdir(parents=True, exist_ok=True)
+    write_results(directory / "results.json", results)
+    return results
+
+
+def check_same(
+    trial: Trial, material: Material, directory: Path, results: Mapping[str, Any]
+) -> None:
+    """Raises `InputError` for results of the trial with other settings, data or tests."""
+    expected = _identity(trial, material)
+    if any(results.get(name) != value for name, value in expected.items()):
+        raise InputError(
+            f"{directory} holds {trial.name} with other settings, data or tests; expected those "
+            "that it was made with, the same for all models of a study, or another --work_dir"
+        )
+
+
+def _identity(trial: Trial, material: Material) -> dict[str, Any]:
+    """All that results depend on besides code and machine."""
+    return {
         "material": material.fingerprint,
         "architecture": trial.architecture,
         "settings": dict(trial.settings),
     }
-    if existing.get("finished"):
-        if any(existing.get(name) != value for name, value in own.items()):
-            raise InputError(
-                f"{directory} holds {trial.name} with other settings, data or tests; expected "
-                "those that it was made with, or another --work_dir"
-            )
-        return existing
-    log.info("%s: %s", trial.name, trial.title)
-    found = process.call(_train_and_score, trial, material, directory / "run", max_minutes)
-    results = {**circumstances(), "name": trial.name, "title": trial.title, **own, **found}
-    directory.mkdir(parents=True, exist_ok=True)
-    write_results(directory / "results.json", results)
-    return results
 
 
 def _train_and_score(*arguments: Any) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Batches(abc.ABC):
             indices = tf.data.Dataset.counter()
         else:
             indices = tf.data.Dataset.range(num_steps * len(own))
-        return indices.map(tensors).prefetch(2 * len(own))
+        return indices.map(tensors).prefetch(2 * len(own)).with_options(_untuned())
 
     def distributed(
         self, strategy: tf.distribute.Strategy, first_step: int = 0, num_steps: int | None = None
@@ -121,7 +121,33 @@ class Batches(abc.ABC):
             first = context.input_pipeline_id * count
             return self.dataset(first_step, num_steps, parts, range(first, first + count))
 
-        return strategy.distribute_datasets_from_function(own_rows)
+        return strategy.distribute_datasets_from_function(own_rows, _own_pipelines(strategy))
+
+
+def _own_pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
+    """Options by which each replica on a CPU has a pipeline of its own; elsewhere none.
+
+    Otherwise one would feed all through iterators of another kind, which `_untuned` does not reach.
+    """
+    if not isinstance(strategy, tf.distribute.MirroredStrategy):
+        return None
+    if any("CPU" not in device for device in strategy.extended.worker_devices):
+        return None
+    return tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+
+
+def _untuned() -> tf.data.Options:
+    """Options of a dataset in which nothing is left to tune.
+
+    What would tune it is a thread of each iterator, for which whoever lets go of an iterator waits,
+    seconds at a time: after every validation, and where objects are collected.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
 
 
 class CorpusBatches(Batches):

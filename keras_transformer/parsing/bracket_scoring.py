@@ -114,8 +114,8 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScor
     rows, errors = [], []
     for number, (own, other) in enumerate(zip(gold, predicted, strict=True), start=1):
         rows.append(_counts(own, other))
-        if rows[-1].is_error:
-            errors.append(f"sentence {number} {_difference(own, other)}, and is not scored")
+        if rows[-1].error:
+            errors.append(f"sentence {number} {rows[-1].error}, and is not scored")
     if len(errors) > _MAX_ERRORS:
         raise InputError(
             f"{len(errors):,} of {len(gold):,} trees have other words than the gold tree; expected "
@@ -133,14 +133,14 @@ class _Counts:
     predicted: int = 0
     gold: int = 0
     crossing: int = 0
-    is_error: bool = False
+    error: str = ""  # how the words differ
     is_skipped: bool = False
 
 
 def _counts(gold: Tree, predicted: Tree) -> _Counts:
-    if gold.words != predicted.words:
-        return _Counts(is_error=True)
     kept = [tag not in _DELETED for tag in gold.tags]
+    if error := _difference(gold, predicted, kept):
+        return _Counts(error=error)
     if not any(kept):
         return _Counts(is_skipped=True)
     own, other = _spans(gold, kept), _spans(predicted, kept)
@@ -170,15 +170,18 @@ def _cross(one: Constituent, other: Constituent) -> bool:
     )
 
 
-def _difference(gold: Tree, predicted: Tree) -> str:
-    for own, other in zip(gold.words, predicted.words, strict=False):
-        if own != other:
+def _difference(gold: Tree, predicted: Tree, kept: Sequence[bool]) -> str:
+    """Says how the words differ, or nothing; how punctuation is written does not count."""
+    if len(gold.words) != len(predicted.words):
+        return f"has {len(predicted.words)} words, the gold tree {len(gold.words)}"
+    for own, other, counts in zip(gold.words, predicted.words, kept, strict=True):
+        if own != other and counts:
             return f"has the word {other!r} where the gold tree has {own!r}"
-    return f"has {len(predicted.words)} words, the gold tree {len(gold.words)}"
+    return ""
 
 
 def _totals(rows: Sequence[_Counts]) -> BracketScores:
-    scored = [row for row in rows if not (row.is_error or row.is_skipped)]
+    scored = [row for row in rows if not (row.error or row.is_skipped)]
     matched, predicted, gold, crossing = (
         sum(getattr(row, name) for row in scored)
         for name in ("matched", "predicted", "gold", "crossing")
@@ -187,7 +190,7 @@ def _totals(rows: Sequence[_Counts]) -> BracketScores:
     complete = sum(row.matched == row.predicted == row.gold for row in scored)
     return BracketScores(
         sentences=len(rows),
-        errors=sum(row.is_error for row in rows),
+        errors=sum(bool(row.error) for row in rows),
         skipped=sum(row.is_skipped for row in rows),
         matched=matched,
         predicted=predicted,

@@ -19,7 +19,9 @@ from keras_transformer.errors import InputError
 TRACE = "-NONE-"
 # Labels of an outermost bracket that stands for the sentence, not for a constituent.
 ROOTS = ("", "TOP", "ROOT", "S1")
-_NAME = r"[^\s()]+"  # in ASCII's terms: some words begin with a thin space
+# Spaces are those of ASCII: some words begin with a thin space. Control characters and line
+# separators count as well, which the model takes for spaces, too.
+_NAME = r"[^\s()\x80-\x9f\u2028\u2029]+"
 _TOKEN = re.compile(rf"[()]|{_NAME}", re.ASCII)
 
 

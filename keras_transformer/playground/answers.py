@@ -18,6 +18,17 @@ def choices(translated: Translated) -> list[tuple[str, int]]:
     ]
 
 
+def heading(place: str) -> str:
+    """Returns the name of a model, to stand above its answers."""
+    return f"<h3>{text(place)}</h3>"
+
+
+def answered(source: str, seconds: float) -> str:
+    """Returns what was translated, and how long it took."""
+    shown = source if len(source) <= 200 else f"{source[:200]}…"
+    return f'<p class="legend">“{text(shown)}” in {1000 * seconds:,.0f} ms</p>'
+
+
 def remarks(sentences: list[str]) -> str:
     """Returns what is to be known of an answer, a paragraph each."""
     return "".join(f'<p class="remark">{text(each)}.</p>' for each in sentences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from keras_transformer.visualization.visible_model import open_signatures
 
 _NEEDED = ("translate", "attention")
 _ADDRESS = re.compile(r"((https?|grpc)://)?[^/@,\s]+:\d+(/.*)?", re.IGNORECASE)
-_READY_SECONDS = 5.0
+_READY_SECONDS, _ANSWER_SECONDS = 5.0, 15.0
 MAX_CHARACTERS = 10_000  # of a text: what is longer is refused before it is sent anywhere
 
 
@@ -79,7 +80,8 @@ class PlaygroundModel:
             InputError: for a blank or very long source, or where a server fails.
         """
         _check_source(source)
-        alpha = float("nan") if length_penalty is None else length_penalty  # its own, for NaN
+        # NaN stands for its own. A float: what is typed as 1 comes as an integer.
+        alpha = math.nan if length_penalty is None else float(length_penalty)
         inputs: Inputs = {
             "text": [source], "prefix": [prefix], "max_length": [0], "length_penalty": [alpha]
         }  # fmt: skip
@@ -130,7 +132,7 @@ def open_model(place: str, settings: Mapping[str, Any] | None = None) -> Playgro
 
 
 def _served(address: str) -> PlaygroundModel:
-    client = connect(address)
+    client = connect(address, timeout=_ANSWER_SECONDS)
     client.wait_until_ready(_READY_SECONDS)
 
     def asking(signature: str) -> Ask:

@@ -154,4 +154,10 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         for name, row in results["rows"].items()
         if row["same_as"]
     ]
+    precisions = {
+        name: row["run"]["precision"] for name, row in results["rows"].items() if row["run"]
+    }
+    if len(set(precisions.values())) > 1:  # as `auto` picks them on different machines
+        rows = ", ".join(f"{name} {precision}" for name, precision in precisions.items())
+        notes.append(f"Rows were trained in different precisions: {rows}.")
     return notes

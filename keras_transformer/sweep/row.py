@@ -40,7 +40,8 @@ def train_and_score(job: Job) -> dict[str, Any]:
     Returns:
         What is found of a row: `finished`, `steps`, and of one that is finished `perplexity` (a
         wordpiece, by the true labels alone), `bleu` and its `signature`, `parameters`, `minutes`
-        of training and scoring, `tokens_per_second`, `peak_memory_mb`, and `translations`.
+        of training and scoring, `precision`, `tokens_per_second`, `peak_memory_mb`, and
+        `translations`.
 
     Raises:
         InputError: where the run cannot be continued, or has diverged.
@@ -63,7 +64,8 @@ def train_and_score(job: Job) -> dict[str, Any]:
     if not trained.finished:
         return {"finished": False, "steps": trained.step}
     run = RunDirectory(job.run_dir)
-    if run.checkpoints()[-1].step != trained.step:  # none is written of what is no number
+    saved = run.checkpoints()
+    if not saved or saved[-1].step != trained.step:  # none is written of what is no number
         raise InputError(
             f"{job.run_dir} has diverged: its validation loss at step {trained.step} is not "
             "finite; expected a lower training.learning_rate"
@@ -84,6 +86,7 @@ def train_and_score(job: Job) -> dict[str, Any]:
         "signature": scored.scores.signature,
         "parameters": run.config.model.num_parameters(),
         "minutes": round((metrics["training_seconds"] + scored.seconds) / 60, 1),
+        "precision": trained.precision,
         "tokens_per_second": round(trained.tokens_per_second),
         "peak_memory_mb": round(metrics["peak_memory_mb"]),
         "translations": scored.hypotheses,

@@ -29,6 +29,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.sweep import process
+from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.platform import Platform, choose_platform
 
 PAIRS = [
@@ -137,10 +138,24 @@ def test_what_is_done_is_not_done_again_and_nothing_else_is_taken_for_it(
     with pytest.raises(InputError, match="holds gru with other settings, data or tests; expected"):
         run_study("models", other, work, only=["gru"], settings=TINY)
     monkeypatch.setattr(studies, "run_trial", lambda *_: {"finished": False})
-    with pytest.raises(InputError, match="gru was trained or tested on something else; expected"):
-        run_study("models", other, work, only=["transformer"])
+    for material_, settings in ((other, TINY), (material, {**TINY, "training.seed": 5})):
+        with pytest.raises(
+            InputError, match="gru with other settings, data or tests; .* the same f"
+        ):
+            run_study("models", material_, work, only=["transformer"], settings=settings)
     table = summary(results)
     assert "BLEU" in table and "gru" in table and "published: 28.1" in table
+
+
+def test_a_model_that_diverges_is_a_result(material: Material, tmp_path: Path) -> None:
+    settings = {**TINY, "training.learning_rate": 1e30, "training.max_skipped_steps": 1}
+    results = run_study("models", material, tmp_path, only=["gru"], settings=settings)
+    result = results["trials"]["gru"]
+    assert result["finished"] and "diverged" in result and result["tests"] == {}
+    assert "diverged: " in summary(results)
+    assert "diverged" in (tmp_path / "models.svg").read_text()
+    again = run_study("models", material, tmp_path, only=["gru"], settings=settings)
+    assert again == results
 
 
 def test_a_run_is_read_as_what_it_is(
@@ -186,8 +201,12 @@ def test_every_setting_fits_its_architecture(study: str) -> None:
     if study == "positions":
         assert [config.model.positions for config in configs] == ["sinusoidal", "learned"]
     if study == "attention":
-        heads = {(c.model.key_dim, c.model.num_heads, c.model.value_dim) for c in configs}
-        assert heads == {(16, 4, 32), (64, 4, 32)}
+        assert {c.model.num_heads for c in configs} == {8, 2}
+        for config in configs[::3]:  # scaled: what queries and keys are made by
+            weights = ARCHITECTURES["transformer"](config.model)
+            weights.build()
+            kernel = weights.encoder.layers[0].self_attention.qkv_kernel
+            assert np.var(kernel[:, : 2 * 128]) * 128 == pytest.approx(1, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +285,9 @@ def test_tests_have_the_lengths_that_their_names_say(corpus: Path) -> None:
         pairs = set(zip(test.sources or [], test.references[0], strict=True))
         if name in bounds:
             assert pairs <= (validation if name == "up to 6" else training)
+    joins = [*(tests["two joined"].sources or []), *(tests["three joined"].sources or [])]
+    counts = Tokenizer.load(corpus).tokenize_source(tf.constant(joins)).row_lengths()
+    assert joins and counts.numpy().min() > longest
     short = {each for each in stores[1].source_text() if tokens[each] <= longest}
     twice = tests["two joined"].sources or []
     assert all(any(text.startswith(f"{each} ") for each in short) for text in twice)

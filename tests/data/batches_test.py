@@ -262,7 +262,8 @@ def test_workers_share_the_rows_of_each_step(workers, replicas):
         def __init__(self, number):
             self.context = tf.distribute.InputContext(workers, number, replicas)
 
-        def distribute_datasets_from_function(self, own_rows):
+        def distribute_datasets_from_function(self, own_rows, options):
+            assert options is None  # of replicas on CPUs alone
             return list(own_rows(self.context).as_numpy_iterator())
 
     each = replicas // workers

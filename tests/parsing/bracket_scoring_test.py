@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.parsing.bracket_scoring import BracketScores, score_trees
+from keras_transformer.parsing.linearization import restore
 from keras_transformer.parsing.trees import Tree, parse_trees
-from tests.parsing.sentences import trees
+from tests.parsing.sentences import SYMBOLS, trees
 
 
 def read(*texts: str) -> list[Tree]:
@@ -133,11 +137,24 @@ def test_as_many_trees_of_one_as_of_the_other() -> None:
         score_trees([], [])
 
 
-@given(trees(), trees())
-def test_scores_are_scores(gold: Tree, predicted: Tree) -> None:
-    predicted = Tree(predicted.words, ("XX",) * len(predicted.words), predicted.constituents)
+@given(trees(), st.lists(SYMBOLS, max_size=40))
+def test_scores_are_scores(gold: Tree, symbols: list[str]) -> None:
+    predicted = restore(gold.words, symbols)
     scores = score_trees([gold], [predicted]).all
+    assert scores.errors == 0
+    assert scores.matched <= min(scores.predicted, scores.gold)
     for value in (scores.precision, scores.recall, scores.f1, scores.no_crossing):
         assert 0 <= value <= 100
+    # The other way round, by the same tags, precision and recall change places.
+    swapped = score_trees([dataclasses.replace(predicted, tags=gold.tags)], [gold]).all
+    assert (swapped.precision, swapped.recall) == (scores.recall, scores.precision)
+    assert swapped.f1 == pytest.approx(scores.f1)
     own = score_trees([gold], [gold]).all
     assert own.matched == own.gold == own.predicted
+
+
+def test_how_punctuation_is_written_does_not_count() -> None:
+    gold = "(S (`` ``) (NP (NN a)) ('' ''))"
+    assert counts(gold, "(S (`` \") (NP (NN a)) ('' \"))") == (2, 2, 2)
+    assert scored(gold, "(S (`` ``) (NP (NN b)) ('' ''))").errors == 1
+    assert scored(gold, "(S (`` ``) (NP (NN a)))").errors == 1

@@ -47,6 +47,8 @@ def test_prefix_and_length_penalty_count(model: PlaygroundModel) -> None:
     assert own.hypotheses[0].score != pytest.approx(best.score)
     assert best.score == pytest.approx(sum(best.log_probs), abs=1e-4)  # log P alone
     assert own.remarks == other.remarks == []
+    whole, exact = (model.translate(PHRASES[0], length_penalty=alpha) for alpha in (1, 1.0))
+    assert whole == exact
     (remark,) = model.translate(PHRASES[0], length_penalty=-1.0).remarks
     assert remark.startswith("the length penalty is one that cannot be")
 

@@ -48,7 +48,7 @@ def row(
         "paper": {
             **figures(paper), "millions": millions, "columns": PAPERS_BASE | papers_changes,
         },
-        "run": {"signature": "nrefs:1|tok:none"} if here else None,
+        "run": {"signature": "nrefs:1|tok:none", "precision": "float32"} if here else None,
     }  # fmt: skip
 
 
@@ -160,6 +160,13 @@ def _places(svg: str, color: str) -> list[tuple[float, float]]:
     """Where marks of a colour are."""
     found = re.findall(rf'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*{color}', svg)
     return [(float(x), float(y)) for x, y in found]
+
+
+def test_precisions_that_differ_are_told(results: dict[str, Any]) -> None:
+    assert "precision" not in text(results)
+    results["rows"]["A_h4"]["run"]["precision"] = "bfloat16"
+    note = "Rows were trained in different precisions: base float32, A_h4 bfloat16, A_h16 float32"
+    assert note in text(results) and note in markdown(results)
 
 
 def test_only_base(results: dict[str, Any]) -> None:

@@ -52,6 +52,7 @@ class Rows:
         return {
             "finished": True, "steps": 2400, "perplexity": 6.5, "bleu": 31.25, "signature": "s|13a",
             "parameters": 3, "minutes": 10.0, "tokens_per_second": 7000, "peak_memory_mb": 900,
+            "precision": "float32",
             "translations": ["ein", "zwei\u2028"], **found,
         }  # fmt: skip
 
