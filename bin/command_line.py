@@ -139,6 +139,22 @@ def runner(beam: Sequence[str], workers: int, output_dir: Path) -> "Runner":
     return BeamRunner(parent, beam)
 
 
+def read_input(path: str | None) -> bytes:
+    """Returns what is in a file, or standard input where there is no path.
+
+    Raises:
+        InputError: where it cannot be read.
+    """
+    if path is None:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); expected a text file"
+        ) from error
+
+
 def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
     """Reads `["training.label_smoothing=0.2"]` as `{"training.label_smoothing": "0.2"}`.
 

@@ -17,13 +17,10 @@ the beginning alone. Standard error says so, and the exit code is 3.
 """
 
 import sys
-from pathlib import Path
 
 import command_line
 
 from absl import flags
-
-from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
 
@@ -37,23 +34,14 @@ flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "float16"], "o
 command_line.define_config_flags("beam_size", "length_penalty")
 
 
-def _read_input() -> bytes:
-    if FLAGS.input is None:
-        return sys.stdin.buffer.read()
-    try:
-        return Path(FLAGS.input).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{FLAGS.input} cannot be read ({error.strerror}); expected a text file"
-        ) from error
-
-
 def main(argv: list[str]) -> int:
     """Parses what the flags name; returns 3 where there is a remark on it."""
     from keras_transformer import inference  # late: --help stays quick
     from keras_transformer.parsing import parser
 
-    lines = inference.decode_lines(_read_input(), FLAGS.input or "standard input")
+    lines = inference.decode_lines(
+        command_line.read_input(FLAGS.input), FLAGS.input or "standard input"
+    )
     inference.use_cores_for_batches(len(lines))
     model = parser.load_parser(
         FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision

@@ -22,7 +22,6 @@ training translated as it is. Standard error says so, and the exit code is 3.
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import command_line
@@ -51,17 +50,6 @@ flags.DEFINE_integer(
     "threads", None, "of a LiteRT model; all cores if not given", lower_bound=1, upper_bound=1024
 )
 command_line.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
-
-
-def _read_input() -> bytes:
-    if FLAGS.input is None:
-        return sys.stdin.buffer.read()
-    try:
-        return Path(FLAGS.input).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{FLAGS.input} cannot be read ({error.strerror}); expected a text file"
-        ) from error
 
 
 def _check_flags() -> None:
@@ -141,7 +129,7 @@ def main(argv: list[str]) -> int:
     from keras_transformer import documents, inference  # late: --help stays quick
 
     _check_flags()
-    data = _read_input()
+    data = command_line.read_input(FLAGS.input)
     lines = inference.decode_lines(data, FLAGS.input or "standard input")
     inference.use_cores_for_batches(len(lines))
     model = _model()

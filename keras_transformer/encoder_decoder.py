@@ -115,6 +115,20 @@ class EncoderDecoder(keras.Model):
         """Decodes one position of a target with a cache; arguments as `Transformer.decode`'s."""
         raise NotImplementedError
 
+    def _make_embedding(self, name: str, vocab_size: int) -> Any:
+        """Returns a layer of int `[...]` to `[..., d_model]`, with the weights `embeddings`."""
+        raise NotImplementedError
+
+    def _add_embeddings(self) -> None:
+        """Makes the embeddings of both sides: one layer where they are tied."""
+        c = self.config
+        if c.tie_embeddings == "all":
+            self.embedding = self._make_embedding("embedding", c.target_vocab_size)
+            self.source_embedding = self.target_embedding = self.embedding
+        else:
+            self.source_embedding = self._make_embedding("source_embedding", c.source_vocab_size)
+            self.target_embedding = self._make_embedding("target_embedding", c.target_vocab_size)
+
     def weights_by_path(self) -> dict[str, keras.Variable]:
         """Every weight by its path below the model, as in `encoder/layer_0/…/qkv_kernel`."""
         # Inside another model all paths begin with the same names more.

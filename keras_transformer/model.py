@@ -88,12 +88,7 @@ class Transformer(EncoderDecoder):
         self.config = c = config if isinstance(config, ModelConfig) else ModelConfig(**config)
         policy = self.dtype_policy
 
-        if c.tie_embeddings == "all":
-            self.embedding = self._make_embedding("embedding", c.target_vocab_size)
-            self.source_embedding = self.target_embedding = self.embedding
-        else:
-            self.source_embedding = self._make_embedding("source_embedding", c.source_vocab_size)
-            self.target_embedding = self._make_embedding("target_embedding", c.target_vocab_size)
+        self._add_embeddings()
         self.source_positions = self._make_positions("source_positions")
         self.target_positions = self._make_positions("target_positions")
         dropout = c.embedding_dropout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser import Visit, launched_browser
+from tests.driver import Driver
 
 if TYPE_CHECKING:
     from keras_transformer.run_directory import RunDirectory
@@ -39,7 +41,13 @@ def _split_cpu() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Splits the CPU while TensorFlow still allows it: before the first test runs an op."""
+    """Splits the CPU while TensorFlow still allows it: before the first test runs an op.
+
+    What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
+    look at its half a million objects again.
+    """
+    gc.collect()
+    gc.freeze()
     if "tensorflow" in sys.modules and os.environ.get("KERAS_BACKEND") in (None, "tensorflow"):
         _split_cpu()
 
@@ -52,6 +60,31 @@ def two_cpus() -> list[str]:
     if len(tf.config.list_logical_devices("CPU")) < 2:  # also the first use of TensorFlow
         pytest.fail("TensorFlow ran before the CPU was split; import it at the top of the test")
     return ["CPU:0", "CPU:1"]
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[Driver]:
+    """A process in which binaries are run."""
+    with Driver() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def one_replica() -> Iterator[None]:
+    """Trains on one of the test process's two logical CPUs, which halves the time to trace."""
+    import tensorflow as tf
+
+    from keras_transformer import experiment
+    from keras_transformer.training.platform import Platform, choose_platform
+
+    def choose(config: Any, num_shapes: int, device: str, strategy: None) -> Platform:
+        return choose_platform(config, num_shapes, device, strategy)._replace(
+            strategy=tf.distribute.MirroredStrategy(["CPU:0"])
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "choose_platform", choose)
+        yield
 
 
 # Of a module, not of the session: while its loop is there, no test could start one of asyncio's.

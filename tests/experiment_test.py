@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_transformer import experiment, inference, loading
 from keras_transformer.checkpoints import Arrays
@@ -21,9 +19,10 @@ from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.run_directory import Restored, RunDirectory
-from keras_transformer.training.platform import Platform, choose_platform
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.translation import Translation
+
+pytestmark = pytest.mark.usefixtures("one_replica")
 
 SETTINGS: dict[str, Any] = {
     "model.num_encoder_layers": 1,
@@ -66,20 +65,6 @@ def prepared(folder: Path, plural: str = "", **options: Any) -> Path:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared(tmp_path_factory.mktemp("experiment") / "corpus")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_replica() -> Iterator[None]:
-    """Takes one of the test process's two logical CPUs, which halves the time to trace."""
-
-    def choose(config: Any, num_shapes: int, device: str, strategy: None) -> Platform:
-        return choose_platform(config, num_shapes, device, strategy)._replace(
-            strategy=tf.distribute.MirroredStrategy(["CPU:0"])
-        )
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "choose_platform", choose)
-        yield
 
 
 def train(data: Path, run: Path, **changes: Any) -> experiment.Trained:

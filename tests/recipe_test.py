@@ -7,12 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from keras_transformer import experiment, inference, loading, recipe_run
 from keras_transformer.data.corpus import Corpus, ParallelFiles
@@ -24,7 +22,8 @@ from keras_transformer.presets import preset
 from keras_transformer.recipe import Recipe
 from keras_transformer.recipe_run import run_recipe, summary
 from keras_transformer.run_directory import RunDirectory
-from keras_transformer.training.platform import Platform, choose_platform
+
+pytestmark = pytest.mark.usefixtures("one_replica")
 
 ROOT = Path(__file__).resolve().parents[1]
 ANIMALS = [("dog", "Hund"), ("cow", "Stier"), ("bird", "Vogel"), ("fish", "Fisch")]
@@ -94,20 +93,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_replica() -> Iterator[None]:
-    """Takes one of the test process's two logical CPUs, which halves the time to trace."""
-
-    def choose(config: Any, num_shapes: int, device: str, strategy: None) -> Platform:
-        return choose_platform(config, num_shapes, device, strategy)._replace(
-            strategy=tf.distribute.MirroredStrategy(["CPU:0"])
-        )
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "choose_platform", choose)
-        yield
 
 
 def refuse_to_train(*_: Any, **__: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from keras_transformer.report import write_data_page
 from keras_transformer.report.data_page import REASONS
 from keras_transformer.report.elements import percent, setting
 from tests.conftest import ROOT
-from tests.integration.bad_input_test import DRIVER
+from tests.driver import Driver
 from tests.report_test import Page, mutations
 
 DEFAULTS = dataclasses.asdict(PrepareOptions())
@@ -322,25 +321,19 @@ def test_needs_neither_tensorflow_nor_matplotlib(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").is_file()
 
 
-def test_binary(tmp_path: Path) -> None:
+def test_binary(driver: Driver, tmp_path: Path) -> None:
     for name, report in (("data", REPORT), ("odd", {})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.json").write_text(json.dumps(report))
-    lines = [["report", flags, ""] for flags in (["--data_dir=data"], ["--data_dir=odd"], [])]
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-        input=json.dumps(lines), cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    done, odd, nothing = json.loads(process.stdout)
-    assert done == [0, "data/report.html\n", "", ["data/report.html"]]
+    flags = ("--data_dir=data", "--data_dir=odd", "")
+    done, odd, nothing = driver.run_all(tmp_path, [("report", each, "") for each in flags])
+    assert done == (0, "data/report.html\n", "", ["data/report.html"])
     written = (tmp_path / "data" / "report.html").read_text()
     assert written == page_of(tmp_path / "data").source
     expected = "a report of this version of bin/prepare.py"
-    assert odd == [1, "", f"error: odd/report.json has no field train; expected {expected}\n", []]
+    assert odd == (1, "", f"error: odd/report.json has no field train; expected {expected}\n", [])
     neither = "--run_dir and --data_dir: neither given; expected one of them, or both"
-    assert nothing == [1, "", f"error: {neither}\n", []]
+    assert nothing == (1, "", f"error: {neither}\n", [])
 
 
 # Reports that are none.

@@ -51,13 +51,8 @@ class Baseline(EncoderDecoder):
     def __init__(self, config: BaselineConfig | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", self.run_config.architecture)
         super().__init__(**kwargs)
-        self.config = c = self._config_of(config)
-        if c.tie_embeddings == "all":
-            self.embedding = self._make_embedding("embedding", c.target_vocab_size)
-            self.source_embedding = self.target_embedding = self.embedding
-        else:
-            self.source_embedding = self._make_embedding("source_embedding", c.source_vocab_size)
-            self.target_embedding = self._make_embedding("target_embedding", c.target_vocab_size)
+        self.config = self._config_of(config)
+        self._add_embeddings()
         self.source_dropout = self.make_dropout("source_dropout")
         self.target_dropout = self.make_dropout("target_dropout")
         self.output_dropout = self.make_dropout("output_dropout")

@@ -89,6 +89,7 @@ def run_trial(
     """
     directory = work_dir / trial.name
     existing = read_results(directory / "results.json")
+    own = _identity(trial, material)  # reads all of the material: what lacks is told first
     if existing:
         check_same(trial, material, directory, existing)
     if existing.get("finished"):
@@ -96,7 +97,7 @@ def run_trial(
     log.info("%s: %s", trial.name, trial.title)
     found = process.call(_train_and_score, trial, material, directory / "run", max_minutes)
     results = {**circumstances(), "name": trial.name, "title": trial.title}
-    results |= {**_identity(trial, material), **found}
+    results |= {**own, **found}
     directory.mkdir(parents=True, exist_ok=True)
     write_results(directory / "results.json", results)
     return results

@@ -88,6 +88,20 @@ class PrepareOptions(CleaningOptions):
         tags = [] if self.source_tag is None else [self.source_tag]
         return tuple(dict.fromkeys([*self.symbols, *tags]))
 
+    def learn(self, lines: Iterable[bytes]) -> bytes:
+        """Returns the SentencePiece model that these options ask for, of such lines."""
+        return learn_vocabulary(
+            lines,
+            self.vocab_size,
+            model_type=self.model_type,
+            byte_fallback=self.byte_fallback,
+            seed=self.seed,
+            character_coverage=self.character_coverage,
+            normalization=self.normalization,
+            max_lines=self.vocabulary_lines,
+            symbols=self.all_symbols(),
+        )
+
     def in_force(self, learned: bool) -> dict[str, Any]:
         """Returns the options as JSON values; those of learning only where it is `learned`."""
         return {
@@ -183,17 +197,7 @@ class Preparation:
         options = self._options
 
         def model(*sides: str) -> bytes:
-            return learn_vocabulary(
-                _lines(cleaned.blocks, sides),
-                options.vocab_size,
-                model_type=options.model_type,
-                byte_fallback=options.byte_fallback,
-                seed=options.seed,
-                character_coverage=options.character_coverage,
-                normalization=options.normalization,
-                max_lines=options.vocabulary_lines,
-                symbols=options.all_symbols(),
-            )
+            return options.learn(_lines(cleaned.blocks, sides))
 
         if options.separate_vocabularies:
             return Vocabulary(model("source"), model("target"))

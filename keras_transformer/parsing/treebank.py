@@ -15,7 +15,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.parsing.linearization import linearize, symbols_of
 from keras_transformer.parsing.symbol_vocabulary import symbol_model
 from keras_transformer.parsing.trees import Tree, read_trees
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from keras_transformer.text.vocabulary import Vocabulary
 
 # The longest sentences of the WSJ have some 400 symbols. One word can have many.
 DEFAULTS = PrepareOptions(
@@ -118,17 +118,7 @@ def prepare_trees(
         )
     train, valid = Treebank(tuple(files), tags), Treebank(tuple(valid_files), tags)
     trees = list(train.trees())
-    source = learn_vocabulary(
-        (" ".join(tree.words).encode() for tree in trees),
-        options.vocab_size,
-        model_type=options.model_type,
-        byte_fallback=options.byte_fallback,
-        seed=options.seed,
-        character_coverage=options.character_coverage,
-        normalization=options.normalization,
-        max_lines=options.vocabulary_lines,
-        symbols=options.all_symbols(),
-    )
+    source = options.learn(" ".join(tree.words).encode() for tree in trees)
     return prepare(
         [train],
         output_dir,

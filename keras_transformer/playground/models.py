@@ -79,7 +79,10 @@ class PlaygroundModel:
         Raises:
             InputError: for a blank or very long source, or where a server fails.
         """
-        _check_source(source)
+        if not source.strip():
+            raise InputError("there is nothing to translate; expected a sentence")
+        for name, text in (("text", source), ("beginning", prefix)):
+            _check_text(name, text)
         # NaN stands for its own. A float: what is typed as 1 comes as an integer.
         alpha = math.nan if length_penalty is None else float(length_penalty)
         inputs: Inputs = {
@@ -141,14 +144,18 @@ def _served(address: str) -> PlaygroundModel:
     return PlaygroundModel(address, {name: asking(name) for name in client.metadata()})
 
 
-def _check_source(source: str) -> None:
-    if not source.strip():
-        raise InputError("there is nothing to translate; expected a sentence")
-    if len(source) > MAX_CHARACTERS:
+def _check_text(name: str, text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
         raise InputError(
-            f"the text has {len(source):,} characters; expected at most {MAX_CHARACTERS:,}, and a "
+            f"the {name} has {len(text):,} characters; expected at most {MAX_CHARACTERS:,}, and a "
             "sentence at a time"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # half a sign, as JSON can hold it
+        raise InputError(
+            f"the {name} cannot be written in UTF-8 ({error.reason}); expected text"
+        ) from None
 
 
 def _hypothesis(row: Mapping[str, np.ndarray], i: int) -> Hypothesis:

@@ -30,7 +30,6 @@ from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.sweep import process
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.training.platform import Platform, choose_platform
 
 PAIRS = [
     ("the dog sees the cow", "der Hund sieht den Stier"),
@@ -59,16 +58,9 @@ TINY: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def in_this_process() -> Iterator[None]:
-    """Starts no other, which would load TensorFlow, and takes one of the two logical CPUs."""
-
-    def choose(config: Any, num_shapes: int, device: str, strategy: None) -> Platform:
-        return choose_platform(config, num_shapes, device, strategy)._replace(
-            strategy=tf.distribute.MirroredStrategy(["CPU:0"])
-        )
-
+def in_this_process(one_replica: None) -> Iterator[None]:
+    """Starts no other, which would load TensorFlow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "choose_platform", choose)
         patch.setattr(process, "call", lambda function, *arguments: function(*arguments))
         yield
 

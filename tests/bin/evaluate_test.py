@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from keras_transformer.run_directory import RunDirectory
-from tests.conftest import PHRASES, ROOT
+from tests.conftest import PHRASES
+from tests.driver import Driver, Ended
 from tests.evaluation_sets_test import sgml
-from tests.integration.bad_input_test import DRIVER
 
 FILES = "--source=six.en --reference=six.de"
 SCORED = {
@@ -45,15 +42,6 @@ MISTAKES = {
 }
 
 
-class Ended(NamedTuple):
-    """How a command line ended, and the files that it left."""
-
-    code: Any
-    out: str
-    err: str
-    left: list[str]
-
-
 @pytest.fixture(scope="module")
 def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
@@ -77,18 +65,10 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> dict[str, Ended]:
-    lines = [["evaluate", line.split(), ""] for line in (*SCORED.values(), *MISTAKES)]
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-        input=json.dumps(lines), cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path),
-             "SACREBLEU": str(folder / "sacrebleu")},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    results = json.loads(process.stdout)
-    return {
-        name: Ended(*result) for name, result in zip((*SCORED, *MISTAKES), results, strict=True)
-    }
+    lines = (*SCORED.values(), *MISTAKES)
+    with Driver(SACREBLEU=str(folder / "sacrebleu")) as driver:
+        results = driver.run_all(folder, [("evaluate", line, "") for line in lines])
+    return dict(zip((*SCORED, *MISTAKES), results, strict=True))
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 
 from keras_transformer.run_directory import RunDirectory
-from tests.conftest import PHRASES, ROOT
-from tests.integration.bad_input_test import DRIVER
+from tests.conftest import PHRASES
+from tests.driver import Driver, Ended
 
 MODEL = "--model_dir=run "
 FILES = MODEL + "--source=six.en --target=six.de"
@@ -64,8 +60,8 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def results(
-    run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[Any]]:
+    driver: Driver, run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Ended]:
     """Exit code, output, errors and new files of every command line."""
     folder = tmp_path_factory.mktemp("score")
     shutil.copytree(run_directory.path, folder / "run")
@@ -83,28 +79,20 @@ def results(
     for name, content in files.items():
         (folder / name).write_bytes(content)
     cases = {**SCORED, **MISTAKES}
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-        input=json.dumps([["score", flags.split(), text] for flags, text, *_ in cases.values()]),
-        cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    answers = dict(zip(cases, json.loads(process.stdout), strict=True))
-    answers["one file"][1] = (folder / "scores.tsv").read_text()
-    return answers
+    commands = [("score", flags, text) for flags, text, *_ in cases.values()]
+    answers = dict(zip(cases, driver.run_all(folder, commands), strict=True))
+    in_file = (folder / "scores.tsv").read_text()
+    return {**answers, "one file": answers["one file"]._replace(out=in_file)}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_sentence_and_leaves_nothing(
-    results: dict[str, list[Any]], name: str
-) -> None:
+def test_a_mistake_is_one_sentence_and_leaves_nothing(results: dict[str, Ended], name: str) -> None:
     code, out, err, left = results[name]
     assert (code, out, left) == (1, "", [])
     assert err.startswith("error: " + MISTAKES[name][2]) and err.count("\n") == 1
 
 
-def test_files_one_file_and_standard_input_are_scored_alike(results: dict[str, list[Any]]) -> None:
+def test_files_one_file_and_standard_input_are_scored_alike(results: dict[str, Ended]) -> None:
     code, out, err, _ = results["files"]
     assert code == 0 and len(out.splitlines()) == len(PHRASES)
     assert results["standard input"][1] == results["one file"][1] == out
@@ -115,7 +103,7 @@ def test_files_one_file_and_standard_input_are_scored_alike(results: dict[str, l
     assert f", {tokens} tokens, {len(PHRASES)} sentences, scored in " in err
 
 
-def test_json_lines_tell_the_same(results: dict[str, list[Any]]) -> None:
+def test_json_lines_tell_the_same(results: dict[str, Ended]) -> None:
     _, out, _, _ = results["JSON lines"]
     rows = [row.split("\t") for row in results["files"][1].splitlines()]
     for line, row in zip(out.splitlines(), rows, strict=True):
@@ -125,13 +113,13 @@ def test_json_lines_tell_the_same(results: dict[str, list[Any]]) -> None:
         assert len(fields["pieces"]) == len(fields["token_log_probs"]) == fields["tokens"]
 
 
-def test_ids_are_scored_as_they_stand(results: dict[str, list[Any]]) -> None:
+def test_ids_are_scored_as_they_stand(results: dict[str, Ended]) -> None:
     finished, unfinished = map(json.loads, results["ids"][1].splitlines())
     assert finished["pieces"] == [*unfinished["pieces"], "</s>"]
     assert finished["token_log_probs"][:2] == pytest.approx(unfinished["token_log_probs"], abs=1e-4)
 
 
-def test_what_is_empty_or_cut_is_scored_and_told(results: dict[str, list[Any]]) -> None:
+def test_what_is_empty_or_cut_is_scored_and_told(results: dict[str, Ended]) -> None:
     code, out, err, _ = results["empty and long"]
     assert code == 3 and len(out.splitlines()) == 3
     empty, cut, summary = err.splitlines()

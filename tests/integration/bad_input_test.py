@@ -1,17 +1,10 @@
-"""What a user can get wrong: one sentence, an exit code, and nothing left that looks whole.
-
-All command lines run one after the other in a single process, which loads
-TensorFlow once: each binary is run as `__main__`, with its own flags and streams.
-"""
+"""What a user can get wrong: one sentence, an exit code, and nothing left that looks whole."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -19,38 +12,8 @@ from keras_transformer import experiment
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.run_directory import RunDirectory
-from tests.conftest import PHRASES, ROOT
-
-DRIVER = """
-import contextlib, io, json, pathlib, runpy, sys, traceback
-
-bin_dir = pathlib.Path(sys.argv[1])
-sys.path.insert(0, str(bin_dir))
-results = []
-for name, arguments, text in json.load(sys.stdin):
-    path = str(bin_dir / f"{name}.py")
-    before = set(pathlib.Path().rglob("*"))
-    streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (text.encode(), b"", b"")]
-    old = sys.argv, sys.stdin, sys.stdout, sys.stderr
-    sys.argv, (sys.stdin, sys.stdout, sys.stderr) = [path, *arguments], streams
-    try:
-        runpy.run_path(path, run_name="__main__")
-        code = None
-    except SystemExit as exit:
-        code = exit.code
-    except BaseException:
-        traceback.print_exc()
-        code = "exception"
-    finally:
-        sys.argv, sys.stdin, sys.stdout, sys.stderr = old
-    from absl import flags
-    for flag in flags.FLAGS.get_flags_for_module(path):
-        delattr(flags.FLAGS, flag.name)
-    out, err = (stream.flush() or stream.buffer.getvalue().decode() for stream in streams[1:])
-    left = sorted(map(str, set(pathlib.Path().rglob("*")) - before))
-    results.append([code, out, err, left])
-json.dump(results, sys.stdout)
-"""
+from tests.conftest import PHRASES
+from tests.driver import Driver, Ended
 
 
 class Case(NamedTuple):
@@ -61,15 +24,6 @@ class Case(NamedTuple):
     message: str
     code: int = 1
     text: str = ""
-
-
-class Result(NamedTuple):
-    """How it ended."""
-
-    code: Any
-    out: str
-    err: str
-    left: list[str]
 
 
 def _prepare(source: str, target: str, more: str = "") -> str:
@@ -402,7 +356,7 @@ TAKEN = {
 @pytest.fixture(scope="module")
 def results(
     run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Result]:
+) -> dict[str, Ended]:
     """Runs all cases in a directory with files, data and runs for them to go wrong on."""
     folder = tmp_path_factory.mktemp("bad_input")
     text = "".join(f"{phrase}\n" for phrase in PHRASES)
@@ -453,21 +407,13 @@ def results(
     (folder / "results" / "results.json").write_text('{"bleu": 3}')
 
     cases = {**CASES, **TAKEN}
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-        input=json.dumps([[c.binary, c.arguments.split(), c.text] for c in cases.values()]),
-        cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    answers = json.loads(process.stdout)
-    return {name: Result(*answer) for name, answer in zip(cases, answers, strict=True)}
+    with Driver() as driver:  # its own, which has nothing loaded yet
+        answers = driver.run_all(folder, [(c.binary, c.arguments, c.text) for c in cases.values()])
+    return dict(zip(cases, answers, strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_mistake_is_one_sentence_and_leaves_nothing(
-    results: dict[str, Result], name: str
-) -> None:
+def test_a_mistake_is_one_sentence_and_leaves_nothing(results: dict[str, Ended], name: str) -> None:
     result, case = results[name], CASES[name]
     assert "Traceback" not in result.err
     sentence = result.err.splitlines()[-1] if result.err else ""
@@ -477,7 +423,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", [name for name in TAKEN if TAKEN[name].binary == "translate"])
-def test_no_line_to_translate_is_dropped(results: dict[str, Result], name: str) -> None:
+def test_no_line_to_translate_is_dropped(results: dict[str, Ended], name: str) -> None:
     result, case = results[name], TAKEN[name]
     assert result.code == case.code, result.err
     lines = case.text.removesuffix("\n").split("\n") if case.text else []
@@ -488,7 +434,7 @@ def test_no_line_to_translate_is_dropped(results: dict[str, Result], name: str) 
         assert translations[0] == results["CRLF, a BOM, other line separators"].out.split("\n")[0]
 
 
-def test_an_empty_line_on_one_side_is_a_counted_drop(results: dict[str, Result]) -> None:
+def test_an_empty_line_on_one_side_is_a_counted_drop(results: dict[str, Ended]) -> None:
     result = results["an empty line on one side"]
     assert result.code == 0, result.err
     assert "1 empty" in result.out

@@ -1,4 +1,4 @@
-"""The binaries that use a run, as subprocesses from a fresh directory."""
+"""The binaries that use a run, in another process and in a fresh directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from keras_transformer import inference, loading
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
-from tests.integration.bad_input_test import DRIVER
+from tests.driver import Driver
 from tests.recipe_test import write_corpus, write_recipe
 
 
@@ -26,21 +26,28 @@ def run_dir(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactor
     return Path(shutil.copytree(run_directory.path, tmp_path_factory.mktemp("copy") / "run"))
 
 
-def run_binary(
-    directory: Path, name: str, *arguments: object, text: bytes = b"", root: Path = ROOT
-) -> tuple[int, str, str]:
-    process = subprocess.run(
-        [sys.executable, str(root / "bin" / f"{name}.py"), *map(str, arguments)],
-        input=text, capture_output=True, cwd=directory, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    return process.returncode, process.stdout.decode(), process.stderr.decode()
+class Binaries:
+    """The binaries in a directory, which is where they run."""
+
+    def __init__(self, driver: Driver, directory: Path):
+        self._driver = driver
+        self._directory = directory
+
+    def run(self, name: str, *arguments: object, text: bytes = b"") -> tuple[Any, str, str]:
+        """Returns the exit code, the output and the errors."""
+        return self._driver.run(self._directory, name, [*map(str, arguments)], text)[:3]
 
 
-def test_translate_keeps_every_line(run_dir: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def binaries(driver: Driver, tmp_path: Path) -> Binaries:
+    """The binaries in a fresh directory."""
+    return Binaries(driver, tmp_path)
+
+
+def test_translate_keeps_every_line(binaries: Binaries, run_dir: Path, tmp_path: Path) -> None:
     lines = [PHRASES[0], "", "ball " * 3000, *PHRASES[1:], PHRASES[0] + "\r"]
     text = "\n".join(lines).encode()
-    code, out, err = run_binary(tmp_path, "translate", f"--model_dir={run_dir}", text=text)
+    code, out, err = binaries.run("translate", f"--model_dir={run_dir}", text=text)
     translations = out.split("\n")[:-1]
     assert len(translations) == len(lines)
     assert translations[1] == ""
@@ -53,15 +60,17 @@ def test_translate_keeps_every_line(run_dir: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_translate_keeps_the_lines_of_a_document(run_dir: Path, tmp_path: Path) -> None:
+def test_translate_keeps_the_lines_of_a_document(
+    binaries: Binaries, run_dir: Path, tmp_path: Path
+) -> None:
     first, second = (phrase.capitalize() + "." for phrase in PHRASES[:2])
     text = f"\ufeff{first}\r\n\r\n  {first} {second}\t{first}\n{'ball ' * 300}\n \n{second}"
     sentences = f"{first}\n{second}\n".encode()
-    code, out, _ = run_binary(tmp_path, "translate", f"--model_dir={run_dir}", text=sentences)
+    code, out, _ = binaries.run("translate", f"--model_dir={run_dir}", text=sentences)
     assert code == 0
     first, second = out.splitlines()
-    code, out, err = run_binary(
-        tmp_path, "translate", f"--model_dir={run_dir}", "--document", text=text.encode()
+    code, out, err = binaries.run(
+        "translate", f"--model_dir={run_dir}", "--document", text=text.encode()
     )
     head, end = f"{first}\r\n\r\n  {first} {second}\t{first}\n", f"\n \n{second}"
     assert out.startswith(head) and out.endswith(end)
@@ -105,22 +114,18 @@ class Ways(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ways(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Ways:
+def ways(
+    driver: Driver, run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> Ways:
     folder = tmp_path_factory.mktemp("ways")
     shutil.copytree(run_directory.path, folder / "run")
     (folder / "text").write_text(TEXT)
     (folder / "prefixes").write_text("".join(f"{prefix}\n" for prefix in PREFIXES))
-    lines = [[name, arguments, TEXT] for name, *arguments in map(str.split, WAYS.values())]
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-        input=json.dumps(lines), cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
+    commands = [(*way.split(" ", 1), TEXT) for way in WAYS.values()]
     out = {}
-    for name, (code, text, err, _) in zip(WAYS, json.loads(process.stdout), strict=True):
-        assert (name, code, err) == (name, 0, "")
-        out[name] = text
+    for name, ended in zip(WAYS, driver.run_all(folder, commands), strict=True):
+        assert (name, ended.code, ended.err) == (name, 0, "")
+        out[name] = ended.out
     return Ways(folder, out)
 
 
@@ -184,21 +189,23 @@ def test_an_evaluation_in_bfloat16(ways: Ways) -> None:
     assert json.loads(ways.out["evaluation"].splitlines()[-1])["sentences"] == len(PHRASES)
 
 
-def test_bytes_that_are_no_text_end_before_any_output(run_dir: Path, tmp_path: Path) -> None:
-    code, out, err = run_binary(
-        tmp_path, "translate", f"--model_dir={run_dir}", "--output=out.de", text=b"good\nb\xe4d\n"
+def test_bytes_that_are_no_text_end_before_any_output(
+    binaries: Binaries, run_dir: Path, tmp_path: Path
+) -> None:
+    code, out, err = binaries.run(
+        "translate", f"--model_dir={run_dir}", "--output=out.de", text=b"good\nb\xe4d\n"
     )
     assert (code, out) == (1, "")
     assert err.splitlines()[-1].startswith("error: standard input, line 2: byte 0xe4 at byte 1 ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_evaluate_ends_with_json(run_dir: Path, tmp_path: Path) -> None:
+def test_evaluate_ends_with_json(binaries: Binaries, run_dir: Path, tmp_path: Path) -> None:
     text = "".join(f"{phrase}\n" for phrase in PHRASES)
     (tmp_path / "test.en").write_text(text)
     (tmp_path / "test.de").write_text(text)
-    code, out, err = run_binary(
-        tmp_path, "evaluate", f"--model_dir={run_dir}", "--source=test.en", "--reference=test.de",
+    code, out, err = binaries.run(
+        "evaluate", f"--model_dir={run_dir}", "--source=test.en", "--reference=test.de",
         "--output=out.de", "--beam_size=1", "--lowercase",
     )  # fmt: skip
     assert code == 0, err
@@ -215,23 +222,25 @@ def test_evaluate_ends_with_json(run_dir: Path, tmp_path: Path) -> None:
     assert "case:lc" in scores["signature"] and "case:lc" in scores["chrf_signature"]
 
 
-def test_average_then_export_then_translate(run_dir: Path, tmp_path: Path) -> None:
-    code, out, err = run_binary(tmp_path, "average_checkpoints", f"--run_dir={run_dir}", "--last=3")
+def test_average_then_export_then_translate(
+    binaries: Binaries, run_dir: Path, tmp_path: Path
+) -> None:
+    code, out, err = binaries.run("average_checkpoints", f"--run_dir={run_dir}", "--last=3")
     assert (code, out) == (
         0,
         f"{run_dir} now uses average-last-3-step-300, the average of its last 3 checkpoints\n",
     ), err
 
     (tmp_path / "val.en").write_text("".join(f"{phrase}\n" for phrase in PHRASES))
-    code, out, err = run_binary(
-        tmp_path, "export", f"--run_dir={run_dir}", "--output_dir=export",
+    code, out, err = binaries.run(
+        "export", f"--run_dir={run_dir}", "--output_dir=export",
         "--valid_source=val.en", "--n_best=2",
     )  # fmt: skip
     assert code == 0, err
     assert out.startswith("exported export/1, which translates 6 validation sentences")
 
-    code, out, err = run_binary(
-        tmp_path, "translate", "--model_dir=export", "--input=val.en", "--output=out.de"
+    code, out, err = binaries.run(
+        "translate", "--model_dir=export", "--input=val.en", "--output=out.de"
     )
     assert (code, out) == (0, ""), err
     rows = [line.split(" ||| ") for line in (tmp_path / "out.de").read_text().splitlines()]
@@ -239,9 +248,9 @@ def test_average_then_export_then_translate(run_dir: Path, tmp_path: Path) -> No
     assert float(rows[0][2]) >= float(rows[1][2])
 
 
-def test_select_without_averaging(run_dir: Path, tmp_path: Path) -> None:
-    code, out, err = run_binary(
-        tmp_path, "average_checkpoints", f"--run_dir={run_dir}", "--select=step-00000200"
+def test_select_without_averaging(binaries: Binaries, run_dir: Path, tmp_path: Path) -> None:
+    code, out, err = binaries.run(
+        "average_checkpoints", f"--run_dir={run_dir}", "--select=step-00000200"
     )
     assert (code, out) == (0, f"{run_dir} now uses step-00000200\n"), err
     run = RunDirectory(run_dir)
@@ -252,8 +261,10 @@ def test_select_without_averaging(run_dir: Path, tmp_path: Path) -> None:
     assert all((selected[path] == expected[path]).all() for path in expected)
 
 
-def test_phrasebook_writes_a_corpus_and_prints_its_baselines(tmp_path: Path) -> None:
-    code, out, err = run_binary(tmp_path, "phrasebook", "--output_dir=corpus", "--seed=3")
+def test_phrasebook_writes_a_corpus_and_prints_its_baselines(
+    binaries: Binaries, tmp_path: Path
+) -> None:
+    code, out, err = binaries.run("phrasebook", "--output_dir=corpus", "--seed=3")
     assert (code, err) == (0, "")
     *shown, last = out.splitlines()
     counts = json.loads(last)
@@ -270,22 +281,27 @@ def test_phrasebook_writes_a_corpus_and_prints_its_baselines(tmp_path: Path) -> 
     assert counts["copy_exact_match"] == copied
     assert 0 <= counts["nearest_phrase_exact_match"] < 0.2
 
-    again = run_binary(tmp_path, "phrasebook", "--output_dir=corpus", "--seed=3")
+    again = binaries.run("phrasebook", "--output_dir=corpus", "--seed=3")
     assert again == (0, out, "")
     assert {path.name: path.read_bytes() for path in (tmp_path / "corpus").iterdir()} == files
 
 
-def test_recipe_ends_with_its_results(tmp_path: Path) -> None:
+def test_recipe_ends_with_its_results(driver: Driver, tmp_path: Path) -> None:
     # The binary reads the recipes beside it: here it stands beside a short one.
     (tmp_path / "project" / "bin").mkdir(parents=True)
     for name in ("recipe.py", "command_line.py"):
         shutil.copy(ROOT / "bin" / name, tmp_path / "project" / "bin" / name)
     write_recipe(tmp_path / "project" / "recipes")
     write_corpus(tmp_path / "corpus")
-    code, out, err = run_binary(
-        tmp_path, "recipe", "--recipe=animals", "--corpus_dir=corpus", "--work_dir=work",
-        root=tmp_path / "project",
+    process = subprocess.run(
+        [
+            sys.executable, str(tmp_path / "project" / "bin" / "recipe.py"), "--recipe=animals",
+            "--corpus_dir=corpus", "--work_dir=work",
+        ],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+    code, out, err = process.returncode, process.stdout, process.stderr
     assert code == 0, err
     results = json.loads(out.splitlines()[-1])
     assert results == json.loads((tmp_path / "work" / "results.json").read_text())
@@ -300,7 +316,7 @@ def test_recipe_ends_with_its_results(tmp_path: Path) -> None:
     scores = seed["tests"]["animals"]
     _, *flags = shlex.split(scores["repeat"])
     assert flags[0] == f"--model_dir={Path('work') / 'seed-1' / 'export'}"
-    code, out, err = run_binary(tmp_path, "evaluate", *flags)
+    code, out, err, _ = driver.run(tmp_path, "evaluate", flags, "")
     assert code == 0, err
     again = json.loads(out.splitlines()[-1])
     assert [again[name] for name in ("bleu", "chrf", "signature")] == [

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -16,8 +13,7 @@ import tensorflow_text  # noqa: F401  the export needs its ops
 
 from keras_transformer.parsing.trees import parse_trees, read_trees
 from keras_transformer.run_directory import RunDirectory
-from tests.conftest import ROOT
-from tests.integration.bad_input_test import DRIVER
+from tests.driver import Driver, Ended
 from tests.parsing.sentences import TREEBANK
 
 TEXT = "The mice weren't fed (again).\nResults\n\nThey eat seeds.\n"
@@ -53,13 +49,6 @@ STEPS = {
 }
 
 
-class Answer(NamedTuple):
-    code: int | None
-    out: str
-    err: str
-    left: list[str]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory) -> Path:
     path = tmp_path_factory.mktemp("parsing")
@@ -73,19 +62,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, run_directory: RunDirectory
 
 
 @pytest.fixture(scope="module")
-def answers(folder: Path) -> dict[str, Answer]:
-    lines = [[name, flags, TEXT] for name, *flags in map(str.split, STEPS.values())]
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-        input=json.dumps(lines), cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    found = json.loads(process.stdout)
-    return {name: Answer(*answer) for name, answer in zip(STEPS, found, strict=True)}
+def answers(driver: Driver, folder: Path) -> dict[str, Ended]:
+    commands = [(*step.split(" ", 1), TEXT) for step in STEPS.values()]
+    return dict(zip(STEPS, driver.run_all(folder, commands), strict=True))
 
 
-def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Answer]) -> None:
+def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Ended]) -> None:
     assert "train: 5 pairs" in answers["prepare"].out
     assert "data/report.html" in answers["prepare"].left
     assert "already holds this data" in answers["prepare again"].out
@@ -93,7 +75,7 @@ def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Answer]) -> No
         assert answers[name].code == 0, answers[name].err
 
 
-def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, Answer]) -> None:
+def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, Ended]) -> None:
     for name, text in (
         ("parse", answers["parse"].out),
         ("parse by the export", (folder / "trees.txt").read_text()),
@@ -109,7 +91,7 @@ def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, An
 
 
 @pytest.fixture(scope="module")
-def signatures(folder: Path, answers: dict[str, Answer]) -> Any:
+def signatures(folder: Path, answers: dict[str, Ended]) -> Any:
     model = tf.saved_model.load(str(folder / "export" / "1"))
     yield model.signatures  # which do not hold the model
 
@@ -141,7 +123,7 @@ def test_the_export_says_that_it_parses(folder: Path) -> None:
     assert "constituency-parsing" in card and "translates" not in card and "BLEU" not in card
 
 
-def test_scores_are_json(folder: Path, answers: dict[str, Answer]) -> None:
+def test_scores_are_json(folder: Path, answers: dict[str, Ended]) -> None:
     assert [tree.words for tree in read_trees(folder / "predicted.txt")] == [
         tree.words for tree in parse_trees(TREEBANK, "text")
     ]
@@ -154,7 +136,7 @@ def test_scores_are_json(folder: Path, answers: dict[str, Answer]) -> None:
     assert gold["rules"] == "EVALB, COLLINS.prm; punctuation by the gold tags"
 
 
-def test_other_words_are_named(answers: dict[str, Answer]) -> None:
+def test_other_words_are_named(answers: dict[str, Ended]) -> None:
     answer = answers["other words"]
     assert (answer.code, json.loads(answer.out.splitlines()[-1])["all"]["errors"]) == (3, 1)
     assert answer.err.startswith("sentence 1 has the word 'The' where the gold tree has 'They'")
@@ -171,7 +153,7 @@ def test_other_words_are_named(answers: dict[str, Answer]) -> None:
         ("an empty tree", "error: empty, line 1, column 19: the tree that ends here has no words"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence(answers: dict[str, Answer], name: str, message: str) -> None:
+def test_a_mistake_is_one_sentence(answers: dict[str, Ended], name: str, message: str) -> None:
     answer = answers[name]
     assert (answer.code, answer.out, answer.left) == (1, "", [])
     assert answer.err.startswith(message) and answer.err.count("\n") == 1

@@ -14,7 +14,7 @@ import pytest
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.run_directory import RunDirectory
-from tests.integration.bad_input_test import DRIVER
+from tests.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STEPS = 150
@@ -106,13 +106,8 @@ MISTAKES = {
 
 def test_a_mistake_is_one_sentence(folder: Path) -> None:
     given = ["--data_dir=data", "--run_dir=new", "--preset=tiny"]
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")], cwd=folder, capture_output=True,
-        input=json.dumps([["train", [*given, flag], ""] for flag in MISTAKES]), text=True,
-        check=False, env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    answers = json.loads(process.stdout)
+    with Driver(CUDA_VISIBLE_DEVICES="") as driver:
+        answers = [driver.run(folder, "train", [*given, flag], "") for flag in MISTAKES]
     for (code, out, err, left), message in zip(answers, MISTAKES.values(), strict=True):
         assert (code, out, left) == (1, "", [])
         assert err.startswith("error: ") and message in err and err.count("\n") == 1

@@ -63,9 +63,12 @@ def test_refusals(model: PlaygroundModel, run_directory: RunDirectory) -> None:
     for text, sentence in (
         (" \n", "there is nothing to translate"),
         ("a" * (MAX_CHARACTERS + 1), "the text has 10,001 characters; expected at most 10,000"),
+        ("a \ud800", "the text cannot be written in UTF-8"),
     ):
         with pytest.raises(InputError, match=sentence):
             model.translate(text)
+    with pytest.raises(InputError, match="the beginning has 20,000 characters; expected at most"):
+        model.translate("a", prefix="a" * 20_000)
     for place, settings, sentence in (
         ("localhost:1/export", {"decoding.beam_size": "2"}, "is a server, in whose model decod"),
         ("grpc://localhost:1/export", {}, "localhost:1 gave no answer in"),

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,7 +33,7 @@ from keras_transformer.run_directory import RunDirectory
 from keras_transformer.serving import server as serving_server
 from keras_transformer.serving.server import Settings, serve
 from tests.conftest import PHRASES, ROOT
-from tests.integration.bad_input_test import DRIVER
+from tests.driver import Driver, Ended
 from tests.serving.reversing_model import NAME, write_version
 from tests.serving.running_server import Running, model_held, running_server, wait_until
 
@@ -306,7 +305,7 @@ def exported(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def translated(exported: Path) -> Iterator[dict[str, list[Any]]]:
+def translated(driver: Driver, exported: Path) -> dict[str, Ended]:
     """How bin/translate.py ends, all command lines in one process."""
     text = "".join(f"{phrase}\n" for phrase in (*PHRASES, "", "a " * 100))
     with running_server(exported) as running, socket.create_server(("127.0.0.1", 0)) as free:
@@ -324,19 +323,13 @@ def translated(exported: Path) -> Iterator[dict[str, list[Any]]]:
             "setting": f"--server={running.rest} --beam_size=2",
             "precision": f"--server={running.rest} --precision=float32",
         }
-        process = subprocess.run(
-            [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-            input=json.dumps([["translate", a.split(), text] for a in arguments.values()]),
-            cwd=exported, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    yield dict(zip(arguments, json.loads(process.stdout), strict=True))
+        commands = [("translate", flags, text) for flags in arguments.values()]
+        return dict(zip(arguments, driver.run_all(exported, commands), strict=True))
 
 
 @pytest.mark.parametrize("api", ["rest", "grpc"])
 def test_a_served_export_translates_as_it_does_from_disk(
-    translated: dict[str, list[Any]], api: str
+    translated: dict[str, Ended], api: str
 ) -> None:
     assert translated["model_dir"][0] == 3, translated["model_dir"]
     assert translated["model_dir"][1].count("\n") >= 2 * len(PHRASES)
@@ -384,7 +377,7 @@ def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
         ("precision", "error: precision cannot be chosen for --server, whose model was made befo"),
     ],
 )
-def test_mistakes_with_servers(translated: dict[str, list[Any]], name: str, sentence: str) -> None:
+def test_mistakes_with_servers(translated: dict[str, Ended], name: str, sentence: str) -> None:
     code, out, err, _ = translated[name]
     assert (code, out) == (1, "")
     assert err.startswith(sentence) and err.count("\n") == 1

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +14,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.visualization.wanted import Wanted, read_sentences
 from tests import reference
-from tests.conftest import PHRASES, ROOT
-from tests.integration.bad_input_test import DRIVER
+from tests.conftest import PHRASES
+from tests.driver import Driver, Ended
 from tests.visualization.pages_test import Page
 from tests.visualization.pairs import random_attention
 
@@ -73,28 +69,23 @@ def folder(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[str, list[Any]]:
-    """The exit code, output and errors of each command, and the files that it left."""
+def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
     lines = {name: [*given, f"--output_dir=out/{name}"] for name, given in DRAWN.items()}
     lines |= {line: line.split() for line in MISTAKES}
-    commands = [["visualize", ["--model_dir=run", *given], ""] for given in lines.values()]
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(ROOT / "bin")],
-        input=json.dumps(commands), cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    return dict(zip(lines, json.loads(process.stdout), strict=True))
+    return {
+        name: driver.run(folder, "visualize", ["--model_dir=run", *given], "")
+        for name, given in lines.items()
+    }
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_one_sentence_and_leaves_nothing(ended: dict[str, Any], line: str) -> None:
+def test_a_mistake_is_one_sentence_and_leaves_nothing(ended: dict[str, Ended], line: str) -> None:
     code, out, err, left = ended[line]
     assert (code, out, left) == (1, "", [])
     assert err.startswith(f"error: {MISTAKES[line]}") and err.count("\n") == 1
 
 
-def test_a_file_is_drawn_whole(ended: dict[str, Any], folder: Path) -> None:
+def test_a_file_is_drawn_whole(ended: dict[str, Ended], folder: Path) -> None:
     code, out, err, _ = ended["a file"]
     # Before it matplotlib may say that it looks for fonts, once.
     assert code == 3 and err.endswith("lines of the file that were left out, empty: 1\n")
@@ -121,7 +112,7 @@ def test_a_file_is_drawn_whole(ended: dict[str, Any], folder: Path) -> None:
     assert (heads["next"][2:6] == 0).all()  # the decoder sees nothing that comes
 
 
-def test_a_head_is_drawn_alone(ended: dict[str, Any], folder: Path) -> None:
+def test_a_head_is_drawn_alone(ended: dict[str, Ended], folder: Path) -> None:
     code, out, err, _ = ended["a head"]
     assert (code, err.splitlines()[0]) == (
         3,
