@@ -8,8 +8,9 @@ So the softmax of a slice of rows at a time is all that ever has V columns.
 
 R-Drop (Liang et al., 2021) adds how far the distributions P and Q of two passes over
 the same tokens are apart: α/4 (KL(P ‖ Q) + KL(Q ‖ P)) a token beside the mean of their
-cross entropies, which is half of the authors' sum. With d = log P - log Q the gradient
-by P's logits is α/4 (P (d - KL(P ‖ Q)) + P - Q).
+cross entropies, which is half of the authors' sum. With z the difference of the logits,
+which is log P - log Q but for a constant, and E_P its mean under P, that is
+α/4 (E_P z - E_Q z), and its gradient by P's logits α/4 (P (z - E_P z) + P - Q).
 """
 
 from __future__ import annotations
@@ -53,12 +54,18 @@ def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
     return tf.cast(tf.not_equal(labels, pad_id), tf.float32)
 
 
-def _sliced(rows: tf.Tensor, fill: Any = 0) -> tf.Tensor:
-    """`[N, ...]` to `[count, SLICE_ROWS, ...]`, the last slice filled with `fill`."""
-    missing = -tf.shape(rows)[0] % SLICE_ROWS
-    paddings = [[0, missing], *[[0, 0]] * (len(rows.shape) - 1)]
-    padded = tf.pad(rows, paddings, constant_values=fill)
-    return tf.reshape(padded, [-1, SLICE_ROWS, *rows.shape[1:]])
+def _sliced(rows: tf.Tensor, fill: Any = 0, passes: int = 1) -> tf.Tensor:
+    """`[passes * N, ...]` to `[count, SLICE_ROWS, ...]`, the last slice filled with `fill`.
+
+    A slice has the same rows of each pass, one pass after the other.
+    """
+    height, shape = SLICE_ROWS // passes, rows.shape[1:]
+    by_pass = tf.reshape(rows, [passes, -1, *shape])
+    missing = -tf.shape(by_pass)[1] % height
+    paddings = [[0, 0], [0, missing], *[[0, 0]] * len(shape)]
+    padded = tf.pad(by_pass, paddings, constant_values=fill)
+    slices = tf.reshape(padded, [passes, -1, height, *shape])
+    return tf.concat(tf.unstack(slices), axis=1)
 
 
 def loss_and_gradients(
@@ -81,17 +88,17 @@ def loss_and_gradients(
         label_smoothing: ε.
         pad_id: label that weighs nothing.
         scale: factor of the gradients (1 / tokens of the global batch).
-        r_drop: R-Drop's α. If it is not 0, rows 2i and 2i + 1 are two passes over one
-            token; the sums and gradients are of tokens then, not of rows.
+        r_drop: R-Drop's α. If it is not 0, the rows are those of one pass and then those
+            of another over the same tokens; the sums are of tokens then, not of rows.
     """
-    if r_drop:
-        scale = scale / 2.0  # each of the two passes counts half
+    passes = 2 if r_drop else 1
+    scale = scale / float(passes)  # each of two passes counts half
     low_kernel = tf.cast(kernel, features.dtype)
     real = real_tokens(labels, pad_id)
     row_scale = (real * scale)[:, None]
     scaled = tf.cast(features, tf.float32) * row_scale
-    x_slices, y_slices = _sliced(features), _sliced(labels, pad_id)
-    scaled_slices = _sliced(tf.cast(scaled, features.dtype))
+    x_slices, y_slices = _sliced(features, 0, passes), _sliced(labels, pad_id, passes)
+    scaled_slices = _sliced(tf.cast(scaled, features.dtype), 0, passes)
     count = tf.shape(y_slices)[0]
 
     def one_slice(
@@ -107,13 +114,13 @@ def loss_and_gradients(
         logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
         softmax = tf.nn.softmax(logits)
         likelihood = _label_log(softmax, places)
-        distance, by_distance = _apart(logits) if r_drop else (tf.zeros_like(likelihood), None)
+        distance, by_logit = tf.zeros_like(likelihood), softmax
+        if r_drop:
+            distance, by_logit = _drawn_together(logits, softmax, r_drop)
         with tf.control_dependencies([likelihood]):  # then it is changed in place
             by_logit = tf.tensor_scatter_nd_sub(
-                softmax, places, tf.fill([SLICE_ROWS], 1.0 - label_smoothing)
+                by_logit, places, tf.fill([SLICE_ROWS], 1.0 - label_smoothing)
             )
-        if by_distance is not None:
-            by_logit += 0.5 * r_drop * by_distance  # half of it by either row, as of the rest
         by_logit = tf.cast(by_logit, features.dtype)
         more = tf.matmul(by_logit, scaled_slices[i], transpose_a=True)
         return (
@@ -137,7 +144,7 @@ def loss_and_gradients(
         parallel_iterations=1,
     )
     label_logits, likelihoods, distances, by_features = (
-        _joined(rows, tf.shape(labels)[0]) for rows in sliced
+        _joined(rows, tf.shape(labels)[0], passes) for rows in sliced
     )
     # What the smoothing adds: ε (the label's logit - the mean logit), and its gradients.
     kernel_mean = tf.reduce_mean(kernel, axis=0)
@@ -147,35 +154,45 @@ def loss_and_gradients(
     by_feature = tf.cast(by_features, tf.float32) - label_smoothing * kernel_mean
     per_class = label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
     by_kernel -= per_class * tf.reduce_sum(scaled, axis=0)
-    passes = 2.0 if r_drop else 1.0
-    sums = (tf.reduce_sum(rows * real) / passes for rows in (losses, likelihoods, real))
+    sums = (tf.reduce_sum(rows * real) / float(passes) for rows in (losses, likelihoods, real))
     return (
         LossSums(*sums),
         LossGradients(tf.cast(by_feature * row_scale, features.dtype), by_kernel),
     )
 
 
-def _apart(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """How far apart rows 2i and 2i + 1 are: KL(P ‖ Q) + KL(Q ‖ P), and its gradient.
+def _drawn_together(
+    logits: tf.Tensor, softmax: tf.Tensor, r_drop: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """How far apart two passes are, and the softmax with R-Drop's part of the gradient.
+
+    That is α/2 (P (z - E_P z) + P - Q): a row's loss has half the weight of a token's.
 
     Args:
-        logits: float32 `[N, V]`, N even.
+        logits, softmax: float32 `[2 N, V]`, N rows of one pass and N of the other.
+        r_drop: α.
 
     Returns:
-        `[N]`, the same for both rows of a pair, and `[N, V]`, each row's own gradient.
+        KL(P ‖ Q) + KL(Q ‖ P), float32 `[2 N]`, and float32 `[2 N, V]`.
     """
-    own = tf.reshape(tf.nn.log_softmax(logits), [-1, 2, logits.shape[-1]])
-    p = tf.exp(own)
-    difference = own - own[:, ::-1]
-    divergence = tf.reduce_sum(p * difference, axis=-1, keepdims=True)
-    gradient = p * (difference - divergence) + p - p[:, ::-1]
-    both = tf.repeat(tf.reduce_sum(divergence, axis=[1, 2]), 2)
-    return both, tf.reshape(gradient, tf.shape(logits))
+    (first, second), (p, q) = tf.split(logits, 2), tf.split(softmax, 2)
+    factor = 0.5 * r_drop
+    z = factor * (first - second)
+    # Products of a row with a row: no array of V columns is written for them.
+    under_p, under_q = (tf.linalg.matmul(z[:, None], each[:, :, None])[:, 0] for each in (p, q))
+    distance = (under_p - under_q)[:, 0] / factor
+    by_first = p * (z + (1.0 + factor - under_p)) - factor * q
+    by_second = q * ((1.0 + factor + under_q) - z) - factor * p
+    return tf.tile(distance, [2]), tf.concat([by_first, by_second], axis=0)
 
 
-def _joined(slices: tf.TensorArray, count: tf.Tensor) -> tf.Tensor:
-    """Slices of `SLICE_ROWS` rows to `count` rows in one tensor."""
-    return slices.concat()[:count]
+def _joined(slices: tf.TensorArray, count: tf.Tensor, passes: int) -> tf.Tensor:
+    """Slices of `SLICE_ROWS` rows to `count` rows in one tensor, one pass after the other."""
+    by_pass = tf.split(slices.stack(), passes, axis=1)
+    shape = by_pass[0].shape[2:]
+    return tf.concat(
+        [tf.reshape(rows, [-1, *shape])[: count // passes] for rows in by_pass], axis=0
+    )
 
 
 def _label_log(softmax: tf.Tensor, places: tf.Tensor) -> tf.Tensor:

@@ -165,8 +165,6 @@ class Trainer(keras.Model):
             )
         with tf.GradientTape() as tape, dropout_seed(seed):
             features, flat_labels = self._flat_features(inputs, labels, training=True)
-            if self.config.r_drop:
-                features, flat_labels = map(_alternating, (features, flat_labels))
         sums, by_output = loss_and_gradients(
             features,
             flat_labels,
@@ -427,11 +425,6 @@ class Trainer(keras.Model):
         # Everything is built in __init__; Keras would average a batch over the replicas, turning
         # ids into floats, and open the dataset once more.
         del iterator, data_batch
-
-
-def _alternating(rows: tf.Tensor) -> tf.Tensor:
-    """The first row of each half, the second row of each half, and so on."""
-    return tf.reshape(tf.stack(tf.split(rows, 2), axis=1), tf.shape(rows))
 
 
 def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:

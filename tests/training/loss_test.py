@@ -71,8 +71,8 @@ def test_r_drop_is_the_mean_of_two_passes_and_how_far_they_are_apart(
     alpha, scale = 3.0, 0.125
     passes = [FEATURES, FEATURES + rng.normal(size=FEATURES.shape).astype(np.float32)]
     sums, gradients = loss.loss_and_gradients(
-        tf.constant(np.stack(passes, axis=1).reshape(-1, WIDTH)),
-        tf.constant(LABELS.repeat(2)), tf.constant(KERNEL),
+        tf.constant(np.concatenate(passes)),
+        tf.constant(np.tile(LABELS, 2)), tf.constant(KERNEL),
         label_smoothing=smoothing, pad_id=PAD, scale=scale, r_drop=alpha,
     )  # fmt: skip
     x, w = [tf.constant(each, tf.float64) for each in passes], tf.constant(KERNEL, tf.float64)
@@ -89,7 +89,7 @@ def test_r_drop_is_the_mean_of_two_passes_and_how_far_they_are_apart(
     by_first, by_second, by_kernel = tape.gradient(scaled, [*x, w])
     assert float(sums.tokens) == TOKENS
     assert float(sums.loss) == pytest.approx(float(total), rel=1e-6)
-    by_features = np.stack([by_first, by_second], axis=1).reshape(-1, WIDTH)
+    by_features = np.concatenate([by_first, by_second])
     np.testing.assert_allclose(gradients.features, by_features, atol=1e-6)
     np.testing.assert_allclose(gradients.kernel, by_kernel, atol=4e-6)
 
