@@ -35,7 +35,7 @@ flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
 flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
 flags.DEFINE_string("base", "short", "the variant that all others are compared with")
-flags.DEFINE_list("variants", [], "what is changed, each for itself", required=True)
+flags.DEFINE_list("variants", None, "what is changed, each for itself", required=True)
 flags.DEFINE_string("synthetic_from", None, "the export that writes pairs, for variants with some")
 
 
