@@ -6,11 +6,11 @@ Examples:
     bin/parse.py --model_dir=build/run --tokens <words.txt >trees.txt
 
 The output has a line for each line of the input, a tree in brackets:
-    (TOP (S (NP (XX The) (XX mice)) (VP (XX were) (XX n't) (VP (XX fed))) (XX .)))
+    (TOP (S (NP (DT The) (NNS mice)) (VP (VBD were) (RB n't) (VP (VBN fed))) (. .)))
 
 Its leaves are exactly the words of the line, whatever the model says. A line is split into
 words as treebanks split them, or with --tokens at spaces alone. Brackets in words are -LRB- and
--RRB-. Tags are XX, but of a model that was trained with them (bin/prepare_trees.py --tags).
+-RRB-. Tags are XX where a model was trained without them (bin/prepare_trees.py --notags).
 
 A line without words gives an empty line; of one over decoding.max_source_tokens the model sees
 the beginning alone. Standard error says so, and the exit code is 3.

@@ -34,7 +34,7 @@ flags.DEFINE_multi_string("trees", None, "files to train on, or patterns of them
 flags.DEFINE_string("ids", None, "names of those of the files to take, one a line")
 flags.DEFINE_multi_string("valid_trees", [], "files to validate on, or patterns of them")
 flags.DEFINE_string("valid_ids", None, "names of those of them to take, one a line")
-flags.DEFINE_boolean("tags", False, "learn parts of speech, too, which trees then have")
+flags.DEFINE_boolean("tags", True, "learn parts of speech, too; with --notags all words are XX")
 flags.DEFINE_string("output_dir", None, "new directory for the prepared data", required=True)
 flags.DEFINE_integer("vocab_size", DEFAULTS.vocab_size, "pieces of words to learn")
 flags.DEFINE_integer("max_tokens", DEFAULTS.max_tokens, "pieces or symbols of a sentence kept")

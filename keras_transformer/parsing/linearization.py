@@ -1,11 +1,14 @@
 """Trees as sequences of symbols, and back (Vinyals et al., 2015, section 2.2).
 
 A tree is walked depth first. A constituent is `(NP` where it opens and `)NP` where it closes; each
-word is `XX`, whatever it is, or the tag of its part of speech:
+word is the tag of its part of speech, or `XX`, whatever it is:
 
     (TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))
-    (S (NP XX XX )NP (VP XX )VP XX )S
     (S (NP DT NN )NP (VP VBZ )VP . )S
+    (S (NP XX XX )NP (VP XX )VP XX )S
+
+Tags say which word the model is at. Without them it has to count, and one word that it missed
+moves all brackets behind it.
 
 The labels of closing brackets tell nothing that the opening ones have not. They are there for the
 model, to which they say what it has closed; the sequence is not a symbol longer for them.
@@ -23,7 +26,7 @@ OPEN = "("
 CLOSE = ")"
 
 
-def linearize(tree: Tree, tags: bool = False) -> list[str]:
+def linearize(tree: Tree, tags: bool = True) -> list[str]:
     """Returns the symbols of a tree, of which `restore` makes the same tree.
 
     Args:
@@ -90,7 +93,7 @@ def restore(words: Sequence[str], symbols: Iterable[str]) -> Tree:
     return Tree(tuple(words), tuple(tags), held)
 
 
-def symbols_of(trees: Iterable[Tree], tags: bool = False) -> list[str]:
+def symbols_of(trees: Iterable[Tree], tags: bool = True) -> list[str]:
     """Returns all symbols that trees of these labels, and of these tags, can have, sorted."""
     symbols = set() if tags else {WORD}
     for tree in trees:

@@ -33,7 +33,7 @@ class Treebank:
     """
 
     paths: tuple[Path, ...]
-    tags: bool = False
+    tags: bool = True
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ def prepare_trees(
     options: PrepareOptions = DEFAULTS,
     *,
     valid_files: Sequence[Path] = (),
-    tags: bool = False,
+    tags: bool = True,
     runner: Runner | None = None,
 ) -> PreparedData:
     """Prepares a treebank, as `data.prepare.prepare` does text.

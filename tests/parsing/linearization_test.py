@@ -20,9 +20,9 @@ JOHN = "(S (NP (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .))"
 
 def test_the_example_of_the_literature() -> None:
     (tree,) = parse_trees([JOHN], "text")
-    assert " ".join(linearize(tree)) == "(S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S"
-    assert " ".join(linearize(tree, tags=True)) == "(S (NP NNP )NP (VP VBZ (NP DT NN )NP )VP . )S"
-    assert str(restore(tree.words, linearize(tree, tags=True))) == f"(TOP {JOHN})"
+    assert " ".join(linearize(tree, tags=False)) == "(S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S"
+    assert " ".join(linearize(tree)) == "(S (NP NNP )NP (VP VBZ (NP DT NN )NP )VP . )S"
+    assert str(restore(tree.words, linearize(tree))) == f"(TOP {JOHN})"
 
 
 @pytest.mark.parametrize(
@@ -106,23 +106,23 @@ def test_any_symbols_give_a_tree_over_exactly_the_words(
 
 @given(trees())
 def test_symbols_give_back_the_tree(tree: Tree) -> None:
-    assert restore(tree.words, linearize(tree, tags=True)) == tree
+    assert restore(tree.words, linearize(tree)) == tree
     untagged = dataclasses.replace(tree, tags=("XX",) * len(tree.words))
-    assert restore(tree.words, linearize(tree)) == untagged
-    assert set(linearize(tree)) <= set(symbols_of([tree])) | {"XX"}
-    assert set(linearize(tree, tags=True)) <= set(symbols_of([tree], tags=True))
+    assert restore(tree.words, linearize(tree, tags=False)) == untagged
+    assert set(linearize(tree, tags=False)) <= set(symbols_of([tree], tags=False)) | {"XX"}
+    assert set(linearize(tree)) <= set(symbols_of([tree]))
 
 
 def test_a_real_treebank(test_data: Path) -> None:
     for path in sorted((test_data / "craft" / "penn").glob("*.tree"))[:3]:
         for tree in read_trees(path):
-            assert restore(tree.words, linearize(tree, tags=True)) == tree
+            assert restore(tree.words, linearize(tree)) == tree
 
 
 def test_symbols_of_a_treebank() -> None:
-    found = symbols_of(parse_trees(TREEBANK[2:3], "text"))
+    found = symbols_of(parse_trees(TREEBANK[2:3], "text"), tags=False)
     assert found == sorted(["XX", "(HEADING", ")HEADING", "(NP", ")NP"])
-    assert symbols_of(parse_trees(["(NN a)"], "text"), tags=True) == ["NN"]
+    assert symbols_of(parse_trees(["(NN a)"], "text")) == ["NN"]
 
 
 @given(st.lists(SYMBOLS | st.text(), max_size=20))
