@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer import decoding
 from keras_transformer.cached_decoding import CachedDecoder
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import SearchResult, SpecialIds
+from keras_transformer.decoding import SearchResult, SpecialIds, Trees
 from keras_transformer.encoder_decoder import EncoderDecoder, Memory
 from keras_transformer.errors import InputError
 from keras_transformer.text.tokenizer import Tokenizer, cut
@@ -169,6 +169,7 @@ class Translator(tf.Module):
         max_lengths: tf.Tensor,
         prefix: tf.Tensor | None = None,
         *,
+        trees: Trees | None = None,
         alpha: tf.Tensor | None = None,
         numbers: tf.Tensor | None = None,
         length_limit: int | tf.Tensor | None = None,
@@ -182,7 +183,7 @@ class Translator(tf.Module):
             source_ids: int32 `[B, S]`, each row ending with the end token, padded.
             max_lengths: int32 `[B]`, the most tokens of each translation, at most
                 `max_output_tokens`.
-            prefix, alpha, numbers, details, attention: as `decoding.search`'s.
+            prefix, trees, alpha, numbers, details, attention: as `decoding.search`'s.
             length_limit: the longest of `max_lengths`, where shapes must stay the same from
                 step to step: an int for XLA, to which they must be known, or int32 scalar.
             memories: what `encode` makes of the ids, where that is known already.
@@ -199,6 +200,7 @@ class Translator(tf.Module):
             SpecialIds(ids.start_id, ids.end_id, ids.pad_id),
             ids.target_vocab_size,
             prefix=prefix,
+            trees=trees,
             alpha=alpha,
             banned=self._banned,
             source_mask=decoder.source_mask,

@@ -22,9 +22,18 @@ from keras_transformer.decoding.result import (
     StepFn,
 )
 from keras_transformer.decoding.sampling import Sampling
+from keras_transformer.decoding.trees import Trees
 from keras_transformer.errors import InputError
 
-__all__ = ["NOTHING", "SearchResult", "SpecialIds", "StepFn", "rows_per_sentence", "search"]
+__all__ = [
+    "NOTHING",
+    "SearchResult",
+    "SpecialIds",
+    "StepFn",
+    "Trees",
+    "rows_per_sentence",
+    "search",
+]
 
 
 def rows_per_sentence(config: DecodingConfig) -> int:
@@ -42,6 +51,7 @@ def search(
     *,
     prefix: tf.Tensor | None = None,
     banned: Sequence[Sequence[int]] = (),
+    trees: Trees | None = None,
     source_mask: tf.Tensor | None = None,
     numbers: tf.Tensor | None = None,
     length_limit: int | tf.Tensor | None = None,
@@ -72,6 +82,8 @@ def search(
             constraints; it ends before the first id that is no ordinary token. An output
             is not longer for it: `max_lengths` cuts it too.
         banned: phrases, as ids, that no output contains.
+        trees: what outputs are, if they are trees: tokens that stand for brackets and leaves,
+            and the number of leaves.
         source_mask: bool `[batch, source]`; needed for a coverage penalty and attention.
         numbers: float32 `[batch]` from 0 to 1, of `Sampling`.
         length_limit: the last dimension of the result's `ids`, 1 or more; longer
@@ -125,20 +137,21 @@ def search(
             )
         prefix = _ordinary(prefix, ids, vocab_size, length_limit)
     arguments: dict[str, Any] = {
-        "constraints": Constraints(config, banned, vocab_size),
+        "constraints": Constraints(config, banned, vocab_size, ids.end, trees),
         "details": details,
         "attention": attention,
         "max_steps": max_steps,
         "shrink": not isinstance(length_limit, int) if shrink is None else shrink,
         "normalized": normalized,
     }
+    leaves = None if trees is None else tf.cast(trees.counts, tf.int32)
     if config.sample or config.beam_size == 1:
         sampling = Sampling(step_fn, config, ids, keep=keep, **arguments)
         return sampling.search(
-            cache, max_lengths, length_limit, prefix, source_mask, numbers, alpha
+            cache, max_lengths, length_limit, prefix, source_mask, numbers, alpha, leaves
         )
     beam = BeamSearch(step_fn, config, ids, follow=follow, keep=keep, **arguments)
-    return beam.search(cache, max_lengths, length_limit, prefix, source_mask, alpha)
+    return beam.search(cache, max_lengths, length_limit, prefix, source_mask, alpha, leaves)
 
 
 def _check_banned(banned: Sequence[Sequence[int]], ids: SpecialIds, vocab_size: int) -> None:

@@ -60,6 +60,7 @@ class _Inputs(NamedTuple):
     alpha: list[tf.Tensor]  # float32 [batch]: of the length penalty
     prefix: list[tf.Tensor]  # int32 [batch, length]
     source_mask: list[tf.Tensor]  # bool [batch, source]
+    leaves: list[tf.Tensor]  # int32 [batch]: of each tree
 
 
 class _Candidates(NamedTuple):
@@ -152,6 +153,7 @@ class BeamSearch:
         prefix: tf.Tensor | None = None,
         source_mask: tf.Tensor | None = None,
         alpha: tf.Tensor | None = None,
+        leaves: tf.Tensor | None = None,
     ) -> SearchResult:
         """Returns the `n_best` best outputs found for each sentence.
 
@@ -168,6 +170,8 @@ class BeamSearch:
                 a coverage penalty, for alignment and for attention.
             alpha: float32 `[batch]`, at least 0, of each sentence's length penalty; by
                 default the configuration's.
+            leaves: int32 `[batch]`, how many the tree of each sentence has, where outputs are
+                trees.
         """
         inputs = _Inputs(
             max_lengths,
@@ -175,6 +179,7 @@ class BeamSearch:
             [] if alpha is None else [alpha],
             [] if prefix is None else [prefix],
             [] if source_mask is None else [source_mask],
+            [] if leaves is None else [leaves],
         )
         complete = search_loop(
             self._step,
@@ -279,6 +284,7 @@ class BeamSearch:
         forced = None
         for prefix in inputs.prefix:
             forced = tf.repeat(tf.gather(prefix, state.position, axis=1), beam)
+        leaves = [tf.repeat(each, beam) for each in inputs.leaves]
         best = Next(
             logits,
             tf.reshape(state.histories["ids"], [-1, length_limit]),
@@ -288,6 +294,8 @@ class BeamSearch:
             constraints=self._constraints,
             forced=forced,
             normalized=self._normalized,
+            leaves=leaves[0] if leaves else None,
+            max_lengths=tf.repeat(inputs.max_lengths, beam) if leaves else None,
         ).best(2 * beam)
         each = best.tokens.shape[1] or tf.shape(best.tokens)[1]  # static wherever it can be
         count = beam * (min(2, each) if isinstance(each, int) else tf.minimum(2, each))

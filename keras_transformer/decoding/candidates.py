@@ -37,6 +37,8 @@ class Next:
         forced: int32 `[rows]`, a token that has to come, whatever else is said here; -1
             where there is none.
         normalized: whether the logits are log-probabilities already.
+        leaves, max_lengths: int32 `[rows]`, how many the tree of each has, and the most tokens of
+            its output; both where outputs are trees.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class Next:
         constraints: Constraints | None = None,
         forced: tf.Tensor | None = None,
         normalized: bool = False,
+        leaves: tf.Tensor | None = None,
+        max_lengths: tf.Tensor | None = None,
     ):
         self._logits = tf.cast(logits, tf.float32)
         self._ids = ids
@@ -65,7 +69,7 @@ class Next:
         self._constrained: Any = None
         if constraints is not None and constraints.any:
             log_probs = self._normal(self._logits)
-            self._constrained = constraints.apply(log_probs, histories, length)
+            self._constrained = constraints.apply(log_probs, histories, length, leaves, max_lengths)
 
     def best(self, count: int) -> Continuations:
         """At least the `count` best tokens of each row, fewer where the vocabulary is smaller."""

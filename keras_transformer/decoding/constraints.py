@@ -1,4 +1,4 @@
-"""What an output may contain: bans, no repeated n-grams, less of what it has already.
+"""What an output may contain: bans, no repeated n-grams, less of what it has already, trees.
 
 All of it changes the log-probabilities of the next token, after the softmax, so that
 those of the tokens left alone stay the model's own.
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.result import NOTHING
+from keras_transformer.decoding.trees import Trees
 
 
 class Constraints:
@@ -22,12 +23,23 @@ class Constraints:
             come as ids.
         banned: phrases, each a sequence of one token or more that no output contains.
         vocab_size: number of tokens; ids outside of it ban nothing.
+        end: id of the end token, needed for `trees`.
+        trees: what outputs are, if they are trees.
     """
 
-    def __init__(self, config: DecodingConfig, banned: Sequence[Sequence[int]], vocab_size: int):
+    def __init__(
+        self,
+        config: DecodingConfig,
+        banned: Sequence[Sequence[int]],
+        vocab_size: int,
+        end: int = -1,
+        trees: Trees | None = None,
+    ):
         self._repetition = config.repetition_penalty
         self._ngram = config.no_repeat_ngram
         self._vocab_size = vocab_size
+        self._end = end
+        self._trees = trees
         known = [tuple(p) for p in banned if p and all(0 <= i < vocab_size for i in p)]
         self._tokens = sorted({phrase[0] for phrase in known if len(phrase) == 1})
         self._phrases = sorted({phrase for phrase in known if len(phrase) > 1})
@@ -35,9 +47,17 @@ class Constraints:
     @property
     def any(self) -> bool:
         """Whether there are any."""
-        return bool(self._repetition != 1 or self._ngram or self._tokens or self._phrases)
+        banned = self._tokens or self._phrases
+        return bool(self._repetition != 1 or self._ngram or banned or self._trees)
 
-    def apply(self, log_probs: tf.Tensor, histories: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+    def apply(
+        self,
+        log_probs: tf.Tensor,
+        histories: tf.Tensor,
+        length: tf.Tensor,
+        leaves: tf.Tensor | None = None,
+        max_lengths: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Returns the log-probabilities of the next token under the constraints.
 
         Args:
@@ -45,6 +65,8 @@ class Constraints:
             histories: int32 `[rows, longest]`, the tokens so far; what lies behind
                 `length` is disregarded.
             length: int32 scalar, tokens that each history has.
+            leaves: int32 `[rows]`, how many the tree of each has; needed for trees.
+            max_lengths: int32 `[rows]`, the most tokens of each output; needed for trees.
         """
         if self._repetition != 1:
             seen = tf.sequence_mask(
@@ -60,6 +82,11 @@ class Constraints:
         )
         if self._ngram:
             forbidden.append(self._completes_ngram(histories, length))
+        if self._trees is not None:
+            permitted = self._trees.permitted(
+                leaves, max_lengths, histories, length, self._vocab_size, self._end
+            )
+            forbidden.append(~permitted)
         for mask in forbidden:
             log_probs = tf.where(mask, NOTHING, log_probs)
         return log_probs

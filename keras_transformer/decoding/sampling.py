@@ -40,6 +40,7 @@ class _Inputs(NamedTuple):
     max_lengths: tf.Tensor  # int32 [rows]
     numbers: tf.Tensor  # float32 [batch]
     prefix: list[tf.Tensor]  # int32 [rows, length]
+    leaves: list[tf.Tensor]  # int32 [rows]: of each tree
 
 
 class _Found(NamedTuple):
@@ -102,11 +103,12 @@ class Sampling:
         source_mask: tf.Tensor | None = None,
         numbers: tf.Tensor | None = None,
         alpha: tf.Tensor | None = None,
+        leaves: tf.Tensor | None = None,
     ) -> SearchResult:
         """Returns `n_best` outputs of each sentence, best first.
 
         Args:
-            cache, max_lengths, length_limit, prefix, source_mask, alpha: as
+            cache, max_lengths, length_limit, prefix, source_mask, alpha, leaves: as
                 `BeamSearch.search`'s.
             numbers: float32 `[batch]` from 0 to 1, as made of each sentence's text, that let
                 different sentences draw different numbers; by default all draw the same.
@@ -116,6 +118,7 @@ class Sampling:
             max_lengths=tf.repeat(max_lengths, count),
             numbers=tf.zeros([batch]) if numbers is None else tf.cast(numbers, tf.float32),
             prefix=[] if prefix is None else [tf.repeat(prefix, count, axis=0)],
+            leaves=[] if leaves is None else [tf.repeat(leaves, count)],
         )
         found = search_loop(
             self._step,
@@ -152,6 +155,8 @@ class Sampling:
             constraints=self._constraints,
             forced=forced[0] if forced else None,
             normalized=self._normalized,
+            leaves=inputs.leaves[0] if inputs.leaves else None,
+            max_lengths=inputs.max_lengths,
         )
         if self._greedy:
             chosen = _likeliest(distribution)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer import inference, loading
-from keras_transformer.decoding import NOTHING
+from keras_transformer.decoding import NOTHING, SearchResult, Trees
 from keras_transformer.errors import InputError
+from keras_transformer.parsing.linearization import Does
 from keras_transformer.parsing.restoration import restored
 from keras_transformer.parsing.symbol_vocabulary import require_parser
 from keras_transformer.parsing.tokenization import tokenize, words_of
@@ -20,6 +21,9 @@ from keras_transformer.translator import Translator, sentence_numbers
 
 class Parser(tf.Module):
     """A translator into symbols, whose outputs are restored to trees.
+
+    The search looks among trees of as many leaves as the text has words alone: a model that
+    lost count would else have all brackets behind that word in the wrong place.
 
     No text fails, and no output of the model: the leaves of every tree are exactly the words of
     the text, in their order. Words that the model does not see, as their text is cut, stand in
@@ -69,8 +73,10 @@ class Parser(tf.Module):
     def _parsed(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
         source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
-        result = self.translator.found(
-            source_ids, self.translator.max_lengths(lengths), sentence_numbers(text)
+        # How many words are left of a text that was cut, its pieces do not tell.
+        counts = tf.where(is_cut, -1, tf.cast(words.row_lengths(), tf.int32))
+        result = self._found(
+            source_ids, self.translator.max_lengths(lengths), sentence_numbers(text), counts
         )
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]
@@ -88,6 +94,16 @@ class Parser(tf.Module):
             "scores": result.scores,
             "truncated": is_cut,
         }
+
+    @tf.function(autograph=False, jit_compile=False)
+    def _found(
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor, counts: tf.Tensor
+    ) -> SearchResult:
+        """Returns what `Translator.found` does, among trees of so many leaves, int32 `[B]`."""
+        does = [Does.of(symbol) for symbol in self._symbols]
+        ids = {kind: [i for i, each in enumerate(does) if each is kind] for kind in Does}
+        trees = Trees(ids[Does.OPEN], ids[Does.CLOSE], ids[Does.STAND], counts)
+        return self.translator.search_ids(source_ids, max_lengths, trees=trees, numbers=numbers)
 
 
 class ParserModel(NamedTuple):

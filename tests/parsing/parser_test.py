@@ -9,16 +9,17 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import loading
+from keras_transformer.decoding import Trees
 from keras_transformer.errors import InputError
 from keras_transformer.export.signatures import Signatures
-from keras_transformer.parsing.linearization import restore, symbols_of
+from keras_transformer.parsing.linearization import Does, restore, symbols_of
 from keras_transformer.parsing.parser import (
     ParserModel,
     load_parser,
     parse_lines,
     remarks,
 )
-from keras_transformer.parsing.symbol_vocabulary import symbol_model
+from keras_transformer.parsing.symbol_vocabulary import require_parser, symbol_model
 from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -78,13 +79,24 @@ def test_leaves_are_the_words(model: ParserModel) -> None:
 def test_trees_are_what_the_search_found(model: ParserModel) -> None:
     sentences = [" ".join(tree.words) for tree in TREES]
     parsed = model.parse_tokens(tf.constant(sentences))
-    found = model.owner.translator.translate(tf.constant(sentences))
-    np.testing.assert_array_equal(parsed["scores"], found["scores"])
+    translator = model.owner.translator
+    source_ids, lengths = translator.source_ids(tf.constant(sentences))
+    max_lengths = translator.max_lengths(lengths)
+    kinds = (Does.OPEN, Does.CLOSE, Does.STAND)
+    symbols = require_parser(translator.tokenizer.vocabulary, "the model")
+    ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
+    found = translator.search_ids(
+        source_ids, max_lengths, trees=Trees(*ids, counts=[len(tree.words) for tree in TREES])
+    )
+    np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
+    texts = translator.texts(found).numpy()
     for row, tree in enumerate(TREES):
         for place in range(2):
-            symbols = found["translations"][row, place].numpy().decode().split(" ")
-            expected = str(restore(tree.words, symbols))
+            written = texts[row, place].decode().split(" ")
+            assert [Does.of(symbol) for symbol in written].count(Does.STAND) == len(tree.words)
+            expected = str(restore(tree.words, written))
             assert parsed["trees"][row, place].numpy().decode() == expected
+    assert found.finished.numpy().all()
 
 
 def test_text_is_split_into_words(model: ParserModel) -> None:

@@ -1,0 +1,108 @@
+"""Outputs that are trees, against text in which brackets are crossed out."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding import NOTHING, Trees
+from keras_transformer.decoding.constraints import Constraints
+from tests.decoding.reference import (
+    END,
+    EXHAUSTIVE_BEAMS,
+    UNKNOWN,
+    A,
+    B,
+    Rules,
+    assert_best,
+    hypotheses,
+    outputs,
+    random_tables,
+    search,
+)
+from tests.decoding.strategies import SEEDS
+
+LEAF, OPEN, CLOSE = UNKNOWN, A, B
+WRITTEN = {LEAF: "x", OPEN: "(", CLOSE: ")"}
+
+
+def trees(counts):
+    return Trees([OPEN], [CLOSE], [LEAF], tf.constant(counts))
+
+
+def is_tree(text, count):
+    """Whether all brackets of `text` hold something and match, around so many leaves."""
+    if (count < 0 and "x" not in text) or (count >= 0 and text.count("x") != count):
+        return False
+    while (shorter := re.sub(r"\(x+\)", "x", text)) != text:
+        text = shorter
+    return set(text) <= {"x"}
+
+
+def goes_on(tokens, count, longest):
+    """Whether a tree of `count` leaves, in at most `longest` tokens, begins with these."""
+    if not set(tokens) <= {*WRITTEN, END} or END in tokens[:-1]:
+        return False
+    text = "".join(WRITTEN[token] for token in tokens if token != END)
+    if tokens[-1:] == (END,):
+        return is_tree(text, count)
+    if count >= longest:  # there is no such tree
+        return set(text) <= {"x"} and len(text) <= count
+    closing = ")" * (text.count("(") - text.count(")"))
+    counts = [count] if count >= 0 else [text.count("x"), text.count("x") + 1]
+    shortest = [(text + "x" * (n - text.count("x")) + closing, n) for n in counts]
+    return any(is_tree(text, n) and len(text) < longest for text, n in shortest)
+
+
+@st.composite
+def beginnings(draw):
+    """Tokens with which a tree of some leaves begins, how many it has, and the longest's tokens."""
+    count, longest, tokens = draw(st.integers(-1, 4)), draw(st.integers(2, 14)), ()
+    for token in draw(st.lists(st.sampled_from([*WRITTEN]), max_size=longest - 1)):
+        if goes_on((*tokens, token), count, longest):
+            tokens = (*tokens, token)
+    return tokens, count, longest
+
+
+@settings(max_examples=300, deadline=None)
+@given(beginning=beginnings(), rest=st.lists(st.sampled_from([*WRITTEN]), max_size=5))
+def test_a_token_may_come_where_a_tree_goes_on(beginning, rest):
+    tokens, count, longest = beginning
+    found = Constraints(DecodingConfig(), (), 6, END, trees([count])).apply(
+        tf.zeros([1, 6]),
+        tf.constant([[*tokens, *rest, 0]]),
+        tf.constant(len(tokens)),
+        tf.constant([count]),
+        tf.constant([longest]),
+    )
+    expected = [0 if goes_on((*tokens, token), count, longest) else NOTHING for token in range(6)]
+    np.testing.assert_array_equal(found[0], expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS, counts=st.lists(st.integers(-1, 3), min_size=20, max_size=20))
+def test_exhaustive_beam_equals_brute_force(seed, counts):
+    tables = random_tables(seed, len(counts))
+    rules = Rules(DecodingConfig(beam_size=EXHAUSTIVE_BEAMS[5], n_best=4, length_penalty=0.6))
+    result = search(tables, np.full(len(counts), 5), rules, trees=trees(counts))
+    for sentence, count in enumerate(counts):
+        every = outputs(rules, (), 5).scores(tables, sentence, 0.6, 0.0)
+        expected = {tokens: every[tokens] for tokens in every if goes_on(tokens, count, 5)}
+        assert_best(hypotheses(result, sentence), expected, 4)
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 1}, {"sample": True, "n_best": 3}])
+def test_one_at_a_time(options):
+    counts = np.resize([1, 2, 3], 60)
+    tables = random_tables(1, len(counts))
+    result = search(tables, np.full(len(counts), 5), DecodingConfig(**options), trees=trees(counts))
+    found = [(one.tokens, n) for i, n in enumerate(counts) for one in hypotheses(result, i)]
+    assert len(found) == 60 * options.get("n_best", 1)
+    assert all(goes_on(tokens, count, 5) for tokens, count in found)
+    assert len({tokens for tokens, _ in found}) > 5
