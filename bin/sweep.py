@@ -7,7 +7,7 @@ Example:
     bin/sweep.py --table3 --preset_base=tiny --data_dir=build/data --work_dir=build/table3
 
 Each row is a change of the paper's Table 3, sizes in ratios, applied to --preset_base; --set is for
-all rows. On tiny a row has 2,400 steps of 2,048 target tokens, on other bases what their preset
+all rows. On tiny a row has 3,000 steps of 2,048 target tokens, on other bases what their preset
 says. Rows are trained one after the other, and scored on the validation set. The same command again
 continues, in the middle of a row too; one with other --rows adds to what is there. Ctrl-C stops
 after the current step and leaves a checkpoint. The work directory then has a run for each row,

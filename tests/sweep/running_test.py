@@ -50,7 +50,7 @@ class Rows:
         if isinstance(found, BaseException):
             raise found
         return {
-            "finished": True, "steps": 2400, "perplexity": 6.5, "bleu": 31.25, "signature": "s|13a",
+            "finished": True, "steps": 3000, "perplexity": 6.5, "bleu": 31.25, "signature": "s|13a",
             "parameters": 3, "minutes": 10.0, "tokens_per_second": 7000, "peak_memory_mb": 900,
             "precision": "float32",
             "translations": ["ein", "zwei\u2028"], **found,
@@ -86,7 +86,7 @@ def test_each_row_once_and_later_calls_add(
     job = rows.jobs["B_dk16"]
     assert (job.tokenize, job.lowercase, job.max_minutes) == ("none", False, None)
     assert (job.data_dir, job.preset_base) == (data, "tiny")
-    assert job.settings["model.key_dim"] == 8 and job.settings["training.max_steps"] == 2400
+    assert job.settings["model.key_dim"] == 8 and job.settings["training.max_steps"] == 3000
 
     said = [r.getMessage() for r in caplog.records if r.name.endswith("running")]
     tables, introductions = said[::2], said[1::2]
