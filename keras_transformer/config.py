@@ -251,6 +251,9 @@ class TrainingConfig:
     `r_drop` is α of R-Drop (Liang et al., 2021): every sentence goes through the model
     twice, which costs twice the time, and the two distributions that dropout makes of
     each target token are drawn together; the authors take 5. 0 has one pass.
+
+    `guided_alignment` is the weight of a loss by which one head learns what source word is at
+    hand (Chen et al., 2016), of data of trees alone, whose symbols tell it. 0 has none.
     """
 
     max_steps: int = 100_000
@@ -259,6 +262,7 @@ class TrainingConfig:
     accumulate_steps: int = 1
     label_smoothing: float = 0.1
     r_drop: float = 0.0
+    guided_alignment: float = 0.0
     optimizer: Optimizer = "adam"
     schedule: Schedule = "paper"
     learning_rate: float = 1.0
@@ -296,8 +300,8 @@ class TrainingConfig:
             value = getattr(self, name)
             require(0 <= value < 1, f"training.{name} is {value}; expected 0 <= value < 1")
         for name in (
-            "r_drop clip_norm warmup_steps weight_decay seed keep_best early_stopping bleu_steps "
-            "bleu_sentences"
+            "r_drop guided_alignment clip_norm warmup_steps weight_decay seed keep_best "
+            "early_stopping bleu_steps bleu_sentences"
         ).split():
             value = getattr(self, name)
             require(value >= 0, f"training.{name} is {value}; expected 0 or more")

@@ -25,10 +25,12 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.encoder_decoder import EncoderDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
+from keras_transformer.parsing.symbol_vocabulary import word_boundaries
 from keras_transformer.presets import preset
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.training.alignment import GuidedAlignment
 from keras_transformer.training.callbacks import StopTraining
 from keras_transformer.training.cluster import Cluster
 from keras_transformer.training.platform import Platform, choose_platform, use_logical_cpus
@@ -136,7 +138,8 @@ def train(
         batches, valid_batches = data.batches(config.training)
         platform = choose_platform(config.training, len(batches.shapes), device, strategy)
         cluster.agree({"precision": platform.precision, "XLA": platform.jit_compile})
-        trainer = _make_trainer(architecture, config, platform, cluster)
+        alignment = _alignment(data.tokenizer.vocabulary)
+        trainer = _make_trainer(architecture, config, platform, cluster, alignment)
         run, metrics = _open_run(run_dir, cluster, trainer, config, data, init_from)
         stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
         early_stopping = EarlyStopping(config.training, metrics)
@@ -276,13 +279,23 @@ def _first_config(
     return preset(preset_name or "base")
 
 
+def _alignment(vocabulary: Vocabulary) -> GuidedAlignment | None:
+    """Returns what words targets stand for; only the symbols of trees tell it."""
+    boundaries = word_boundaries(vocabulary)
+    return None if boundaries is None else GuidedAlignment(*boundaries, vocabulary.pad_id)
+
+
 def _make_trainer(
-    architecture: type[EncoderDecoder], config: RunConfig, platform: Platform, cluster: Cluster
+    architecture: type[EncoderDecoder],
+    config: RunConfig,
+    platform: Platform,
+    cluster: Cluster,
+    alignment: GuidedAlignment | None,
 ) -> Trainer:
     keras.utils.set_random_seed(config.training.seed)
     with platform.strategy.scope():
         transformer = architecture(config.model, dtype=platform.policy())
-        trainer = Trainer(transformer, config.training, platform.jit_compile)
+        trainer = Trainer(transformer, config.training, platform.jit_compile, alignment)
     if cluster.num_workers > 1:
         trainer.stop_flag = tf.Variable(0, trainable=False)  # each worker's own
     return trainer

@@ -113,6 +113,11 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
             "model.d_ff": 512,
             "model.norm_position": "pre",
             "model.tie_embeddings": "target",
+            "model.embedding_dropout": 0.2,
+            "model.residual_dropout": 0.2,
+            "training.subword_alpha": 0.5,
+            # Which word is at hand is what so small a model learns last.
+            "training.guided_alignment": 0.3,
             "training.max_steps": 10_000,
             "training.schedule": "linear",
             "training.learning_rate": 0.004,

@@ -14,7 +14,7 @@ from pathlib import Path
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.parsing.linearization import WORD
+from keras_transformer.parsing.linearization import WORD, Does
 from keras_transformer.text.model_proto import UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 
@@ -72,6 +72,21 @@ def symbols_by_id(vocabulary: Vocabulary) -> list[str] | None:
     if not symbols or any(piece.type != USER_DEFINED for piece in pieces[first:]):
         return None
     return [""] * first + symbols
+
+
+def word_boundaries(vocabulary: Vocabulary) -> tuple[list[bool], list[bool]] | None:
+    """Returns what tells which word of its source a symbol stands for; None if it is no parser's.
+
+    That is for each source id whether a word begins with it, as which the end token counts, and
+    for each target id whether it stands for a word.
+    """
+    symbols = symbols_by_id(vocabulary)
+    if symbols is None:
+        return None
+    pieces = ModelProto.FromString(vocabulary.source_model).pieces
+    begins = [piece.piece.startswith(_SPACE) for piece in pieces]
+    begins[vocabulary.end_id] = True
+    return begins, [Does.of(symbol) is Does.STAND for symbol in symbols]
 
 
 def is_parser(vocabulary: Vocabulary) -> bool:

@@ -22,6 +22,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.encoder_decoder import EncoderDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
+from keras_transformer.training.alignment import GuidedAlignment
 from keras_transformer.training.loss import (
     EvaluationSums,
     LossSums,
@@ -43,6 +44,8 @@ class Trainer(keras.Model):
         transformer: a `Transformer`, or another model, made in the same strategy's scope.
         config: how to train.
         jit_compile: compile forward and backward pass with XLA, per replica.
+        alignment: what is at hand where, needed for `config.guided_alignment`; its loss has no
+            part in the one that is logged.
 
     `fit` takes a dataset of `({"source_ids", "target_ids"}, labels)` with the
     rows of the *global* batch, a multiple of the number of replicas, or a
@@ -61,11 +64,16 @@ class Trainer(keras.Model):
             between two validations is in a hurry.
 
     Raises:
-        InputError: where `config.freeze` names no weight, or all of them.
+        InputError: where `config.freeze` names no weight, or all of them, and for a guided
+            alignment that is not known, or of a model whose attention is not at hand.
     """
 
     def __init__(
-        self, transformer: EncoderDecoder, config: TrainingConfig, jit_compile: bool = False
+        self,
+        transformer: EncoderDecoder,
+        config: TrainingConfig,
+        jit_compile: bool = False,
+        alignment: GuidedAlignment | None = None,
     ):
         super().__init__(name="trainer")
         self.transformer = transformer
@@ -75,6 +83,9 @@ class Trainer(keras.Model):
         transformer.build()
         self.built = True
         self._trained = _trained_weights(transformer, config.freeze)
+        self._alignment = alignment if config.guided_alignment else None
+        if config.guided_alignment:
+            _check_alignment(transformer, config, alignment)
         self.compile(
             optimizer=make_optimizer(config, transformer.config.d_model), jit_compile=False
         )
@@ -145,15 +156,23 @@ class Trainer(keras.Model):
             values = tf.transpose(values)  # --> [V, d_model]
         return values if bias is None else tf.concat([values, bias.value[:, None]], axis=1)
 
-    def _flat_features(
-        self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, training: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Features `[N, d_model]`, and a constant 1 for the bias if there is one; labels `[N]`."""
-        features = self.transformer.features(inputs, training=training)
+    def _features(self, inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Features `[B, T, d_model]` of a step, and the loss of the alignment."""
+        if self._alignment is None:
+            return self.transformer.features(inputs, training=True), tf.constant(0.0)
+        model: Any = self.transformer  # one that tells its attention, which is not every one
+        memory = model.encode(inputs["source_ids"], training=True)
+        features, attention = model.target_features(
+            inputs["target_ids"], memory, training=True, return_attention_scores=True
+        )
+        return features, self._alignment.loss(inputs, attention)
+
+    def _flat(self, features: tf.Tensor) -> tf.Tensor:
+        """Features `[N, d_model]`, and a constant 1 for the bias if there is one."""
         features = tf.reshape(features, [-1, features.shape[-1]])
         if self.transformer.output_weights()[1] is not None:
             features = tf.concat([features, tf.ones_like(features[:, :1])], axis=1)
-        return features, tf.reshape(labels, [-1])
+        return features
 
     def _loss_and_gradients(
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
@@ -164,20 +183,22 @@ class Trainer(keras.Model):
                 lambda ids: tf.concat([ids, ids], axis=0), (inputs, labels)
             )
         with tf.GradientTape() as tape, dropout_seed(seed):
-            features, flat_labels = self._flat_features(inputs, labels, training=True)
+            features, alignment_loss = self._features(inputs)
+            features = self._flat(features)
         sums, by_output = loss_and_gradients(
             features,
-            flat_labels,
+            tf.reshape(labels, [-1]),
             self._output_kernel(),
             label_smoothing=self.config.label_smoothing,
             pad_id=self.transformer.config.pad_id,
             scale=scale,
             r_drop=self.config.r_drop,
         )
+        passes = 2 if self.config.r_drop else 1
         gradients = tape.gradient(
-            features,
+            [features, alignment_loss],
             [variable.value for variable in self._trained.values()],
-            output_gradients=by_output.features,
+            output_gradients=[by_output.features, self.config.guided_alignment * scale / passes],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         # Embeddings' gradients come as IndexedSlices; dense ones can be summed over replicas
@@ -412,7 +433,8 @@ class Trainer(keras.Model):
 
     def _replica_evaluation(self, data: Any) -> EvaluationSums:
         inputs, labels = data
-        features, labels = self._flat_features(inputs, labels, training=False)
+        features = self._flat(self.transformer.features(inputs, training=False))
+        labels = tf.reshape(labels, [-1])
         return evaluation_sums(
             features,
             labels,
@@ -444,3 +466,17 @@ def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, kera
     if not trained:
         raise InputError(f"training.freeze {freeze!r} freezes every weight; expected to train some")
     return trained
+
+
+def _check_alignment(
+    transformer: EncoderDecoder, config: TrainingConfig, alignment: GuidedAlignment | None
+) -> None:
+    """Refuses a guided alignment that cannot be."""
+    told = f"training.guided_alignment is {config.guided_alignment}, but"
+    if alignment is None:
+        raise InputError(
+            f"{told} nothing tells which words belong to which; expected data of trees "
+            "(bin/prepare_trees.py), or 0"
+        )
+    if not transformer.has_attention_at_hand:
+        raise InputError(f"{told} the model does not tell its attention; expected another, or 0")
