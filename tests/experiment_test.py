@@ -391,6 +391,11 @@ class TestMixing:
 
 
 class TestRefusals:
+    def test_a_guided_alignment_without_trees(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"guided_alignment is 0\.3, but nothing tells"):
+            train(data, tmp_path / "run", training__guided_alignment=0.3)
+        assert not (tmp_path / "run").exists()
+
     @pytest.mark.parametrize("changed, into", [("train", "valid"), ("valid", "train")])
     def test_other_data_with_the_same_vocabulary(
         self, copy: Path, data: Path, tmp_path: Path, changed: str, into: str

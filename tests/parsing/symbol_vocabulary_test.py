@@ -14,6 +14,7 @@ from keras_transformer.parsing.symbol_vocabulary import (
     require_parser,
     symbol_model,
     symbols_by_id,
+    word_boundaries,
 )
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
@@ -55,6 +56,19 @@ def test_a_symbol_that_is_not_there_is_unknown(tokenizer: Tokenizer) -> None:
     by_id = symbols_by_id(tokenizer.vocabulary) or []
     assert [by_id[i] for i in ids if by_id[i]] == ["(S", "XX", ")S"]
     assert ids.count(tokenizer.unknown_id) == 2
+
+
+def test_what_belongs_to_which_word(tokenizer: Tokenizer) -> None:
+    vocabulary = tokenizer.vocabulary
+    begins, stands = word_boundaries(vocabulary) or ([], [])
+    assert (len(begins), len(stands)) == (tokenizer.source_vocab_size, 5 + len(SYMBOLS))
+    words = "the old mice eat seeds"
+    (source,) = vocabulary.encode_source([words.encode()])
+    assert len(source) > 6  # some words have several pieces
+    assert sum(begins[i] for i in source) == 5 + 1 and begins[source[-1]]
+    (target,) = vocabulary.encode_target([b"(S NN NNS , )S XX"])
+    assert [stands[i] for i in target] == [False, True, True, True, False, True, False]
+    assert word_boundaries(Vocabulary(WORDS)) is None
 
 
 def test_no_other_segmentation_is_ever_drawn(tokenizer: Tokenizer) -> None:
