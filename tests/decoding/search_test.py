@@ -77,16 +77,20 @@ def assert_same(one, other, **tolerance):
     data=st.data(), seed=SEEDS, beam=st.integers(1, 4), batch=batches(5), is_static=st.booleans()
 )
 def test_a_batch_gives_each_sentence_what_it_gets_alone(data, seed, beam, batch, is_static):
-    told, tables = data.draw(rules(beam)), tied_tables(seed, 5)
+    told = data.draw(rules(beam))
+    # Logarithms of coverage differ in the last bit by how many are taken at once.
+    is_exact = not told.config.coverage_penalty
+    tables = tied_tables(seed, 5) if is_exact else random_tables(seed, 5)
     limit = LENGTH if is_static else tf.constant(LENGTH)  # the batch shrinks, or keeps its shape
-    arguments = {"normalized": True, "details": True, "attention": True, "length_limit": limit}
+    arguments = {"normalized": is_exact, "details": True, "attention": True, "length_limit": limit}
     together = search(tables, batch.max_lengths, told, prefix=batch.prefix, **arguments)
     for n in range(5):
         one = slice(n, n + 1)
         alone = search(
             tables[one], batch.max_lengths[one], told, prefix=batch.prefix[one], **arguments
         )
-        assert_same(type(alone)(*(field[one] for field in together)), alone, atol=0)
+        tolerance = 0 if is_exact else 2e-6
+        assert_same(type(alone)(*(field[one] for field in together)), alone, atol=tolerance)
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"sample": True}])
