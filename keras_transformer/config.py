@@ -252,8 +252,9 @@ class TrainingConfig:
     twice, which costs twice the time, and the two distributions that dropout makes of
     each target token are drawn together; the authors take 5. 0 has one pass.
 
-    `guided_alignment` is the weight of a loss by which one head learns what source word is at
-    hand (Chen et al., 2016), of data of trees alone, whose symbols tell it. 0 has none.
+    `guided_alignment` is the weight of a loss by which one head learns to attend to the source
+    word that comes next (Chen et al., 2016). It needs data of trees, whose tags tell which word
+    each stands for. 0 has none.
     """
 
     max_steps: int = 100_000

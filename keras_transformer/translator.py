@@ -170,6 +170,7 @@ class Translator(tf.Module):
         prefix: tf.Tensor | None = None,
         *,
         trees: Trees | None = None,
+        leaves: tf.Tensor | None = None,
         alpha: tf.Tensor | None = None,
         numbers: tf.Tensor | None = None,
         length_limit: int | tf.Tensor | None = None,
@@ -183,7 +184,7 @@ class Translator(tf.Module):
             source_ids: int32 `[B, S]`, each row ending with the end token, padded.
             max_lengths: int32 `[B]`, the most tokens of each translation, at most
                 `max_output_tokens`.
-            prefix, trees, alpha, numbers, details, attention: as `decoding.search`'s.
+            prefix, trees, leaves, alpha, numbers, details, attention: as `decoding.search`'s.
             length_limit: the longest of `max_lengths`, where shapes must stay the same from
                 step to step: an int for XLA, to which they must be known, or int32 scalar.
             memories: what `encode` makes of the ids, where that is known already.
@@ -201,6 +202,7 @@ class Translator(tf.Module):
             ids.target_vocab_size,
             prefix=prefix,
             trees=trees,
+            leaves=leaves,
             alpha=alpha,
             banned=self._banned,
             source_mask=decoder.source_mask,

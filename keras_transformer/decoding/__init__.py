@@ -5,6 +5,7 @@ TensorFlow only: nothing here knows of layers, tokenizers or files. `search` is 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ def search(
     prefix: tf.Tensor | None = None,
     banned: Sequence[Sequence[int]] = (),
     trees: Trees | None = None,
+    leaves: tf.Tensor | None = None,
     source_mask: tf.Tensor | None = None,
     numbers: tf.Tensor | None = None,
     length_limit: int | tf.Tensor | None = None,
@@ -82,8 +84,10 @@ def search(
             constraints; it ends before the first id that is no ordinary token. An output
             is not longer for it: `max_lengths` cuts it too.
         banned: phrases, as ids, that no output contains.
-        trees: what outputs are, if they are trees: tokens that stand for brackets and leaves,
-            and the number of leaves.
+        trees: where outputs are trees, the tokens that they are written with. The configuration's
+            `min_length` does not count then, and a `prefix` has to be the beginning of a tree;
+            bans can leave a tree no way to go on, and its sentence without a result.
+        leaves: int32 `[batch]`, how many each sentence's tree has; needed for `trees`.
         source_mask: bool `[batch, source]`; needed for a coverage penalty and attention.
         numbers: float32 `[batch]` from 0 to 1, of `Sampling`.
         length_limit: the last dimension of the result's `ids`, 1 or more; longer
@@ -105,8 +109,8 @@ def search(
             are then taken as they are.
 
     Raises:
-        InputError: for a ban of every token, ids that are none of the vocabulary's, or a
-            coverage penalty without a `source_mask`.
+        InputError: for a ban of every token, ids that are none of the vocabulary's, a
+            coverage penalty without a `source_mask`, or `trees` without `leaves`.
     """
     for name, value in ids._asdict().items():
         if not 0 <= value < vocab_size:
@@ -124,6 +128,11 @@ def search(
         # At least 1, of an empty batch too: tensors without elements cannot be scattered to.
         length_limit = tf.maximum(tf.reduce_max(max_lengths), 1)
     max_lengths = tf.minimum(max_lengths, length_limit)
+    if (trees is None) != (leaves is None):
+        raise InputError("trees and leaves: one given; expected both, or neither")
+    if leaves is not None:
+        leaves = tf.cast(leaves, tf.int32)
+        config = dataclasses.replace(config, min_length=0)
     if source_mask is not None:
         source_mask = tf.cast(source_mask, tf.bool)
     if alpha is not None:
@@ -144,7 +153,6 @@ def search(
         "shrink": not isinstance(length_limit, int) if shrink is None else shrink,
         "normalized": normalized,
     }
-    leaves = None if trees is None else tf.cast(trees.counts, tf.int32)
     if config.sample or config.beam_size == 1:
         sampling = Sampling(step_fn, config, ids, keep=keep, **arguments)
         return sampling.search(

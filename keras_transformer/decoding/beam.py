@@ -295,7 +295,7 @@ class BeamSearch:
             forced=forced,
             normalized=self._normalized,
             leaves=leaves[0] if leaves else None,
-            max_lengths=tf.repeat(inputs.max_lengths, beam) if leaves else None,
+            max_lengths=tf.repeat(inputs.max_lengths, beam),
         ).best(2 * beam)
         each = best.tokens.shape[1] or tf.shape(best.tokens)[1]  # static wherever it can be
         count = beam * (min(2, each) if isinstance(each, int) else tf.minimum(2, each))

@@ -37,8 +37,8 @@ class Next:
         forced: int32 `[rows]`, a token that has to come, whatever else is said here; -1
             where there is none.
         normalized: whether the logits are log-probabilities already.
-        leaves, max_lengths: int32 `[rows]`, how many the tree of each has, and the most tokens of
-            its output; both where outputs are trees.
+        leaves: int32 `[rows]`, how many the tree of each has; needed for trees.
+        max_lengths: int32 `[rows]`, the most tokens of each output; needed for trees.
     """
 
     def __init__(

@@ -9,19 +9,18 @@ import tensorflow as tf
 
 
 class Trees(NamedTuple):
-    """What each token does in a tree, and how many leaves each tree has.
+    """The ids of the tokens that trees are written with.
 
-    A token may come where a tree of at most the sentence's maximum of tokens can go on with it: a
-    leaf or an opening bracket while leaves are missing, a closing bracket where one is open that
-    holds something, the end token where none is open and no leaf is missing. A token that does
-    nothing may not come, and nothing is said of labels. Where the leaves alone exceed the maximum,
+    A token may come where a tree of its sentence's leaves, in at most its maximum of tokens, can go
+    on with it: a leaf or an opening bracket while leaves are missing, a closing bracket where one
+    is open that holds something, the end token where none is open and no leaf is missing. Tokens
+    of no kind may not come, and nothing is said of labels. Where leaves alone exceed the maximum,
     they are all that comes.
     """
 
-    opening: Sequence[int]  # ids
+    opening: Sequence[int]
     closing: Sequence[int]
     leaves: Sequence[int]
-    counts: tf.Tensor  # int32 [batch]: of leaves; any number of them, but some, where it is -1
 
     def permitted(
         self,
@@ -35,9 +34,10 @@ class Trees(NamedTuple):
         """Marks the tokens that may come next, bool `[rows, vocab]`.
 
         Args:
-            counts: int32 `[rows]`, those of the rows' sentences.
+            counts: int32 `[rows]`, of leaves that the whole tree has.
             max_lengths: int32 `[rows]`, the most tokens of an output, the end token included.
-            histories: int32 `[rows, longest]`, ids so far; what lies behind `length` is nothing.
+            histories: int32 `[rows, longest]`, ids so far, of the beginning of such a tree; what
+                lies behind `length` is nothing.
             length: int32 scalar.
             vocab_size: number of tokens.
             end: id of the end token.
@@ -54,15 +54,11 @@ class Trees(NamedTuple):
         )
         last = tf.gather(histories, tf.maximum(length - 1, 0), axis=1)
         is_empty = tf.gather(opens, last) & (length > 0)  # what was opened last
-        any_number = counts < 0
-        missing = tf.where(
-            any_number, tf.cast(is_empty | (written == 0), tf.int32), counts - written
-        )
-        # Tokens beyond what leaves, closing brackets and the end need.
+        missing = counts - written
+        # Tokens beyond what leaves, closing brackets and the end need; opening one takes two.
         spare = max_lengths - length - missing - depth - 1
-        may_stand = (missing > 0) | (any_number & (spare >= 1))
-        # It needs another one that closes it, and a leaf.
-        may_open = ((missing > 0) & (spare >= 2)) | (any_number & (spare >= 3))
+        may_stand = missing > 0
+        may_open = may_stand & (spare >= 2)
         may_close = (depth > 0) & ~is_empty
         may_end = (depth == 0) & (missing == 0)
         # --> [rows, vocab]

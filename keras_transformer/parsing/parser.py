@@ -14,7 +14,7 @@ from keras_transformer.decoding import NOTHING, SearchResult, Trees
 from keras_transformer.errors import InputError
 from keras_transformer.parsing.linearization import Does
 from keras_transformer.parsing.restoration import restored
-from keras_transformer.parsing.symbol_vocabulary import require_parser
+from keras_transformer.parsing.symbol_vocabulary import require_parser, word_boundaries
 from keras_transformer.parsing.tokenization import tokenize, words_of
 from keras_transformer.translator import Translator, sentence_numbers
 
@@ -22,8 +22,8 @@ from keras_transformer.translator import Translator, sentence_numbers
 class Parser(tf.Module):
     """A translator into symbols, whose outputs are restored to trees.
 
-    The search looks among trees of as many leaves as the text has words alone: a model that
-    lost count would else have all brackets behind that word in the wrong place.
+    The search finds trees of as many leaves as the text has words, and nothing else: of a model
+    that lost count all brackets behind that word would be in the wrong place.
 
     No text fails, and no output of the model: the leaves of every tree are exactly the words of
     the text, in their order. Words that the model does not see, as their text is cut, stand in
@@ -40,7 +40,12 @@ class Parser(tf.Module):
     def __init__(self, translator: Translator, place: str = "the model"):
         super().__init__(name="parser")
         self.translator = translator
-        self._symbols = require_parser(translator.tokenizer.vocabulary, place)
+        vocabulary = translator.tokenizer.vocabulary
+        self._symbols = require_parser(vocabulary, place)
+        does = [Does.of(symbol) for symbol in self._symbols]
+        ids = {kind: [i for i, each in enumerate(does) if each is kind] for kind in Does}
+        self._trees = Trees(ids[Does.OPEN], ids[Does.CLOSE], ids[Does.STAND])
+        self._begins, _ = word_boundaries(vocabulary) or ([], [])
 
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.string, name="text")],
@@ -73,10 +78,13 @@ class Parser(tf.Module):
     def _parsed(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
         source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
-        # How many words are left of a text that was cut, its pieces do not tell.
-        counts = tf.where(is_cut, -1, tf.cast(words.row_lengths(), tf.int32))
+        # The words of a text that was cut are those that its pieces begin; the end counts as one.
+        # Otherwise pieces are no measure: there are words of which SentencePiece leaves nothing.
+        seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
+        count = tf.cast(words.row_lengths(), tf.int32)
+        leaves = tf.where(is_cut, tf.minimum(seen, count), count)
         result = self._found(
-            source_ids, self.translator.max_lengths(lengths), sentence_numbers(text), counts
+            source_ids, self.translator.max_lengths(lengths), sentence_numbers(text), leaves
         )
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]
@@ -97,13 +105,12 @@ class Parser(tf.Module):
 
     @tf.function(autograph=False, jit_compile=False)
     def _found(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor, counts: tf.Tensor
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor, leaves: tf.Tensor
     ) -> SearchResult:
         """Returns what `Translator.found` does, among trees of so many leaves, int32 `[B]`."""
-        does = [Does.of(symbol) for symbol in self._symbols]
-        ids = {kind: [i for i, each in enumerate(does) if each is kind] for kind in Does}
-        trees = Trees(ids[Does.OPEN], ids[Does.CLOSE], ids[Does.STAND], counts)
-        return self.translator.search_ids(source_ids, max_lengths, trees=trees, numbers=numbers)
+        return self.translator.search_ids(
+            source_ids, max_lengths, trees=self._trees, leaves=leaves, numbers=numbers
+        )
 
 
 class ParserModel(NamedTuple):

@@ -77,7 +77,7 @@ def symbols_by_id(vocabulary: Vocabulary) -> list[str] | None:
 def word_boundaries(vocabulary: Vocabulary) -> tuple[list[bool], list[bool]] | None:
     """Returns what tells which word of its source a symbol stands for; None if it is no parser's.
 
-    That is for each source id whether a word begins with it, as which the end token counts, and
+    That is for each source id whether a word begins with it (the end token counts as a word), and
     for each target id whether it stands for a word.
     """
     symbols = symbols_by_id(vocabulary)

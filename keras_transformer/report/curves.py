@@ -24,6 +24,7 @@ _CHARTS = (
     _Chart("Perplexity", "of the true labels", ("perplexity", "val_perplexity"), "log", _SETTLING),
     _Chart("BLEU", "of the validation set", ("val_bleu",)),
     _Chart("Token accuracy", "of the validation set", ("val_accuracy",)),
+    _Chart("Alignment loss", "of a guided alignment, nats a token", ("alignment_loss",)),
     _Chart("Learning rate", "", ("learning_rate",)),
     _Chart("Gradient norm", "before clipping", ("gradient_norm",), "log", _SETTLING),
     _Chart("Speed", "target tokens a second", ("tokens_per_second",), "amount"),

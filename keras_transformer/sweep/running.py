@@ -21,6 +21,7 @@ from typing import Any
 from tqdm import tqdm
 
 from keras_transformer import evaluation
+from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.results import (
@@ -119,6 +120,8 @@ def _open(work_dir: Path, identity: Mapping[str, Any]) -> None:
     """Makes the directory of a sweep, or raises `InputError` where it is of something else."""
     path = work_dir / "sweep.json"
     found = read_results(path)
+    if "base" in found:  # it may be of a version that had fewer settings
+        found["base"] = {**fields(Config()), **found["base"]}
     if (
         not found
         and work_dir.exists()

@@ -1,4 +1,4 @@
-"""Guided alignment: one head of the decoder is taught which source word is at hand."""
+"""Guided alignment: one head of the decoder is taught which source word comes next."""
 
 from __future__ import annotations
 
@@ -8,38 +8,52 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.errors import InputError
+
 
 class GuidedAlignment:
-    """The alignment of targets with a token for each word of their sources, and its loss.
+    """The source word that each target token belongs to, and the loss of a head that finds it.
 
-    Before the n-th such token, word n is at hand, and behind the last one the end token. The
-    attention of one head to the pieces of that word is taken for the probability of it, and
-    trained by cross-entropy beside the tokens (Chen et al., 2016); the head is the first of the
-    decoder's last layer but one (Garg et al., 2019).
+    For targets that have one token for each word of their sources. Up to the n-th such token
+    that is word n, and behind the last one the end token. The attention of a head to the pieces of
+    a word is taken for its probability, and trained by cross-entropy beside the tokens (Chen et
+    al., 2016); the head is the first of the decoder's last layer but one (Garg et al., 2019).
 
     Args:
         begins: for each source id whether a word begins with it; the end token counts as one.
         stands: for each target id whether it stands for a word.
         pad_id: of both sides.
+
+    Raises:
+        InputError: where no word begins, or nothing stands for one.
     """
 
     def __init__(self, begins: Sequence[bool], stands: Sequence[bool], pad_id: int):
+        if sum(begins) < 2 or not any(stands):
+            raise InputError(
+                "the vocabularies do not tell where words begin, or what stands for one; "
+                "expected source pieces that begin with a space, and target pieces of tags"
+            )
         self._begins = np.asarray(begins, np.int32)
         self._stands = np.asarray(stands, np.int32)
         self._pad_id = pad_id
 
-    def at_hand(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns bool `[B, T, S]`: the source tokens of the word at hand at each target input.
+    def belongs(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns bool `[B, T, S]`: the source tokens of the word that each target token is of.
+
+        None in sentences of more or fewer words than there are tokens for: some words have a space
+        within, as SentencePiece sees them, and would move all that follow.
 
         Args:
-            inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`, which begin with
-                the start id.
+            inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`, the decoder's
+                inputs, which begin with the start id; the token is the one behind each.
         """
         source, target = inputs["source_ids"], inputs["target_ids"]
-        words = tf.cumsum(tf.gather(self._begins, source), axis=1) - 1
-        words = tf.where(source != self._pad_id, words, -1)
+        is_real = source != self._pad_id
+        begun = tf.cumsum(tf.where(is_real, tf.gather(self._begins, source), 0), axis=1)
         said = tf.cumsum(tf.gather(self._stands, target), axis=1)
-        return said[:, :, None] == words[:, None, :]
+        found = said[:, :, None] == tf.where(is_real, begun - 1, -1)[:, None, :]
+        return found & (begun[:, -1:] - 1 == said[:, -1:])[:, :, None]
 
     def loss(
         self, inputs: Mapping[str, tf.Tensor], attention: Sequence[Mapping[str, Any]]
@@ -47,12 +61,12 @@ class GuidedAlignment:
         """Returns the cross-entropy, float32 scalar, summed over all target tokens, in nats.
 
         Args:
-            inputs: as `at_hand`'s.
-            attention: of every layer of the decoder `cross` `[B, H, T, S]`.
+            inputs: as `belongs`'s.
+            attention: of every layer of the decoder `cross`, float32 `[B, H, T, S]`.
         """
-        weights = tf.cast(attention[max(0, len(attention) - 2)]["cross"][:, 0], tf.float32)
-        probability = tf.reduce_sum(tf.where(self.at_hand(inputs), weights, 0.0), axis=-1)
-        real = inputs["target_ids"] != self._pad_id
-        # Where the words of the two do not match, as of a text that was cut, nothing is at hand.
-        log = tf.math.log(tf.maximum(probability, 1e-9))
-        return -tf.reduce_sum(tf.where(real, log, 0.0))
+        weights = attention[max(0, len(attention) - 2)]["cross"][:, 0]
+        belongs = self.belongs(inputs)
+        probability = tf.reduce_sum(tf.where(belongs, weights, 0.0), axis=-1)
+        counts = tf.reduce_any(belongs, axis=-1) & (inputs["target_ids"] != self._pad_id)
+        log = tf.math.log(tf.maximum(probability, np.finfo(np.float32).tiny))
+        return -tf.reduce_sum(tf.where(counts, log, 0.0))

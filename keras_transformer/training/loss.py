@@ -31,6 +31,7 @@ class LossSums(NamedTuple):
     loss: Any  # label-smoothed cross entropy, nats
     log_likelihood: Any  # of the true labels, without smoothing, nats
     tokens: Any  # number of real tokens
+    alignment: Any = 0.0  # cross-entropy of a guided alignment, nats
 
 
 class EvaluationSums(NamedTuple):

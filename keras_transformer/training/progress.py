@@ -172,12 +172,14 @@ def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if not taken:
         return metrics
     tokens = max(sum(logs["tokens"] for logs in taken), 1.0)
-    loss, log_perplexity = (
-        sum(logs[name] * logs["tokens"] for logs in taken) / tokens
-        for name in ("loss", "log_perplexity")
-    )
+    means = {
+        name: sum(logs[name] * logs["tokens"] for logs in taken) / tokens
+        for name in ("loss", "log_perplexity", "alignment_loss")
+        if name in taken[0]
+    }
+    log_perplexity = means.pop("log_perplexity")
     return {
-        "loss": loss,
+        **means,
         "perplexity": math.exp(min(log_perplexity, 700.0)),
         "gradient_norm": taken[-1]["gradient_norm"],
         **metrics,

@@ -44,13 +44,14 @@ class Trainer(keras.Model):
         transformer: a `Transformer`, or another model, made in the same strategy's scope.
         config: how to train.
         jit_compile: compile forward and backward pass with XLA, per replica.
-        alignment: what is at hand where, needed for `config.guided_alignment`; its loss has no
-            part in the one that is logged.
+        alignment: tells the source word that each target token belongs to; needed for
+            `config.guided_alignment`.
 
     `fit` takes a dataset of `({"source_ids", "target_ids"}, labels)` with the
     rows of the *global* batch, a multiple of the number of replicas, or a
     distributed dataset with each replica's rows. It logs `loss` (label-smoothed,
-    nats a token), `log_perplexity` (of the true labels, likewise), `tokens`,
+    nats a token), `log_perplexity` (of the true labels, likewise), with a guided
+    alignment `alignment_loss` (likewise; `loss` is without it), `tokens`,
     `learning_rate`, `gradient_norm`, `skipped` (steps in a row, this one
     included, that changed no weight since gradients were not finite) and with
     float16 `loss_scale`; validation logs `val_loss`, `val_perplexity` and
@@ -83,9 +84,9 @@ class Trainer(keras.Model):
         transformer.build()
         self.built = True
         self._trained = _trained_weights(transformer, config.freeze)
-        self._alignment = alignment if config.guided_alignment else None
         if config.guided_alignment:
             _check_alignment(transformer, config, alignment)
+        self._alignment = alignment if config.guided_alignment else None
         self.compile(
             optimizer=make_optimizer(config, transformer.config.d_model), jit_compile=False
         )
@@ -214,7 +215,7 @@ class Trainer(keras.Model):
             total[kernel] += tf.transpose(by_kernel) if self._untied else by_kernel
         if bias in total:
             total[bias] += by_output.kernel[:, width]
-        return sums, list(total.values())
+        return sums._replace(alignment=alignment_loss / passes), list(total.values())
 
     @property
     def _output_paths(self) -> tuple[str, str | None]:
@@ -277,6 +278,8 @@ class Trainer(keras.Model):
             "tokens": tokens,
             "gradient_norm": norm,
         }
+        if self._alignment is not None:
+            logs["alignment_loss"] = sums.alignment / tf.maximum(tokens, 1.0)
         if self.stop_flag is not None:
             logs["stop"] = stop
         return logs, gradients
@@ -475,8 +478,11 @@ def _check_alignment(
     told = f"training.guided_alignment is {config.guided_alignment}, but"
     if alignment is None:
         raise InputError(
-            f"{told} nothing tells which words belong to which; expected data of trees "
-            "(bin/prepare_trees.py), or 0"
+            f"{told} nothing tells which source word a target token belongs to; expected data of "
+            "bin/prepare_trees.py, whose tags tell it, or 0"
         )
     if not transformer.has_attention_at_hand:
-        raise InputError(f"{told} the model does not tell its attention; expected another, or 0")
+        raise InputError(
+            f"{told} this model does not show its attention in training; expected a Transformer "
+            "without model.attention_window, or 0"
+        )

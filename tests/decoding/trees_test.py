@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import NOTHING, Trees
 from keras_transformer.decoding.constraints import Constraints
+from keras_transformer.errors import InputError
 from tests.decoding.reference import (
     END,
     EXHAUSTIVE_BEAMS,
@@ -32,13 +33,12 @@ LEAF, OPEN, CLOSE = UNKNOWN, A, B
 WRITTEN = {LEAF: "x", OPEN: "(", CLOSE: ")"}
 
 
-def trees(counts):
-    return Trees([OPEN], [CLOSE], [LEAF], tf.constant(counts))
+TREES = Trees([OPEN], [CLOSE], [LEAF])
 
 
 def is_tree(text, count):
     """Whether all brackets of `text` hold something and match, around so many leaves."""
-    if (count < 0 and "x" not in text) or (count >= 0 and text.count("x") != count):
+    if text.count("x") != count:
         return False
     while (shorter := re.sub(r"\(x+\)", "x", text)) != text:
         text = shorter
@@ -55,15 +55,14 @@ def goes_on(tokens, count, longest):
     if count >= longest:  # there is no such tree
         return set(text) <= {"x"} and len(text) <= count
     closing = ")" * (text.count("(") - text.count(")"))
-    counts = [count] if count >= 0 else [text.count("x"), text.count("x") + 1]
-    shortest = [(text + "x" * (n - text.count("x")) + closing, n) for n in counts]
-    return any(is_tree(text, n) and len(text) < longest for text, n in shortest)
+    shortest = text + "x" * (count - text.count("x")) + closing
+    return is_tree(shortest, count) and len(shortest) < longest
 
 
 @st.composite
 def beginnings(draw):
     """Tokens with which a tree of some leaves begins, how many it has, and the longest's tokens."""
-    count, longest, tokens = draw(st.integers(-1, 4)), draw(st.integers(2, 14)), ()
+    count, longest, tokens = draw(st.integers(0, 4)), draw(st.integers(1, 14)), ()
     for token in draw(st.lists(st.sampled_from([*WRITTEN]), max_size=longest - 1)):
         if goes_on((*tokens, token), count, longest):
             tokens = (*tokens, token)
@@ -74,7 +73,7 @@ def beginnings(draw):
 @given(beginning=beginnings(), rest=st.lists(st.sampled_from([*WRITTEN]), max_size=5))
 def test_a_token_may_come_where_a_tree_goes_on(beginning, rest):
     tokens, count, longest = beginning
-    found = Constraints(DecodingConfig(), (), 6, END, trees([count])).apply(
+    found = Constraints(DecodingConfig(), (), 6, END, TREES).apply(
         tf.zeros([1, 6]),
         tf.constant([[*tokens, *rest, 0]]),
         tf.constant(len(tokens)),
@@ -86,23 +85,47 @@ def test_a_token_may_come_where_a_tree_goes_on(beginning, rest):
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=SEEDS, counts=st.lists(st.integers(-1, 3), min_size=20, max_size=20))
+@given(seed=SEEDS, counts=st.lists(st.integers(0, 5), min_size=20, max_size=20))
 def test_exhaustive_beam_equals_brute_force(seed, counts):
     tables = random_tables(seed, len(counts))
     rules = Rules(DecodingConfig(beam_size=EXHAUSTIVE_BEAMS[5], n_best=4, length_penalty=0.6))
-    result = search(tables, np.full(len(counts), 5), rules, trees=trees(counts))
+    result = search(tables, np.full(len(counts), 5), rules, trees=TREES, leaves=counts)
     for sentence, count in enumerate(counts):
         every = outputs(rules, (), 5).scores(tables, sentence, 0.6, 0.0)
         expected = {tokens: every[tokens] for tokens in every if goes_on(tokens, count, 5)}
         assert_best(hypotheses(result, sentence), expected, 4)
 
 
-@pytest.mark.parametrize("options", [{"beam_size": 1}, {"sample": True, "n_best": 3}])
-def test_one_at_a_time(options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 1},
+        {"sample": True, "n_best": 3},
+        {"beam_size": 3, "min_length": 5},  # which is not for trees
+        {"beam_size": 3, "coverage_penalty": 0.2, "repetition_penalty": 1.3},
+    ],
+)
+def test_all_that_is_found_are_trees(options):
     counts = np.resize([1, 2, 3], 60)
-    tables = random_tables(1, len(counts))
-    result = search(tables, np.full(len(counts), 5), DecodingConfig(**options), trees=trees(counts))
+    tables, config = random_tables(1, len(counts)), DecodingConfig(**options)
+    result = search(tables, np.full(len(counts), 5), config, trees=TREES, leaves=counts)
     found = [(one.tokens, n) for i, n in enumerate(counts) for one in hypotheses(result, i)]
-    assert len(found) == 60 * options.get("n_best", 1)
-    assert all(goes_on(tokens, count, 5) for tokens, count in found)
+    assert len(found) == 60 * config.n_best
+    assert all(tokens[-1] == END and goes_on(tokens, count, 5) for tokens, count in found)
     assert len({tokens for tokens, _ in found}) > 5
+
+
+def test_a_prefix_is_the_beginning_of_the_tree():
+    config, prefix = DecodingConfig(beam_size=3), np.resize([[OPEN, -1], [LEAF, OPEN]], (20, 2))
+    result = search(
+        random_tables(2, 20), [5] * 20, config, prefix=prefix, trees=TREES, leaves=[2] * 20
+    )
+    for sentence, forced in enumerate(prefix):
+        [one] = hypotheses(result, sentence)
+        assert list(one.tokens[: np.sum(forced >= 0)]) == forced[forced >= 0].tolist()
+        assert one.tokens[-1] == END and goes_on(one.tokens, 2, 5)
+
+
+def test_trees_need_the_number_of_leaves():
+    with pytest.raises(InputError, match="trees and leaves: one given"):
+        search(random_tables(1, 1), [5], DecodingConfig(), trees=TREES)

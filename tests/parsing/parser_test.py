@@ -19,7 +19,11 @@ from keras_transformer.parsing.parser import (
     parse_lines,
     remarks,
 )
-from keras_transformer.parsing.symbol_vocabulary import require_parser, symbol_model
+from keras_transformer.parsing.symbol_vocabulary import (
+    require_parser,
+    symbol_model,
+    word_boundaries,
+)
 from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -86,7 +90,7 @@ def test_trees_are_what_the_search_found(model: ParserModel) -> None:
     symbols = require_parser(translator.tokenizer.vocabulary, "the model")
     ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
     found = translator.search_ids(
-        source_ids, max_lengths, trees=Trees(*ids, counts=[len(tree.words) for tree in TREES])
+        source_ids, max_lengths, trees=Trees(*ids), leaves=[len(tree.words) for tree in TREES]
     )
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
     texts = translator.texts(found).numpy()
@@ -97,6 +101,20 @@ def test_trees_are_what_the_search_found(model: ParserModel) -> None:
             expected = str(restore(tree.words, written))
             assert parsed["trees"][row, place].numpy().decode() == expected
     assert found.finished.numpy().all()
+
+
+def test_as_many_words_have_tags_as_the_model_sees(model: ParserModel) -> None:
+    sentences = [*SENTENCES, "the\u00a0lab mice", "mice \u200b eat"]
+    vocabulary = model.owner.translator.tokenizer.vocabulary
+    begins, _ = word_boundaries(vocabulary) or ([], [])
+    limit = model.owner.translator.max_source_tokens
+    for sentence, result in zip(sentences, parse_lines(model, sentences, tokens=True), strict=True):
+        words = [word for word in sentence.split(" ") if word]
+        (ids,) = vocabulary.encode_source([sentence.encode()])
+        seen = len(words) if len(ids) > 1 else 0  # of a zero-width space alone nothing is left
+        if result.truncated:
+            seen = sum(begins[i] for i in ids[: limit - 1])
+        assert result.tree.count("(XX ") == len(words) - seen, sentence
 
 
 def test_text_is_split_into_words(model: ParserModel) -> None:

@@ -171,6 +171,9 @@ def test_a_directory_of_something_else_is_refused(
     refused(place + "bleu: tokenize '13a', not 'none'", tokenize="none")
     refused(place + "data: vocabulary '", data=prepared(tmp_path, joined="with"))
     found = json.loads((work / "sweep.json").read_text())
+    del found["base"]["training.guided_alignment"]  # a version that had not this setting
+    (work / "sweep.json").write_text(json.dumps(found))
+    run_sweep("table3", data, work, names=["base"])
     found["rows"]["A_h1"]["model.num_heads"] = 2  # as another version of the code would have it
     (work / "sweep.json").write_text(json.dumps(found))
     refused(place + "rows: A_h1: model.num_heads 2, not 1")
