@@ -19,13 +19,14 @@ from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.export import fresh_process
 from keras_transformer.inference import batches
+from keras_transformer.parsing.parser import Parser
 from keras_transformer.translator import Translator
 
 _TIE = 1e-4  # scores as close as this may change places from one machine to another
 _MOST_TIES = 0.01  # of the sentences; of a trained model there is hardly one
 
 
-_SIGNATURES = ("serving_default", "translate", "translate_ids")
+_SIGNATURES = ("serving_default", "translate", "translate_ids", "parse_tokens")
 
 
 class Comparison(NamedTuple):
@@ -75,11 +76,16 @@ def compare(translator: Translator, path: Path, sentences: Sequence[str]) -> Com
             tie = difference(own, other, row, f"sentence {index + 1}", sentences[index])
             if tie:
                 ties[index] = tie
+    expected = dict.fromkeys(served, ours[0].scores)
+    if "parse_tokens" in served:
+        parser = Parser(translator)  # held, which its functions do not
+        trees = parser.parse_tokens(tf.constant(texts[0]))
+        expected["parse_tokens"] = trees["scores"].numpy()
     for name, scores in served.items():
         if name == "translate_ids" and translator.config.sample:
             continue  # what it draws for ids is not what is drawn for their text
         # Written so that a score that is no number fails.
-        if not np.all(np.abs(scores - ours[0].scores) < _TIE):
+        if not np.all(np.abs(scores - expected[name]) < _TIE):
             raise InputError(
                 f"the signature {name} gives other scores than the search within it; expected the "
                 "same, so nothing was exported"
@@ -157,7 +163,7 @@ class _Process:
                 Found(*(arrays[f"{name}_{number}"] for name in Found._fields))
                 for number in range(self._count)
             ]
-            return {name: arrays[name] for name in _SIGNATURES}, found
+            return {name: arrays[name] for name in _SIGNATURES if name in arrays}, found
 
     def stop(self) -> None:
         if self._process.poll() is None:

@@ -51,6 +51,8 @@ def main(model: str, batches: str, found: str) -> None:
         "translate": served["translate"](text=first, **neutral),
         "translate_ids": served["translate_ids"](ids=tokens["ids"], lengths=tokens["lengths"]),
     }
+    if "parse_tokens" in served:  # of a parser, whose search is another
+        by_signature["parse_tokens"] = served["parse_tokens"](tokens=first)
     arrays |= {name: outputs["scores"].numpy() for name, outputs in by_signature.items()}
     np.savez(found, **arrays)
     others = [name for name in sys.modules if name.startswith("keras_transformer")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import tensorflow as tf
 from keras_transformer import loading
 from keras_transformer.decoding import Trees
 from keras_transformer.errors import InputError
+from keras_transformer.export import comparison, saved_model
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.parsing.linearization import Does, restore, symbols_of
 from keras_transformer.parsing.parser import (
@@ -156,3 +158,19 @@ def test_no_translator_is_a_parser(run_directory: RunDirectory, tmp_path: Path) 
     tf.saved_model.save(module, str(tmp_path / "1"), signatures=other)
     with pytest.raises(InputError, match="1 is no parser, or no SavedModel: it has no signature"):
         load_parser(tmp_path)
+
+
+def test_an_export_that_parses_otherwise_is_refused(
+    model: ParserModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator, path = model.owner.translator, tmp_path / ".exporting"
+    saved_model._save(translator, None, path)
+    wait = comparison._Process.wait
+
+    def other_scores(process: comparison._Process) -> tuple[dict[str, np.ndarray], list[Any]]:
+        served, found = wait(process)
+        return {**served, "parse_tokens": served["parse_tokens"] + 0.01}, found
+
+    monkeypatch.setattr(comparison._Process, "wait", other_scores)
+    with pytest.raises(InputError, match="the signature parse_tokens gives other scores than"):
+        comparison.compare(translator, path, SENTENCES[:2])
