@@ -161,9 +161,9 @@ def test_no_translator_is_a_parser(run_directory: RunDirectory, tmp_path: Path) 
 
 
 def test_an_export_that_parses_otherwise_is_refused(
-    model: ParserModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    translator, path = model.owner.translator, tmp_path / ".exporting"
+    translator, path = loading.load_translator(run), tmp_path / ".exporting"
     saved_model._save(translator, None, path)
     wait = comparison._Process.wait
 

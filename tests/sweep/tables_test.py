@@ -35,7 +35,7 @@ TINY: dict[str, dict[str, Any]] = {
     "D_smoothing0.0": {"eps_ls": 0.0},
     "D_smoothing0.2": {"eps_ls": 0.2},
     "E_learned": {"positions": "learned"},
-    "big": {"d_model": 256, "d_ff": 512, "h": 8, "P_drop": 0.3, "steps": 7200},
+    "big": {"d_model": 256, "d_ff": 512, "h": 8, "P_drop": 0.3, "steps": 9000},
 }
 
 
