@@ -120,7 +120,7 @@ def _open(work_dir: Path, identity: Mapping[str, Any]) -> None:
     """Makes the directory of a sweep, or raises `InputError` where it is of something else."""
     path = work_dir / "sweep.json"
     found = read_results(path)
-    if "base" in found:  # it may be of a version that had fewer settings
+    if isinstance(found.get("base"), dict):  # it may be of a version that had fewer settings
         found["base"] = {**fields(Config()), **found["base"]}
     if (
         not found

@@ -45,10 +45,9 @@ _SIZES = {"N", "d_model", "d_ff", "h", "d_k", "d_v", "steps"}
 # Nothing is averaged (section 6.2), so few checkpoints are needed.
 _NOT_AVERAGED = {"training.keep_checkpoints": 2, "training.keep_best": 0}
 
-# For two cores in place of eight GPUs: about ten minutes a row, in which the base of Multi30k
-# reaches 30 BLEU. The schedule is the paper's, factor included; 4 % of
-# warm-up, which the paper has, would be 120 steps, and the learning rate at their end 2.2 times as
-# high as after 600.
+# For two cores in place of eight GPUs: some ten minutes a row, in which base reaches 30 BLEU on
+# Multi30k. The schedule is the paper's, factor included; 4 % of warm-up, which the paper has, would
+# be 120 steps, and the learning rate at their end 2.2 times as high as after 600.
 _BUDGETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "training.batch_tokens": 2048,

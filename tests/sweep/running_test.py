@@ -181,6 +181,8 @@ def test_a_directory_of_something_else_is_refused(
     found["rows"]["A_h1"]["model.num_heads"] = 1
     (work / "sweep.json").write_text(json.dumps(found))
     refused("base/results.json lacks perplexity, bleu, minutes or signature; expected what a fini")
+    (work / "sweep.json").write_text('{"base": 3}')
+    refused("work/sweep.json is of a sweep with table None, not 'table3'")
     (work / "sweep.json").write_text("[")
     refused("sweep.json is no JSON object")
     (work / "sweep.json").unlink()
