@@ -199,8 +199,8 @@ def remarks(results: Sequence[Parsed]) -> list[str]:
             sentences.append(f"line {number} has no words, and its tree is an empty line")
         elif result.score == -math.inf:
             sentences.append(
-                f"line {number} has a flat tree: the model's logits are no numbers, or it may not "
-                "say anything"
+                f"line {number} has a flat tree: the model's logits are no numbers, or what it may "
+                "not say leaves no tree"
             )
         elif result.truncated:
             sentences.append(
