@@ -109,7 +109,8 @@ def attention_trials() -> list[Trial]:
             f"{title}, d_k {key_dim}",
             architecture,
             # h · d_k is d_model, as in the paper: by Glorot's initialization the components of
-            # queries and keys have the variance 1 then, as its argument assumes (footnote 4).
+            # queries and keys of a normalized input have the variance 1 then, as its argument
+            # assumes (footnote 4).
             {**_ATTENTION, **_transformer(2, 128, 256, 0.2, num_heads=128 // key_dim)},
         )
         for key_dim in (16, 64)
