@@ -42,7 +42,9 @@ def _models(figure: Figure, results: Mapping[str, Any]) -> None:
             _line(axes, [point[quantity] for point in points], bleu, color, label)
     left.set(xscale="log", xlabel="training FLOP", ylabel="BLEU on validation (13a)")
     right.set(xlabel="minutes of training")
-    _legend(left)
+    handles, labels = left.get_legend_handles_labels()
+    if handles:  # below: it is wide, and there is a line wherever a panel has room for it
+        figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8)
 
 
 def _positions(figure: Figure, results: Mapping[str, Any]) -> None:
