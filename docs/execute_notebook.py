@@ -19,14 +19,32 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from absl import app
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
 NOTEBOOK = Path(__file__).parent / "attention_is_all_you_need.ipynb"
+
+
+class _ClientWithoutHeartbeat(AsyncKernelClient):
+    """Does not ask a kernel whether it lives: nbclient sees that from its process.
+
+    In jupyter_client 8.10, the thread that asks can wait for a kernel that has ended, and who stops
+    the thread waits for it: then all cells have run, and the execution never returns.
+    """
+
+    def start_channels(self, *args: Any, **kwargs: Any) -> None:
+        super().start_channels(*args, **{**kwargs, "hb": False})
+
+
+class _KernelManager(AsyncKernelManager):
+    client_factory = _ClientWithoutHeartbeat
 
 
 def execute(notebook: NotebookNode, environment: Mapping[str, str] | None = None) -> NotebookNode:
@@ -45,6 +63,7 @@ def execute(notebook: NotebookNode, environment: Mapping[str, str] | None = None
             executed,
             timeout=1800,  # seconds a cell
             kernel_name="python3",
+            kernel_manager_class=_KernelManager,
             resources={"metadata": {"path": folder}},
             record_timing=False,
             coalesce_streams=True,

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import nbformat
 import pytest
+from jupyter_client.channels import HBChannel
+from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 
 from tests.conftest import ROOT
@@ -164,3 +166,19 @@ def test_the_command_saves_what_ran_and_nothing_that_failed_or_warned(
     assert saved.metadata["executed_sources"] == execute_notebook.sources_hash(saved)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert "2 cells" in capsys.readouterr().out
+
+
+def test_nothing_waits_for_the_heartbeat_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(channel: HBChannel) -> None:
+        raise AssertionError("its thread can wait for ever for a kernel that has ended")
+
+    monkeypatch.setattr(HBChannel, "start", start)
+    cells = [nbformat.v4.new_code_cell("print(42)")]
+    executed = execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
+    assert text_of(executed.cells[0]) == "42\n"
+
+
+def test_a_kernel_that_dies_is_told_of() -> None:
+    cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
+    with pytest.raises(DeadKernelError):
+        execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
