@@ -29,6 +29,7 @@ from absl import app, flags
 from keras_transformer.errors import InputError
 from keras_transformer.recipe import Recipe
 from keras_transformer.recipe_run import run_recipe
+from keras_transformer.synthetic import parse_writers
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
@@ -36,7 +37,9 @@ flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", require
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
 flags.DEFINE_string("base", "short", "the variant that all others are compared with")
 flags.DEFINE_list("variants", None, "what is changed, each for itself", required=True)
-flags.DEFINE_string("synthetic_from", None, "the export that writes pairs, for variants with some")
+flags.DEFINE_multi_string(
+    "synthetic_from", [], "KIND=EXPORT: who writes a variant's synthetic pairs of a kind"
+)
 
 
 def measure(recipe: Recipe, work_dir: Path) -> dict[str, Any]:
@@ -50,8 +53,9 @@ def measure(recipe: Recipe, work_dir: Path) -> dict[str, Any]:
             f"the variant {recipe.variant} has tests; expected a --base with tests {{}}, since "
             "nothing may be chosen by them"
         )
-    synthetic_from = FLAGS.synthetic_from if recipe.synthetic else None
-    results = run_recipe(recipe, FLAGS.corpus_dir, work_dir, synthetic_from=synthetic_from)
+    writers = parse_writers(FLAGS.synthetic_from)
+    own = {kind: writers[kind] for kind in recipe.synthetic if kind in writers}
+    results = run_recipe(recipe, FLAGS.corpus_dir, work_dir, synthetic_from=own)
     [result] = results["seeds"].values()
     return {
         "last": result["validation"]["last"],

@@ -29,8 +29,8 @@ flags.DEFINE_list("seeds", ["1"], "a run for each, as in 1,2,3; of several also 
 flags.DEFINE_string(
     "variant", None, "one of the recipe's, or several, as in short+r_drop; rehearsal: all in small"
 )
-flags.DEFINE_string(
-    "synthetic_from", None, "the export that writes pairs, where the recipe has synthetic ones"
+flags.DEFINE_multi_string(
+    "synthetic_from", [], "KIND=EXPORT: who writes the recipe's synthetic pairs of a kind"
 )
 flags.DEFINE_integer(
     "accumulate_steps", None, "parts to compute a batch in, for memory", lower_bound=1
@@ -40,7 +40,7 @@ flags.DEFINE_float("max_minutes", None, "end this call's training after so many 
 
 def main(argv: list[str]) -> None:
     """Runs `recipe_run.run_recipe` on what the flags name."""
-    from keras_transformer import recipe, recipe_run  # late: --help stays quick
+    from keras_transformer import recipe, recipe_run, synthetic  # late: --help stays quick
 
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
     loaded = recipe.Recipe.load(recipes_dir, FLAGS.recipe)
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],
-        synthetic_from=FLAGS.synthetic_from,
+        synthetic_from=synthetic.parse_writers(FLAGS.synthetic_from),
         accumulate_steps=FLAGS.accumulate_steps,
         max_minutes=FLAGS.max_minutes,
     )

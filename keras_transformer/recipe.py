@@ -57,7 +57,8 @@ class Recipe:
         evaluate: how translations are scored: `tokenize`, `lowercase`, `as_in_paper`.
         held_out: sentences of parts that are taken out of `train`.
         synthetic: pairs that are added to `train`, of which a model writes one side:
-            "back_translation" its sources again, "distillation" its targets.
+            "back_translation" its sources again, "distillation" its targets; both together are
+            data diversification (Nguyen et al., 2020).
         average_last: numbers of the last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
         published: for a test the `bleu` of others, and the `source` of that figure.
@@ -76,7 +77,7 @@ class Recipe:
     settings: Mapping[str, Any]
     evaluate: Mapping[str, Any]
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    synthetic: Synthetic | None = None
+    synthetic: Sequence[Synthetic] = ()
     average_last: Sequence[int] = ()
     length_penalties: Sequence[float] = ()
     published: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -138,9 +139,10 @@ class Recipe:
                 raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
             if part == TRAIN or not part.isidentifier():
                 raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
-        if self.synthetic is not None and self.synthetic not in get_args(Synthetic):
+        kinds = get_args(Synthetic)
+        if list(self.synthetic) != [kind for kind in kinds if kind in self.synthetic]:
             raise InputError(
-                f"synthetic is {self.synthetic!r}; expected {' or '.join(get_args(Synthetic))}"
+                f"synthetic is {self.synthetic!r}; expected some of {list(kinds)}, in that order"
             )
         for name in ("train", "valid"):
             if name in self.tests:

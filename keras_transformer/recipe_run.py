@@ -1,7 +1,7 @@
 """Follows a recipe: prepares, trains, chooses on validation, exports, and scores the export.
 
 data/                the prepared text; text/ with its parts where some are held out
-synthetic/           pairs of which a model has written one side, where the recipe asks for them
+synthetic/KIND/      pairs of which a model has written one side, where the recipe asks for them
 seed-1/run/          a run, with its report
 seed-1/export/1/     the SavedModel of its best weights
 seed-1/results.json  scores of the export on each test, and how they came about
@@ -30,7 +30,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.export import export
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, Synthetic
 from keras_transformer.report import write_data_page
 from keras_transformer.results import circumstances, read_results, write_lines, write_results
 from keras_transformer.run_directory import RunDirectory
@@ -47,7 +47,7 @@ def run_recipe(
     work_dir: str | Path,
     *,
     seeds: Sequence[int] = (1,),
-    synthetic_from: str | Path | None = None,
+    synthetic_from: Mapping[Synthetic, str | Path] | None = None,
     accumulate_steps: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def run_recipe(
         corpus_dir: directory of the recipe's corpus files.
         work_dir: where everything is written.
         seeds: of one run each; the exports of several are also scored as an ensemble.
-        synthetic_from: the export that writes the recipe's synthetic pairs: for back-translation
-            one of the other direction.
+        synthetic_from: for each of the recipe's kinds of synthetic pairs the export that writes
+            them: for back-translation one of the other direction.
         accumulate_steps: parts that a batch is computed in where the recipe's are too large for
             this machine's memory; the result is the same but for rounding and dropout.
         max_minutes: end this call's training after so long; what comes after is
@@ -79,11 +79,12 @@ def run_recipe(
         raise InputError(f"the seeds are {list(seeds)}; expected different ones, at least one")
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
-    if (recipe.synthetic is None) != (synthetic_from is None):
+    writers = dict(synthetic_from or {})
+    if set(recipe.synthetic) != writers.keys():
         raise InputError(
-            f"the recipe {recipe.name} has {recipe.synthetic or 'no synthetic pairs'}, and "
-            f"--synthetic_from is {synthetic_from or 'missing'}; expected an export exactly where "
-            "a model writes pairs"
+            f"the recipe {recipe.name} has {' and '.join(recipe.synthetic) or 'no synthetic pairs'}"
+            f", and --synthetic_from has {' and '.join(writers) or 'none'}; expected an export for "
+            "each kind of pairs that a model writes"
         )
     work_dir = Path(work_dir)
     if len(seeds) > 1 and set(",@") & set(str(work_dir)):
@@ -93,9 +94,7 @@ def run_recipe(
         )
     _check_whose(work_dir, recipe)
     try:
-        return _run(
-            recipe, corpus_dir, work_dir, seeds, synthetic_from, accumulate_steps, max_minutes
-        )
+        return _run(recipe, corpus_dir, work_dir, seeds, writers, accumulate_steps, max_minutes)
     except OSError as error:  # what rooms below write, they tell of themselves
         raise InputError(
             f"{work_dir} cannot be written ({error}); once it can, the same command continues"
@@ -107,15 +106,15 @@ def _run(
     corpus_dir: str | Path,
     work_dir: Path,
     seeds: Sequence[int],
-    synthetic_from: str | Path | None,
+    writers: Mapping[Synthetic, str | Path],
     accumulate_steps: int | None,
     max_minutes: float | None,
 ) -> dict[str, Any]:
     """Does what `run_recipe` says, in a directory that is the recipe's."""
     results_path = work_dir / "results.json"
     results = read_results(results_path)
-    if synthetic_from is not None:
-        check_writer(work_dir / "synthetic", synthetic_from)
+    for kind in recipe.synthetic:
+        check_writer(work_dir / "synthetic" / kind, writers[kind])
     if results.get("finished") and list(results.get("seeds", {})) == [str(seed) for seed in seeds]:
         log.info("%s is finished: %s", work_dir, results_path)
         return results
@@ -127,9 +126,9 @@ def _run(
     work_dir.mkdir(parents=True, exist_ok=True)
     write_results(work_dir / "recipe.json", _whose(recipe))
     corpora: list[Corpus] = [texts.train]
-    if recipe.synthetic is not None and synthetic_from is not None:
-        directory = work_dir / "synthetic"
-        corpora.append(synthetic_pairs(recipe.synthetic, texts.train, synthetic_from, directory))
+    for kind in recipe.synthetic:
+        directory = work_dir / "synthetic" / kind
+        corpora.append(synthetic_pairs(kind, texts.train, writers[kind], directory))
     prepared = prepare(
         corpora,
         work_dir / "data",

@@ -2,19 +2,43 @@
 
 Back-translation (Sennrich et al., 2016) has a model of the other direction write sources for
 targets that are real; sequence-level distillation (Kim and Rush, 2016) has a better model, or an
-ensemble, write the targets that a smaller one learns.
+ensemble, write the targets that a smaller one learns. Both of the same text, by models that were
+trained on it, are data diversification (Nguyen et al., 2020).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from keras_transformer.corpus_translation import model_fingerprint, translate_corpus
 from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
 from keras_transformer.recipe import Synthetic
+
+
+def parse_writers(texts: Sequence[str]) -> dict[Synthetic, str]:
+    """Returns the exports that `KIND=EXPORT` of the command line name, by kind.
+
+    Raises:
+        InputError: for another form, an unknown kind, and one that is named twice.
+    """
+    writers: dict[Synthetic, str] = {}
+    for text in texts:
+        name, _, model_dir = text.partition("=")
+        [kind] = [kind for kind in get_args(Synthetic) if kind == name] or [None]
+        if kind is None or not model_dir:
+            raise InputError(
+                f"--synthetic_from is {text!r}; expected KIND=EXPORT with a kind of "
+                f"{' or '.join(get_args(Synthetic))}"
+            )
+        if kind in writers:
+            raise InputError(f"--synthetic_from names {kind} twice; expected one export for each")
+        writers[kind] = model_dir
+    return writers
 
 
 def check_writer(directory: Path, model_dir: str | Path) -> None:

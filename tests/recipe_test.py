@@ -19,7 +19,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported
 from keras_transformer.presets import preset
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, Synthetic
 from keras_transformer.recipe_run import run_recipe, summary
 from keras_transformer.run_directory import RunDirectory
 
@@ -263,8 +263,8 @@ def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
     recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def shout(kind: str, pairs: Corpus, model_dir: Path, directory: Path) -> ParallelFiles:
-        assert (kind, directory) == ("distillation", tmp_path / "work" / "synthetic")
-        directory.mkdir()
+        assert (kind, directory) == ("distillation", tmp_path / "work" / "synthetic" / kind)
+        directory.mkdir(parents=True)
         for side, name in enumerate(("en", "de")):
             lines = [pair[side].upper() + b"\n" for pair in pairs.pairs()]
             (directory / name).write_bytes(b"".join(lines))
@@ -272,12 +272,13 @@ def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
 
     monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
     monkeypatch.setattr(recipe_run, "export", no_export)
-    distilled = dataclasses.replace(recipe.varied("rehearsal"), synthetic="distillation")
-    for wrong, model_dir in ((distilled, None), (recipe, "export/1")):
-        with pytest.raises(InputError, match="expected an export exactly where a model writes pai"):
-            run_recipe(wrong, corpus, tmp_path / "work", synthetic_from=model_dir)
+    distilled = dataclasses.replace(recipe.varied("rehearsal"), synthetic=["distillation"])
+    writers: dict[Synthetic, str] = {"distillation": "export/1"}
+    for wrong, given in ((distilled, None), (recipe, writers)):
+        with pytest.raises(InputError, match="expected an export for each kind of pairs"):
+            run_recipe(wrong, corpus, tmp_path / "work", synthetic_from=given)
     assert not (tmp_path / "work").exists()
-    run_recipe(distilled, corpus, tmp_path / "work", synthetic_from="export/1")
+    run_recipe(distilled, corpus, tmp_path / "work", synthetic_from=writers)
     trained = TokenStore(tmp_path / "work" / "data" / "train").source_text()
     assert len(trained) == 2 * (len(PAIRS) - 4)
     assert sum(line.isupper() for line in trained) == len(PAIRS) - 4
@@ -325,6 +326,8 @@ def test_a_mistake_in_the_test_set_shows_before_training(
         ({"preset": "huge"}, "'huge' is no preset"),
         ({"settings": {"training.steps": 3}}, "'training.steps' is no setting"),
         ({"settings": [1]}, "recipe.json: "),
+        ({"synthetic": "distillation"}, "synthetic is 'distillation'; expected some of"),
+        ({"synthetic": ["distillation"] * 2}, "expected some of .'back_translation', 'distilla"),
         ({"average_last": [1]}, "average_last has 1; expected 2 or more"),
         ({"average_last": ["5"]}, "average_last has '5'; expected 2 or more"),
         ({"length_penalties": [-1]}, "length_penalty is -1.0; expected"),

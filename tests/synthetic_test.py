@@ -13,7 +13,7 @@ from keras_transformer.corpus_translation import model_fingerprint
 from keras_transformer.data.corpus import ParallelFiles
 from keras_transformer.errors import InputError
 from keras_transformer.recipe import Synthetic
-from keras_transformer.synthetic import check_writer, synthetic_pairs
+from keras_transformer.synthetic import check_writer, parse_writers, synthetic_pairs
 
 
 @pytest.fixture
@@ -71,3 +71,16 @@ def test_what_is_written_is_not_written_again_and_not_by_another_model(
     model.write_text("another")
     with pytest.raises(InputError, match="synthetic was written by another model than"):
         synthetic_pairs("distillation", corpus, model, directory)
+
+
+def test_writers_are_named_by_kind() -> None:
+    texts = ["distillation=build/a=b/export/1", "back_translation=export/2"]
+    assert parse_writers(texts) == {
+        "distillation": "build/a=b/export/1",
+        "back_translation": "export/2",
+    }
+    for wrong in ("export/1", "distillation=", "translation=export/1"):
+        with pytest.raises(InputError, match=f"is '{wrong}'; expected KIND=EXPORT with a kind of"):
+            parse_writers([wrong])
+    with pytest.raises(InputError, match="names distillation twice"):
+        parse_writers(["distillation=a", "distillation=b"])
