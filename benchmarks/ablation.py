@@ -21,15 +21,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags
 
 from keras_transformer.errors import InputError
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, Synthetic
 from keras_transformer.recipe_run import run_recipe
-from keras_transformer.synthetic import parse_writers
+from keras_transformer.synthetic import check_writer, parse_writers
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
@@ -42,19 +43,33 @@ flags.DEFINE_multi_string(
 )
 
 
-def measure(recipe: Recipe, work_dir: Path) -> dict[str, Any]:
+def check(recipes: Sequence[Recipe], writers: Mapping[Synthetic, str], work_dir: Path) -> None:
+    """Raises `InputError` for what would else show after hours, when a recipe's turn comes."""
+    for recipe in recipes:
+        if recipe.tests:
+            raise InputError(
+                f"the variant {recipe.variant} has tests; expected a --base with tests {{}}, "
+                "since nothing may be chosen by them"
+            )
+        for kind in recipe.synthetic:
+            if kind not in writers:
+                raise InputError(
+                    f"the variant {recipe.variant} has pairs of {kind}; expected "
+                    f"--synthetic_from={kind}=EXPORT"
+                )
+            check_writer(work_dir / recipe.variant / "synthetic" / kind, writers[kind])
+    for kind in writers:
+        if not any(kind in recipe.synthetic for recipe in recipes):
+            raise InputError(f"no variant has pairs of {kind}, which --synthetic_from names")
+
+
+def measure(recipe: Recipe, writers: Mapping[Synthetic, str], work_dir: Path) -> dict[str, Any]:
     """Follows a recipe and returns what is told of it.
 
     Raises:
-        InputError: where it has tests, or is stopped.
+        InputError: where it is stopped.
     """
-    if recipe.tests:
-        raise InputError(
-            f"the variant {recipe.variant} has tests; expected a --base with tests {{}}, since "
-            "nothing may be chosen by them"
-        )
-    writers = parse_writers(FLAGS.synthetic_from)
-    own = {kind: writers[kind] for kind in recipe.synthetic if kind in writers}
+    own = {kind: writers[kind] for kind in recipe.synthetic}
     results = run_recipe(recipe, FLAGS.corpus_dir, work_dir, synthetic_from=own)
     [result] = results["seeds"].values()
     return {
@@ -96,8 +111,11 @@ def main(argv: list[str]) -> int:
     try:
         recipe = Recipe.load(recipes_dir, FLAGS.recipe)
         names = [FLAGS.base, *(f"{FLAGS.base}+{variant}" for variant in FLAGS.variants)]
-        for name, varied in [(name, recipe.varied(name)) for name in names]:
-            measured[name] = measure(varied, Path(FLAGS.work_dir) / name)
+        variants = [recipe.varied(name) for name in names]
+        writers = parse_writers(FLAGS.synthetic_from)
+        check(variants, writers, Path(FLAGS.work_dir))
+        for name, varied in zip(names, variants, strict=True):
+            measured[name] = measure(varied, writers, Path(FLAGS.work_dir) / name)
             print(f"\n{table(measured)}\n", file=sys.stderr, flush=True)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

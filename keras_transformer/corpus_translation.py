@@ -71,8 +71,7 @@ def translate_corpus(
             and an `output_dir` that is there.
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
-    if RunDirectory.is_run(model_dir):
-        raise InputError(f"{model_dir} is a run directory; expected what bin/export.py makes of it")
+    check_export(model_dir)
     if output_dir.exists():
         raise InputError(f"{output_dir} exists; expected a new directory")
     lines, digest = _survey(source)
@@ -96,6 +95,14 @@ def translate_corpus(
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
     return report
+
+
+def check_export(model_dir: str | Path) -> None:
+    """Raises `InputError` for nothing, and for a run, which changes where an export stays."""
+    if not Path(model_dir).exists():
+        raise InputError(f"{model_dir} cannot be read, for it is not there; expected an export")
+    if RunDirectory.is_run(model_dir):
+        raise InputError(f"{model_dir} is a run directory; expected what bin/export.py makes of it")
 
 
 def _survey(path: Path) -> tuple[int, str]:

@@ -140,7 +140,9 @@ class Recipe:
             if part == TRAIN or not part.isidentifier():
                 raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
         kinds = get_args(Synthetic)
-        if list(self.synthetic) != [kind for kind in kinds if kind in self.synthetic]:
+        if not isinstance(self.synthetic, list | tuple) or list(self.synthetic) != [
+            kind for kind in kinds if kind in self.synthetic
+        ]:
             raise InputError(
                 f"synthetic is {self.synthetic!r}; expected some of {list(kinds)}, in that order"
             )

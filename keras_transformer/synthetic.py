@@ -13,10 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from keras_transformer.corpus_translation import model_fingerprint, translate_corpus
+from keras_transformer.corpus_translation import (
+    check_export,
+    model_fingerprint,
+    translate_corpus,
+)
 from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
+from keras_transformer.loading import load_model
 from keras_transformer.recipe import Synthetic
 
 
@@ -42,9 +47,15 @@ def parse_writers(texts: Sequence[str]) -> dict[Synthetic, str]:
 
 
 def check_writer(directory: Path, model_dir: str | Path) -> None:
-    """Raises `InputError` where another model has written what is in `directory`."""
+    """Raises `InputError` for a model that cannot write, and where another one has written.
+
+    Where nothing is written in `directory` yet, the model is read: hours of the work that comes
+    before its own may depend on it.
+    """
     report = directory / "written" / "report.json"
     if not report.exists():
+        check_export(model_dir)
+        load_model(model_dir)
         return
     if json.loads(report.read_text(encoding="utf-8"))["model"] != model_fingerprint(
         Path(model_dir)

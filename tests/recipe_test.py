@@ -262,8 +262,13 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
 def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
     recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shout(kind: str, pairs: Corpus, model_dir: Path, directory: Path) -> ParallelFiles:
-        assert (kind, directory) == ("distillation", tmp_path / "work" / "synthetic" / kind)
+    checked: dict[Path, str] = {}
+
+    def shout(kind: Synthetic, pairs: Corpus, model_dir: str, directory: Path) -> ParallelFiles:
+        assert model_dir == writers[kind]
+        assert checked == {
+            tmp_path / "work" / "synthetic" / kind: writers[kind] for kind in writers
+        }
         directory.mkdir(parents=True)
         for side, name in enumerate(("en", "de")):
             lines = [pair[side].upper() + b"\n" for pair in pairs.pairs()]
@@ -271,17 +276,20 @@ def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
         return ParallelFiles(directory / "en", directory / "de")
 
     monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
+    monkeypatch.setattr(recipe_run, "check_writer", checked.__setitem__)
     monkeypatch.setattr(recipe_run, "export", no_export)
-    distilled = dataclasses.replace(recipe.varied("rehearsal"), synthetic=["distillation"])
-    writers: dict[Synthetic, str] = {"distillation": "export/1"}
-    for wrong, given in ((distilled, None), (recipe, writers)):
+    kinds: list[Synthetic] = ["back_translation", "distillation"]
+    diversified = dataclasses.replace(recipe.varied("rehearsal"), synthetic=kinds)
+    writers: dict[Synthetic, str] = {"back_translation": "reverse/1", "distillation": "export/1"}
+    one: dict[Synthetic, str] = {"distillation": "export/1"}
+    for wrong, given in ((diversified, None), (diversified, one), (recipe, one)):
         with pytest.raises(InputError, match="expected an export for each kind of pairs"):
             run_recipe(wrong, corpus, tmp_path / "work", synthetic_from=given)
     assert not (tmp_path / "work").exists()
-    run_recipe(distilled, corpus, tmp_path / "work", synthetic_from=writers)
+    run_recipe(diversified, corpus, tmp_path / "work", synthetic_from=writers)
     trained = TokenStore(tmp_path / "work" / "data" / "train").source_text()
-    assert len(trained) == 2 * (len(PAIRS) - 4)
-    assert sum(line.isupper() for line in trained) == len(PAIRS) - 4
+    assert len(trained) == 3 * (len(PAIRS) - 4)
+    assert sum(line.isupper() for line in trained) == 2 * (len(PAIRS) - 4)
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
@@ -326,6 +334,8 @@ def test_a_mistake_in_the_test_set_shows_before_training(
         ({"preset": "huge"}, "'huge' is no preset"),
         ({"settings": {"training.steps": 3}}, "'training.steps' is no setting"),
         ({"settings": [1]}, "recipe.json: "),
+        ({"synthetic": None}, "synthetic is None; expected some of"),
+        ({"synthetic": 1}, "synthetic is 1; expected some of"),
         ({"synthetic": "distillation"}, "synthetic is 'distillation'; expected some of"),
         ({"synthetic": ["distillation"] * 2}, "expected some of .'back_translation', 'distilla"),
         ({"average_last": [1]}, "average_last has 1; expected 2 or more"),

@@ -35,6 +35,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return report
 
     monkeypatch.setattr(synthetic, "translate_corpus", shout)
+    monkeypatch.setattr(synthetic, "load_model", Path.read_text)
     (tmp_path / "model").write_text("capitals")
     return tmp_path / "model"
 
@@ -71,6 +72,26 @@ def test_what_is_written_is_not_written_again_and_not_by_another_model(
     model.write_text("another")
     with pytest.raises(InputError, match="synthetic was written by another model than"):
         synthetic_pairs("distillation", corpus, model, directory)
+
+
+def test_a_model_that_cannot_write_is_refused_before_anything_is_written(
+    corpus: ParallelFiles, tmp_path: Path
+) -> None:
+    directory = tmp_path / "synthetic"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", "data.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    for name, message in (
+        ("missing", "missing cannot be read, for it is not there; expected an export"),
+        ("empty", "empty is neither a run directory nor a SavedModel or LiteRT model"),
+        ("run", "run is a run directory; expected what bin/export.py makes of it"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_writer(directory, tmp_path / name)
+        with pytest.raises(InputError, match=message):
+            synthetic_pairs("distillation", corpus, tmp_path / name, directory)
+    assert not directory.exists()
 
 
 def test_writers_are_named_by_kind() -> None:
