@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,34 @@ from keras_transformer.recipe_run import run_recipe
 from keras_transformer.synthetic import check_writer, parse_writers
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
-flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
-flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
-flags.DEFINE_string("base", "short", "the variant that all others are compared with")
-flags.DEFINE_list("variants", None, "what is changed, each for itself", required=True)
-flags.DEFINE_multi_string(
-    "synthetic_from", [], "KIND=EXPORT: who writes a variant's synthetic pairs of a kind"
-)
 
 
-def check(recipes: Sequence[Recipe], writers: Mapping[Synthetic, str], work_dir: Path) -> None:
+def ablate(
+    recipe: Recipe,
+    corpus_dir: str,
+    work_dir: Path,
+    *,
+    base: str,
+    variants: Sequence[str],
+    writers: Mapping[Synthetic, str],
+) -> dict[str, dict[str, Any]]:
+    """Follows the base and its variants; returns what is measured, by name, the base first.
+
+    Raises:
+        InputError: for what cannot be compared, before anything is followed, and where a recipe
+            is stopped.
+    """
+    names = [base, *(f"{base}+{variant}" for variant in variants)]
+    varied = {name: recipe.varied(name) for name in names}
+    check(varied.values(), writers, work_dir)
+    measured: dict[str, dict[str, Any]] = {}
+    for name, each in varied.items():
+        measured[name] = measure(each, corpus_dir, work_dir / name, writers)
+        print(f"\n{table(measured)}\n", file=sys.stderr, flush=True)
+    return measured
+
+
+def check(recipes: Collection[Recipe], writers: Mapping[Synthetic, str], work_dir: Path) -> None:
     """Raises `InputError` for what would else show after hours, when a recipe's turn comes."""
     for recipe in recipes:
         if recipe.tests:
@@ -63,14 +80,12 @@ def check(recipes: Sequence[Recipe], writers: Mapping[Synthetic, str], work_dir:
             raise InputError(f"no variant has pairs of {kind}, which --synthetic_from names")
 
 
-def measure(recipe: Recipe, writers: Mapping[Synthetic, str], work_dir: Path) -> dict[str, Any]:
-    """Follows a recipe and returns what is told of it.
-
-    Raises:
-        InputError: where it is stopped.
-    """
+def measure(
+    recipe: Recipe, corpus_dir: str, work_dir: Path, writers: Mapping[Synthetic, str]
+) -> dict[str, Any]:
+    """Follows a recipe and returns what is told of it."""
     own = {kind: writers[kind] for kind in recipe.synthetic}
-    results = run_recipe(recipe, FLAGS.corpus_dir, work_dir, synthetic_from=own)
+    results = run_recipe(recipe, corpus_dir, work_dir, synthetic_from=own)
     [result] = results["seeds"].values()
     return {
         "last": result["validation"]["last"],
@@ -107,16 +122,15 @@ def main(argv: list[str]) -> int:
     del argv
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
-    measured: dict[str, dict[str, Any]] = {}
     try:
-        recipe = Recipe.load(recipes_dir, FLAGS.recipe)
-        names = [FLAGS.base, *(f"{FLAGS.base}+{variant}" for variant in FLAGS.variants)]
-        variants = [recipe.varied(name) for name in names]
-        writers = parse_writers(FLAGS.synthetic_from)
-        check(variants, writers, Path(FLAGS.work_dir))
-        for name, varied in zip(names, variants, strict=True):
-            measured[name] = measure(varied, writers, Path(FLAGS.work_dir) / name)
-            print(f"\n{table(measured)}\n", file=sys.stderr, flush=True)
+        measured = ablate(
+            Recipe.load(recipes_dir, FLAGS.recipe),
+            FLAGS.corpus_dir,
+            Path(FLAGS.work_dir),
+            base=FLAGS.base,
+            variants=FLAGS.variants,
+            writers=parse_writers(FLAGS.synthetic_from),
+        )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -125,4 +139,13 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Only here: other benchmarks have flags of these names, and tests import several of them.
+    flags.DEFINE_string("recipe", None, "a folder of recipes/", required=True)
+    flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
+    flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
+    flags.DEFINE_string("base", "short", "the variant that all others are compared with")
+    flags.DEFINE_list("variants", None, "what is changed, each for itself", required=True)
+    flags.DEFINE_multi_string(
+        "synthetic_from", [], "KIND=EXPORT: who writes a variant's synthetic pairs of a kind"
+    )
     app.run(main)

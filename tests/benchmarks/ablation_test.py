@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import ablation
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
+from keras_transformer.errors import InputError
 from keras_transformer.recipe import Recipe
-
-FLAGS = flags.FLAGS
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -46,32 +46,28 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]
     return calls
 
 
-def ablate(**given: Any) -> int:
-    if not FLAGS.is_parsed():
-        FLAGS.mark_as_parsed()
-    with flagsaver.flagsaver(
-        **{"recipe": "multi30k_en_de", "corpus_dir": "multi30k", "work_dir": "work", **given}
-    ):
-        return ablation.main([])
+def ablate(
+    variants: list[str], writers: dict[str, str], base: str = "short"
+) -> dict[str, dict[str, Any]]:
+    recipe = Recipe.load(ROOT / "recipes", "multi30k_en_de")
+    return ablation.ablate(
+        recipe, "multi30k", Path("work"), base=base, variants=variants, writers=writers
+    )
 
 
 def test_each_variant_has_its_own_writers_and_its_gain(
     followed: list[tuple[str, dict[str, str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     writers = {"back_translation": "reverse/1", "distillation": "teacher/1"}
-    code = ablate(
-        variants=["ema", "back_translation", "diversified"],
-        synthetic_from=[f"{kind}={export}" for kind, export in writers.items()],
-    )
-    assert code == 0
+    measured = ablate(["ema", "back_translation", "diversified"], writers)
     assert followed == [
         ("short", {}),
         ("short+ema", {}),
         ("short+back_translation", {"back_translation": "reverse/1"}),
         ("short+diversified", writers),
     ]
-    output, told = capsys.readouterr()
-    assert [row["last"] for row in json.loads(output).values()] == [31.0, 32.0, 33.0, 34.0]
+    assert [row["last"] for row in measured.values()] == [31.0, 32.0, 33.0, 34.0]
+    told = capsys.readouterr().err
     last = "| `short+diversified` | 34.00 | +3.00 | 42.00 | +9.00 | 4.00 | 1,831,424 | 7,000 | 30 |"
     assert told.rstrip().endswith(last)
 
@@ -80,23 +76,33 @@ def test_each_variant_has_its_own_writers_and_its_gain(
     ("given", "message"),
     [
         (
-            {"variants": ["ema", "diversified"], "synthetic_from": ["distillation=a"]},
+            {"variants": ["ema", "diversified"], "writers": {"distillation": "a"}},
             "has pairs of back_translation; expected --synthetic_from=back_translation=EXPORT",
         ),
         (
-            {"variants": ["ema"], "synthetic_from": ["distillation=a"]},
+            {"variants": ["ema"], "writers": {"distillation": "a"}},
             "no variant has pairs of distillation, which --synthetic_from names",
         ),
-        ({"variants": ["ema", "long"], "base": "long"}, "long has tests; expected a --base with"),
-        ({"variants": ["ema"], "synthetic_from": ["a"]}, "is 'a'; expected KIND=EXPORT"),
+        (
+            {"variants": ["ema", "long"], "writers": {}, "base": "long"},
+            "the variant long has tests; expected a --base with",
+        ),
     ],
 )
 def test_mistakes_show_before_anything_is_followed(
-    followed: list[tuple[str, dict[str, str]]],
-    given: dict[str, Any],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    followed: list[tuple[str, dict[str, str]]], given: dict[str, Any], message: str
 ) -> None:
-    assert ablate(**given) == 1
+    with pytest.raises(InputError, match=re.escape(message)):
+        ablate(**given)
     assert followed == []
-    assert message in capsys.readouterr().err
+
+
+def test_the_command_tells_a_mistake_in_one_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks/ablation.py", "--recipe=multi30k_en_de"]
+    command += ["--corpus_dir=multi30k", f"--work_dir={tmp_path}", "--variants=ema"]
+    command += ["--synthetic_from=a"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert "is 'a'; expected KIND=EXPORT" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
