@@ -36,7 +36,9 @@ def test_all_steps_and_a_loud_end_of_a_model_that_is_bad(tmp_path: Path) -> None
 
     place = tmp_path / "new" / "quick start"  # of where it was called, not of the project
     assert (place / "data" / "train" / "store.json").is_file()
-    assert [path.name for path in (place / "run" / "checkpoints").iterdir()] == [f"step-{STEPS:08d}"]
+    assert [path.name for path in (place / "run" / "checkpoints").iterdir()] == [
+        f"step-{STEPS:08d}"
+    ]
     assert (place / "export" / "1" / "saved_model.pb").is_file()
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
 
