@@ -75,14 +75,20 @@ def translate_corpus(
     if output_dir.exists():
         raise InputError(f"{output_dir} exists; expected a new directory")
     lines, digest = _survey(source)
-    inputs = {"source": str(source), "sha256": digest, "model": model_fingerprint(model_dir)}
+    inputs = {"sha256": digest, "model": model_fingerprint(model_dir)}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"
         work.mkdir(exist_ok=True)
         sources = [_Source(source.absolute(), digest, model_dir.absolute(), work)]
         results = (runner or Workers(1))(_translate_block, sources, _tasks)
-        report: dict[str, Any] = {**inputs, "lines": lines, "untranslated": 0, "seconds": 0.0}
+        report: dict[str, Any] = {
+            "source": str(source),
+            **inputs,
+            "lines": lines,
+            "untranslated": 0,
+            "seconds": 0.0,
+        }
         with (
             (directory / "translations.txt").open("wb") as output,
             tqdm(desc="translating", total=lines, unit=" lines", disable=None) as bar,

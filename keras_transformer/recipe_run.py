@@ -123,6 +123,8 @@ def _run(
     for test in texts.tests.values():  # so does a package that scoring needs
         first = dataclasses.replace(test, references=[each[:1] for each in test.references])
         evaluation.assess(list(first.references[0]), first, **recipe.evaluate)
+    for _ in texts.valid.pairs():  # and in what is chosen on, before a model writes for hours
+        pass
     work_dir.mkdir(parents=True, exist_ok=True)
     write_results(work_dir / "recipe.json", _whose(recipe))
     corpora: list[Corpus] = [texts.train]

@@ -39,7 +39,7 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text; the file has its name when it is whole."""
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # two seeds may be trained side by side
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 

@@ -8,7 +8,7 @@ trained on it, are data diversification (Nguyen et al., 2020).
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -23,6 +23,8 @@ from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
 from keras_transformer.loading import load_model
 from keras_transformer.recipe import Synthetic
+
+_WRITER = "writer"  # a file with the fingerprint of the model that writes
 
 
 def parse_writers(texts: Sequence[str]) -> dict[Synthetic, str]:
@@ -47,21 +49,18 @@ def parse_writers(texts: Sequence[str]) -> dict[Synthetic, str]:
 
 
 def check_writer(directory: Path, model_dir: str | Path) -> None:
-    """Raises `InputError` for a model that cannot write, and where another one has written.
+    """Raises `InputError` for a model that cannot write, and where another one writes.
 
-    Where nothing is written in `directory` yet, the model is read: hours of the work that comes
+    Where none has begun in `directory` yet, the model is read: hours of the work that comes
     before its own may depend on it.
     """
-    report = directory / "written" / "report.json"
-    if not report.exists():
+    writer = directory / _WRITER
+    if not writer.exists():
         check_export(model_dir)
         load_model(model_dir)
-        return
-    if json.loads(report.read_text(encoding="utf-8"))["model"] != model_fingerprint(
-        Path(model_dir)
-    ):
+    elif writer.read_text(encoding="utf-8") != model_fingerprint(Path(model_dir)):
         raise InputError(
-            f"{directory} was written by another model than {model_dir}; expected the same, or "
+            f"{directory} is written by another model than {model_dir}; expected the same, or "
             "another directory"
         )
 
@@ -78,15 +77,27 @@ def synthetic_pairs(
         directory: keeps both sides; a call that was stopped is continued by the same one.
 
     Raises:
-        InputError: for a model that is no export, or another than has written before.
+        InputError: for a model that is no export, or another than has begun to write, and a
+            `directory` of other text.
     """
-    given = directory / "given.txt"
+    given, writer = directory / "given.txt", directory / _WRITER
     check_writer(directory, model_dir)
     directory.mkdir(parents=True, exist_ok=True)
+    side = 1 if kind == "back_translation" else 0
+    lines = (pair[side] + b"\n" for pair in corpus.pairs())
     if not given.exists():
-        side = 1 if kind == "back_translation" else 0
         with whole(given) as partial, partial.open("wb") as file:
-            file.writelines(pair[side] + b"\n" for pair in corpus.pairs())
+            file.writelines(lines)
+    else:
+        with given.open("rb") as file:
+            if any(line != before for line, before in itertools.zip_longest(lines, file)):
+                raise InputError(
+                    f"{given} is of other text than the corpus; expected the same corpus, or "
+                    "another directory"
+                )
+    if not writer.exists():  # before what it writes, which another would throw away
+        with whole(writer) as partial:
+            partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
     if not (directory / "written").exists():
         translate_corpus(model_dir, given, directory / "written")
     written = directory / "written" / "translations.txt"

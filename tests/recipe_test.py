@@ -254,7 +254,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
     (work / "text").touch()  # where the parts go
     with pytest.raises(InputError, match="work cannot be written .*the same command continues"):
         run_recipe(recipe.varied("rehearsal"), corpus, work)
-    (work / "recipe.tmp").mkdir()  # what the directory is of
+    (work / f"recipe.{os.getpid()}.tmp").mkdir()  # what the directory is of
     with pytest.raises(InputError, match="work cannot be written .*the same command continues"):
         run_recipe(recipe, corpus, work)
 
@@ -290,6 +290,19 @@ def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
     trained = TokenStore(tmp_path / "work" / "data" / "train").source_text()
     assert len(trained) == 3 * (len(PAIRS) - 4)
     assert sum(line.isupper() for line in trained) == 2 * (len(PAIRS) - 4)
+
+
+def test_a_mistake_in_what_is_chosen_on_shows_before_a_model_writes(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    (corpus / "valid.de").write_text("nur eine\n")
+    monkeypatch.setattr(recipe_run, "synthetic_pairs", lambda *_: pytest.fail("a model wrote"))
+    monkeypatch.setattr(recipe_run, "check_writer", lambda *_: None)
+    distilled = dataclasses.replace(recipe, synthetic=["distillation"])
+    with pytest.raises(InputError, match=r"valid\.(en|de)"):
+        run_recipe(distilled, corpus, tmp_path / "work", synthetic_from={"distillation": "a"})
+    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_written_whole_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     assert read_results(path) == {}
     write_results(path, {"bleu": 30.5, "name": "für"})
-    (tmp_path / "results.tmp").mkdir()  # a write that fails leaves what was there
+    (tmp_path / f"results.{os.getpid()}.tmp").mkdir()  # a write that fails leaves what was there
     with pytest.raises(OSError):
         write_results(path, {"bleu": 1})
     assert read_results(path) == {"bleu": 30.5, "name": "für"}

@@ -70,8 +70,43 @@ def test_what_is_written_is_not_written_again_and_not_by_another_model(
     monkeypatch.delattr(synthetic, "translate_corpus")
     assert list(synthetic_pairs("distillation", corpus, model, directory).pairs()) == first
     model.write_text("another")
-    with pytest.raises(InputError, match="synthetic was written by another model than"):
+    with pytest.raises(InputError, match="synthetic is written by another model than"):
         synthetic_pairs("distillation", corpus, model, directory)
+
+
+def test_what_one_has_begun_no_other_model_throws_away(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "synthetic"
+
+    def stop(model_dir: Path, source: Path, output_dir: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(synthetic, "translate_corpus", stop)
+        with pytest.raises(KeyboardInterrupt):
+            synthetic_pairs("distillation", corpus, model, directory)
+        (tmp_path / "other").write_text("another")
+        for check in (
+            lambda: check_writer(directory, tmp_path / "other"),
+            lambda: synthetic_pairs("distillation", corpus, tmp_path / "other", directory),
+        ):
+            with pytest.raises(InputError, match="synthetic is written by another model than"):
+                check()
+    written = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    assert written[0] == (b"a dog", b"A DOG")
+
+
+@pytest.mark.parametrize("text", ["a dog\n\na cat\n", "a dog\n\n", "a dog\n\na cow\na\n"])
+def test_other_text_is_not_mixed_with_what_was_begun(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, text: str
+) -> None:
+    synthetic_pairs("distillation", corpus, model, tmp_path / "synthetic")
+    (tmp_path / "other.en").write_text(text)
+    (tmp_path / "other.de").write_text("ja\n" * text.count("\n"))
+    other = ParallelFiles(tmp_path / "other.en", tmp_path / "other.de")
+    with pytest.raises(InputError, match="given.txt is of other text than the corpus"):
+        synthetic_pairs("distillation", other, model, tmp_path / "synthetic")
 
 
 def test_a_model_that_cannot_write_is_refused_before_anything_is_written(

@@ -20,11 +20,14 @@ from tests.conftest import ROOT
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]]:
     """What was followed, with which writers, instead of being trained."""
     calls: list[tuple[str, dict[str, str]]] = []
+    checked: list[tuple[Path, str]] = []
 
     def follow(
         recipe: Recipe, corpus_dir: str, work_dir: Path, *, synthetic_from: dict[str, str]
     ) -> dict[str, Any]:
         assert work_dir.name == recipe.variant
+        for kind, export in synthetic_from.items():
+            assert (work_dir / "synthetic" / kind, export) in checked
         calls.append((recipe.variant, synthetic_from))
         last = 30.0 + len(calls)
         return {
@@ -42,7 +45,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]
         }
 
     monkeypatch.setattr(ablation, "run_recipe", follow)
-    monkeypatch.setattr(ablation, "check_writer", lambda directory, model_dir: None)
+    monkeypatch.setattr(ablation, "check_writer", lambda *writer: checked.append(writer))
     return calls
 
 
