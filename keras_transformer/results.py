@@ -40,8 +40,11 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a text; the file has its name when it is whole."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")  # two seeds may be trained side by side
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -55,6 +55,8 @@ def check_writer(directory: Path, model_dir: str | Path) -> None:
     before its own may depend on it.
     """
     writer = directory / _WRITER
+    if (directory / "written").exists() and not Path(model_dir).exists():
+        return  # an export may be removed when it has written all
     if not writer.exists():
         check_export(model_dir)
         load_model(model_dir)
@@ -95,10 +97,9 @@ def synthetic_pairs(
                     f"{given} is of other text than the corpus; expected the same corpus, or "
                     "another directory"
                 )
-    if not writer.exists():  # before what it writes, which another would throw away
-        with whole(writer) as partial:
-            partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
     if not (directory / "written").exists():
+        with whole(writer) as partial:  # before what it writes, which another would throw away
+            partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
         translate_corpus(model_dir, given, directory / "written")
     written = directory / "written" / "translations.txt"
     return ParallelFiles(*((written, given) if kind == "back_translation" else (given, written)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -43,6 +44,23 @@ def test_written_whole_and_read_again(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         write_results(path, {"bleu": 1})
     assert read_results(path) == {"bleu": 30.5, "name": "für"}
+
+
+def test_a_full_disk_leaves_what_was_there_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    write_results(path, {"bleu": 30.5})
+    write = Path.write_text
+
+    def full(self: Path, text: str, encoding: str) -> None:
+        write(self, text[:3], encoding=encoding)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        write_results(path, {"bleu": 1})
+    assert list(tmp_path.iterdir()) == [path] and read_results(path) == {"bleu": 30.5}
 
 
 def test_lines_end_at_lf_alone(tmp_path: Path) -> None:

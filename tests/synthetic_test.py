@@ -69,6 +69,11 @@ def test_what_is_written_is_not_written_again_and_not_by_another_model(
     first = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
     monkeypatch.delattr(synthetic, "translate_corpus")
     assert list(synthetic_pairs("distillation", corpus, model, directory).pairs()) == first
+    check_writer(directory, tmp_path / "removed")
+    assert (
+        list(synthetic_pairs("distillation", corpus, tmp_path / "removed", directory).pairs())
+        == first
+    )
     model.write_text("another")
     with pytest.raises(InputError, match="synthetic is written by another model than"):
         synthetic_pairs("distillation", corpus, model, directory)
