@@ -12,8 +12,8 @@ chosen by them.
 
 Prints a Markdown table on standard error after each, and last one JSON object: for each the BLEU of
 the last weights, of the best weights with the best length penalty, their gain over the base,
-the minutes and the validation perplexity. Weights (last, averages, EMA) and length
-penalties are compared within each run.
+the minutes and the validation perplexity; of one that has diverged that it has. Weights (last,
+averages, EMA) and length penalties are compared within each run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 from absl import app, flags
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.recipe import Recipe, Synthetic
 from keras_transformer.recipe_run import run_recipe
 from keras_transformer.synthetic import check_writer, parse_writers
@@ -47,15 +47,20 @@ def ablate(
     """Follows the base and its variants; returns what is measured, by name, the base first.
 
     Raises:
-        InputError: for what cannot be compared, before anything is followed, and where a recipe
-            is stopped.
+        InputError: for what cannot be compared, before anything is followed, where a recipe
+            is stopped, and where the base diverges.
     """
     names = [base, *(f"{base}+{variant}" for variant in variants)]
     varied = {name: recipe.varied(name) for name in names}
     check(varied.values(), writers, work_dir)
     measured: dict[str, dict[str, Any]] = {}
     for name, each in varied.items():
-        measured[name] = measure(each, corpus_dir, work_dir / name, writers)
+        try:
+            measured[name] = measure(each, corpus_dir, work_dir / name, writers)
+        except DivergedError as error:  # a result, too, and no reason to leave out the others
+            if name == base:
+                raise
+            measured[name] = {"diverged": str(error)}
         print(f"\n{table(measured)}\n", file=sys.stderr, flush=True)
     return measured
 
@@ -108,6 +113,9 @@ def table(measured: dict[str, dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in measured.items():
+        if "diverged" in row:
+            lines.append(f"| `{name}` | diverged | | | | | | | |")
+            continue
         last, best = (f"{row[key] - base[key]:+.2f}" for key in ("last", "best"))
         lines.append(
             f"| `{name}` | {row['last']:.2f} | {last} | {row['best']:.2f} | {best} | "

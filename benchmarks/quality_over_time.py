@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-r"""BLEU against training time: this package's model, and PyTorch's of the same size.
+r"""BLEU against training time: a run of this package, and PyTorch's model of the same size.
 
 Example:
-    benchmarks/quality_over_time.py --data_dir=build/tatoeba/data --preset=small --steps=3000 \
-        --torch_python=torch-env/bin/python --work_dir=build/quality --plot=quality.svg
+    bin/recipe.py --recipe=tatoeba_en_de --corpus_dir=tatoeba \
+        --work_dir=build/tatoeba_en_de --seeds=1
+    benchmarks/quality_over_time.py --data_dir=build/tatoeba_en_de/data \
+        --run=build/tatoeba_en_de/seed-1/run --torch_python=torch-env/bin/python \
+        --work_dir=build/quality --plot=quality.svg
 
-Trains both to the end on the same prepared data, one after the other: pre-norm Transformers of the
-same size, weights tied, dropout of embeddings and residuals, label smoothing, Adam, a learning rate
-that rises for --warmup_steps and falls to 0 at --steps, no drawn segmentations. PyTorch's is
-`nn.Transformer` with biases, on batches sorted by length and padded to the longest; ours takes
-its own batches. After that the weights of every --checkpoint_steps translate the validation set
-(PyTorch's in a `Transformer` of this package, which computes the same), beam 4, α 0.6.
+PyTorch's model is trained as the run was, on the same prepared data: the same size, tied weights,
+pre-norm, dropout of embeddings and residuals, label smoothing, Adam, learning rates, number of
+steps and target positions of a step, precision and seed. It is `nn.Transformer` with biases, on
+batches sorted by length and padded to the longest; the run had its own batches. After that the
+weights of every checkpoint translate the validation set (PyTorch's in a `Transformer` of this
+package, which computes the same), beam 4, α 0.6. The run keeps all its checkpoints, and no BLEU
+is measured while it is trained, for that would count.
 
-The same command continues where it was stopped. Prints one JSON object: for each the curve of step,
-minutes and BLEU (minutes of ours hold compiling and validation losses), tokens a
-second, and the minutes to reach each BLEU that both reach. `other_cores` says what other processes
-took meanwhile: where it is not near 0, times are worth nothing.
+Both may be trained at once, on half of the cores each (`taskset`): then what else the machine
+does slows both. While the run is being trained, PyTorch's training is begun, and the command says
+what is missing when that has ended. The same command continues where it was stopped. Prints one
+JSON object: for each the curve of step, minutes and BLEU (minutes of ours hold compiling and
+validation losses), tokens a second, and the minutes to reach each BLEU that both reach.
 """
 
 from __future__ import annotations
@@ -31,91 +36,101 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 from steppers.cost import Sizes
-from steppers.protocol import CoreUse
 from steppers.sorted_batches import sorted_batches
 
-from keras_transformer import experiment, inference, loading
+from keras_transformer import inference, loading
 from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
-from keras_transformer.presets import preset
 from keras_transformer.run_directory import RunDirectory
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.training.platform import choose_platform
 from keras_transformer.translator import Translator
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data_dir", None, "prepared data", required=True)
+flags.DEFINE_string("data_dir", None, "prepared data that the run is trained on", required=True)
+flags.DEFINE_string("run", None, "run directory of ours", required=True)
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
 flags.DEFINE_string("torch_python", None, "a Python with PyTorch", required=True)
-flags.DEFINE_string("preset", "small", "sizes of the model, dropout, label smoothing")
-flags.DEFINE_integer("steps", 3000, "steps of each", lower_bound=1)
-flags.DEFINE_integer("checkpoint_steps", 250, "steps between points of the curve", lower_bound=1)
-flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_bound=1)
-flags.DEFINE_float("learning_rate", 0.002, "peak")
-flags.DEFINE_integer("warmup_steps", 800, "steps until the peak", lower_bound=1)
-flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "of both")
-flags.DEFINE_integer("threads", 2, "PyTorch's threads; ours takes all cores", lower_bound=1)
+flags.DEFINE_integer("threads", None, "PyTorch's threads; by default the cores it may run on")
 flags.DEFINE_string("plot", None, "SVG file to draw")
 
-SEED = 1
 Curve = list[dict[str, float]]
 
 
-def settings() -> dict[str, Any]:
-    """Returns what both have in common, as settings of this package."""
-    return {
-        "model.norm_position": "pre",
-        "training.max_steps": FLAGS.steps,
-        "training.batch_tokens": FLAGS.batch_tokens,
-        "training.schedule": "linear",
-        "training.learning_rate": FLAGS.learning_rate,
-        "training.warmup_steps": FLAGS.warmup_steps,
-        "training.mixed_precision": FLAGS.precision,
-        "training.checkpoint_steps": FLAGS.checkpoint_steps,
-        "training.keep_checkpoints": -(-FLAGS.steps // FLAGS.checkpoint_steps),
-        "training.seed": SEED,
+def check(run: RunDirectory) -> None:
+    """Checks that PyTorch's trainer can do what the run does.
+
+    Raises:
+        InputError: where it cannot.
+    """
+    model, training = run.config.model, run.config.training
+    expected = {
+        "model.norm_position": (model.norm_position, "pre"),
+        "model.tie_embeddings": (model.tie_embeddings, "all"),
+        "model.embedding_dropout": (model.embedding_dropout, model.residual_dropout),
+        "training.schedule": (training.schedule, "linear"),
+        "training.subword_alpha": (training.subword_alpha, None),
+        "training.bleu_steps": (training.bleu_steps, 0),
     }
+    for name, (value, wanted) in expected.items():
+        if value != wanted:
+            raise InputError(f"{run.path} has {name} = {value!r}; expected {wanted!r}")
+    needed = -(-training.max_steps // training.checkpoint_steps)
+    if training.keep_checkpoints < needed:
+        raise InputError(
+            f"{run.path} keeps {training.keep_checkpoints} checkpoints; expected all {needed}"
+        )
 
 
-def train_ours(directory: Path) -> Curve:
-    """Trains a run, and returns the steps and minutes of its checkpoints."""
-    trained = experiment.train(FLAGS.data_dir, directory, FLAGS.preset, settings())
-    if trained.interrupted:
-        raise KeyboardInterrupt
-    run = RunDirectory(directory)
+def curve_of_ours(run: RunDirectory) -> Curve:
+    """Returns the steps and costs of a run's checkpoints.
+
+    Raises:
+        InputError: where it has not been trained to the end.
+    """
+    checkpoints, last = run.checkpoints(), run.config.training.max_steps
+    if not checkpoints or checkpoints[-1].step < last:
+        there = checkpoints[-1].step if checkpoints else 0
+        raise InputError(f"{run.path} is at step {there}; expected a run trained to step {last}")
     return [
         {"step": each.step, **_cost(run.read_metrics(each), "training_seconds")}
-        for each in run.checkpoints()
+        for each in checkpoints
     ]
 
 
-def train_theirs(directory: Path, config: Config, tokenizer: Tokenizer) -> Curve:
-    """Trains PyTorch's model in a process of its own; returns as `train_ours`."""
+def train_theirs(
+    directory: Path, config: Config, precision: str, pad_and_start: tuple[int, int]
+) -> Curve:
+    """Trains PyTorch's model in a process of its own; returns as `curve_of_ours`."""
     directory.mkdir(parents=True, exist_ok=True)
+    model, training = config.model, config.training
     batches = directory / "batches.npz"
     if not batches.exists():
         store = TokenStore(Path(FLAGS.data_dir) / "train")
-        special = (tokenizer.pad_id, tokenizer.start_id)
         arrays = sorted_batches(
-            store, FLAGS.batch_tokens, *special, SEED, len(store.source_lengths)
+            store, training.batch_tokens, *pad_and_start, training.seed, len(store.source_lengths)
         )
         np.savez(directory / "partial.npz", **arrays)
         os.replace(directory / "partial.npz", batches)
-    sizes = [field.name for field in dataclasses.fields(Sizes)]
+    copied = (
+        "learning_rate",
+        "warmup_steps",
+        "checkpoint_steps",
+        "max_steps",
+        "label_smoothing",
+        "seed",
+    )
     told = {
-        "sizes": {name: getattr(config.model, name) for name in sizes},
-        "dropout": config.model.residual_dropout,
-        "label_smoothing": config.training.label_smoothing,
-        "pad_id": tokenizer.pad_id,
+        "sizes": {field.name: getattr(model, field.name) for field in dataclasses.fields(Sizes)},
+        "dropout": model.residual_dropout,
+        "pad_id": pad_and_start[0],
         "batches": str(batches),
         "directory": str(directory),
-        "max_steps": FLAGS.steps,
-        **{name: getattr(FLAGS, name) for name in (
-            "learning_rate", "warmup_steps", "checkpoint_steps", "precision", "threads"
-        )},
-        "seed": SEED,
-    }  # fmt: skip
+        "precision": precision,
+        "threads": FLAGS.threads or len(os.sched_getaffinity(0)),
+        **{name: getattr(training, name) for name in copied},
+    }
     command = [FLAGS.torch_python, "-m", "trainers.torch_trainer", json.dumps(told)]
     subprocess.run(command, cwd=Path(__file__).resolve().parent, check=True)
     lines = (directory / "progress.jsonl").read_text().splitlines()
@@ -219,50 +234,46 @@ def draw(curves: dict[str, Curve], file: str) -> None:
 
 
 def compare() -> dict[str, Any]:
-    """Trains both, and returns what is printed."""
-    work_dir, tokenizer = Path(FLAGS.work_dir), Tokenizer.load(FLAGS.data_dir)
-    sizes = {"model.source_vocab_size": tokenizer.source_vocab_size,
-             "model.target_vocab_size": tokenizer.target_vocab_size}  # fmt: skip
-    config = preset(FLAGS.preset).updated({**settings(), **sizes})
-    uses, curves = {}, {}
-    for name in ("ours", "PyTorch"):
-        use = CoreUse()
-        directory = work_dir / name.lower()
-        curves[name] = (
-            train_ours(directory) if name == "ours" else train_theirs(directory, config, tokenizer)
-        )
-        # PyTorch's process is another one, so it counts among the others.
-        uses[name] = use.read()
-    run = RunDirectory(work_dir / "ours")
-    ours = loading.load_translator(run)
-    checkpoints = {each.step: each.path.name for each in run.checkpoints()}
+    """Trains PyTorch's, scores both, and returns what is printed."""
+    run, work_dir = RunDirectory(FLAGS.run), Path(FLAGS.work_dir)
+    check(run)
+    tokenizer, config = run.tokenizer(), run.config
+    precision = choose_platform(config.training, num_shapes=1, device="cpu").precision
+    theirs = train_theirs(
+        work_dir / "pytorch", config, precision, (tokenizer.pad_id, tokenizer.start_id)
+    )
+    curves = {"ours": curve_of_ours(run), "PyTorch": theirs}
+
+    checkpoints = {each.step: each for each in run.checkpoints()}
     score(
-        curves["ours"], ours, lambda point: run.named_weights(checkpoints[point["step"]]),
-        work_dir / "ours.json",
+        curves["ours"], loading.load_translator(run),
+        lambda point: run.read_weights(checkpoints[point["step"]]), work_dir / "ours.json",
     )  # fmt: skip
-    theirs = dataclasses.replace(run.config.model, attention_bias=True, layer_norm_epsilon=1e-5)
-    transformer = Transformer(theirs)
+    transformer = Transformer(
+        dataclasses.replace(config.model, attention_bias=True, layer_norm_epsilon=1e-5)
+    )
     transformer.build()
 
     def torch_weights(point: dict[str, float]) -> dict[str, np.ndarray]:
         with np.load(work_dir / "pytorch" / f"step-{point['step']}.npz") as state:
             return of_torch(dict(state), config)
 
-    translator = Translator(transformer, run.tokenizer(), run.config.decoding)
+    translator = Translator(transformer, tokenizer, config.decoding)
     score(curves["PyTorch"], translator, torch_weights, work_dir / "pytorch.json")
     if FLAGS.plot:
         draw(curves, FLAGS.plot)
     best = min(max(point["bleu"] for point in curve) for curve in curves.values())
     levels = [bleu for bleu in range(5, 100, 5) if bleu <= best] + [round(best - 0.005, 2)]
     return {
-        "preset": FLAGS.preset, **settings(), "threads": FLAGS.threads,
+        "model": dataclasses.asdict(config.model),
+        "training": dataclasses.asdict(config.training),
+        "precision": precision,
         "curves": curves,
         "minutes_to_bleu": {
             bleu: {name: first_minutes(curve, bleu) for name, curve in curves.items()}
             for bleu in levels
         },
-        "cores_and_other_cores": uses,
-    }  # fmt: skip
+    }
 
 
 def main(argv: list[str]) -> int:

@@ -77,19 +77,26 @@ class Recipe:
     settings: Mapping[str, Any]
     evaluate: Mapping[str, Any]
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    synthetic: Sequence[Synthetic] = ()
-    average_last: Sequence[int] = ()
-    length_penalties: Sequence[float] = ()
+    synthetic: Sequence[Synthetic] = dataclasses.field(default_factory=list)
+    average_last: Sequence[int] = dataclasses.field(default_factory=list)
+    length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
     published: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variant: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all fields that results depend on."""
-        fields = dataclasses.asdict(self)
-        for name in ("description", "published", "variants"):
-            del fields[name]
+        """SHA-256 of all fields that results depend on.
+
+        Those that have their defaults are left out: a new field of recipes changes none that
+        does not have it.
+        """
+        aside = ("description", "published", "variants")
+        fields = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in aside and getattr(self, field.name) != _default(field)
+        }
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -120,7 +127,7 @@ class Recipe:
         """Checks what preparing, training and scoring would only find later."""
         own = {field.name: field for field in dataclasses.fields(cls)}
         own = {key: own[key] for key in own if key not in ("name", "variant")}
-        needed = {key for key, field in own.items() if _has_no_default(field)}
+        needed = {key for key, field in own.items() if _default(field) is dataclasses.MISSING}
         if not isinstance(fields, dict) or not needed <= fields.keys() <= own.keys():
             raise InputError(
                 f"the fields are not those of a recipe; expected {', '.join(sorted(needed))}, and "
@@ -254,9 +261,10 @@ class Texts:
     tests: Mapping[str, EvaluationSet]
 
 
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """What a recipe has that does not name the field; MISSING where it has to."""
+    made = field.default_factory is not dataclasses.MISSING
+    return field.default_factory() if made else field.default
 
 
 def _corpus(text: Text, corpus_dir: Path) -> Corpus:

@@ -208,6 +208,17 @@ def test_what_scoring_needs_is_missed_before_training(
     assert not (tmp_path / "work").exists()
 
 
+def test_the_fingerprint_is_of_what_results_depend_on(recipe: Recipe, tmp_path: Path) -> None:
+    def of(**changes: Any) -> str:
+        return Recipe.load(write_recipe(tmp_path, **changes), "animals").fingerprint
+
+    same = recipe.fingerprint
+    assert same == of(description="other words", published={}, variants={})
+    # A field that has its default is as one that is not there: recipes may get new fields.
+    assert same == of(synthetic=[], held_out={})
+    assert len({same, of(average_last=[]), of(prepare={}), of(preset="small")}) == 4
+
+
 def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
     smooth = recipe.varied("smooth")
     assert smooth.config().training.label_smoothing == 0.3

@@ -11,7 +11,7 @@ from typing import Any
 import ablation
 import pytest
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.recipe import Recipe
 from tests.conftest import ROOT
 
@@ -29,6 +29,8 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]
         for kind, export in synthetic_from.items():
             assert (work_dir / "synthetic" / kind, export) in checked
         calls.append((recipe.variant, synthetic_from))
+        if "post_norm" in recipe.variant:
+            raise DivergedError("step 9: the loss is no number")
         last = 30.0 + len(calls)
         return {
             "seeds": {
@@ -73,6 +75,18 @@ def test_each_variant_has_its_own_writers_and_its_gain(
     told = capsys.readouterr().err
     last = "| `short+diversified` | 34.00 | +3.00 | 42.00 | +9.00 | 4.00 | 1,831,424 | 7,000 | 30 |"
     assert told.rstrip().endswith(last)
+
+
+def test_a_variant_that_diverges_is_a_row(
+    followed: list[tuple[str, dict[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = ablate(["post_norm", "ema"], {})
+    assert measured["short+post_norm"] == {"diverged": "step 9: the loss is no number"}
+    assert measured["short+ema"]["last"] == 33.0
+    assert "| `short+post_norm` | diverged | | |" in capsys.readouterr().err
+    with pytest.raises(DivergedError):
+        ablate(["ema"], {}, base="short+post_norm")
+    assert followed[-1] == ("short+post_norm", {})
 
 
 @pytest.mark.parametrize(
