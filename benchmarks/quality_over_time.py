@@ -30,6 +30,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,8 @@ from keras_transformer.training.platform import choose_platform
 from keras_transformer.translator import Translator
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data_dir", None, "prepared data that the run is trained on", required=True)
-flags.DEFINE_string("run", None, "run directory of ours", required=True)
-flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
-flags.DEFINE_string("torch_python", None, "a Python with PyTorch", required=True)
-flags.DEFINE_integer("threads", None, "PyTorch's threads; by default the cores it may run on")
-flags.DEFINE_string("plot", None, "SVG file to draw")
-
-Curve = list[dict[str, float]]
+Curve = list[dict[str, Any]]  # by checkpoint: step, minutes, tokens_per_second and bleu
+Weights = Callable[[int], Mapping[str, np.ndarray]]
 
 
 def check(run: RunDirectory) -> None:
@@ -100,38 +95,48 @@ def curve_of_ours(run: RunDirectory) -> Curve:
 
 
 def train_theirs(
-    directory: Path, config: Config, precision: str, pad_and_start: tuple[int, int]
+    directory: Path,
+    store: TokenStore,
+    run: RunDirectory,
+    precision: str,
+    *,
+    torch_python: str,
+    threads: int,
 ) -> Curve:
-    """Trains PyTorch's model in a process of its own; returns as `curve_of_ours`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    model, training = config.model, config.training
-    batches = directory / "batches.npz"
-    if not batches.exists():
-        store = TokenStore(Path(FLAGS.data_dir) / "train")
-        arrays = sorted_batches(
-            store, training.batch_tokens, *pad_and_start, training.seed, len(store.source_lengths)
-        )
-        np.savez(directory / "partial.npz", **arrays)
-        os.replace(directory / "partial.npz", batches)
-    copied = (
-        "learning_rate",
-        "warmup_steps",
-        "checkpoint_steps",
-        "max_steps",
-        "label_smoothing",
-        "seed",
-    )
+    """Trains PyTorch's model as a run was, in a process of its own; returns as `curve_of_ours`."""
+    model, training, ids = run.config.model, run.config.training, run.tokenizer()
     told = {
         "sizes": {field.name: getattr(model, field.name) for field in dataclasses.fields(Sizes)},
         "dropout": model.residual_dropout,
-        "pad_id": pad_and_start[0],
-        "batches": str(batches),
-        "directory": str(directory),
+        "pad_id": ids.pad_id,
         "precision": precision,
-        "threads": FLAGS.threads or len(os.sched_getaffinity(0)),
-        **{name: getattr(training, name) for name in copied},
-    }
-    command = [FLAGS.torch_python, "-m", "trainers.torch_trainer", json.dumps(told)]
+        "corpus": run.data_fingerprint,
+        **{name: getattr(training, name) for name in (
+            "batch_tokens", "learning_rate", "warmup_steps", "checkpoint_steps", "max_steps",
+            "label_smoothing", "seed",
+        )},
+    }  # fmt: skip
+    settings, batches = directory / "settings.json", directory / "batches.npz"
+    if settings.exists():
+        known = json.loads(settings.read_text())
+        for name, value in told.items():
+            if known[name] != value:
+                raise InputError(
+                    f"{directory} holds a training with {name} = {known[name]!r}, {run.path} has "
+                    f"{value!r}; expected another --work_dir"
+                )
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
+        settings.write_text(json.dumps(told))
+    if not batches.exists():
+        pairs = len(store.source_lengths)
+        arrays = sorted_batches(
+            store, training.batch_tokens, ids.pad_id, ids.start_id, training.seed, pairs
+        )
+        np.savez(directory / "partial.npz", **arrays)
+        os.replace(directory / "partial.npz", batches)
+    told |= {"batches": str(batches), "directory": str(directory), "threads": threads}
+    command = [torch_python, "-m", "trainers.torch_trainer", json.dumps(told)]
     subprocess.run(command, cwd=Path(__file__).resolve().parent, check=True)
     lines = (directory / "progress.jsonl").read_text().splitlines()
     by_step = {row["step"]: row for row in map(json.loads, lines)}
@@ -181,24 +186,24 @@ def of_torch(state: dict[str, np.ndarray], config: Config) -> dict[str, np.ndarr
     return weights
 
 
-def score(curve: Curve, translator: Translator, weights: Any, bleu_file: Path) -> None:
+def score(
+    curve: Curve, translator: Translator, weights: Weights, store: TokenStore, bleu_file: Path
+) -> None:
     """Adds BLEU on the validation set to every point.
 
     Args:
         curve: the points.
         translator: of the model that the weights are of.
-        weights: function of a point to the weights by path.
+        weights: of a step, by path.
+        store: the validation set.
         bleu_file: keeps what has been scored.
     """
     known = json.loads(bleu_file.read_text()) if bleu_file.exists() else {}
-    store = TokenStore(Path(FLAGS.data_dir) / "valid")
-    model = loading.Model(
-        "validation", 1, translator.translate, translator.lengths, translator
-    )  # fmt: skip
+    model = loading.Model("validation", 1, translator.translate, translator.lengths, translator)
     for point in curve:
         name = str(point["step"])
         if name not in known:
-            translator.transformer.assign_weights(weights(point))
+            translator.transformer.assign_weights(weights(point["step"]))
             scored = inference.evaluate(model, store.source_text(), store.target_text())
             known[name] = round(scored.scores.bleu, 2)
             print(f"{bleu_file.stem}, step {name}: BLEU {known[name]}", file=sys.stderr, flush=True)
@@ -233,41 +238,47 @@ def draw(curves: dict[str, Curve], file: str) -> None:
     figure.savefig(file, format="svg", metadata={"Date": None})
 
 
-def compare() -> dict[str, Any]:
-    """Trains PyTorch's, scores both, and returns what is printed."""
-    run, work_dir = RunDirectory(FLAGS.run), Path(FLAGS.work_dir)
+def compare(
+    run: RunDirectory, data_dir: Path, work_dir: Path, *, torch_python: str, threads: int
+) -> dict[str, Any]:
+    """Trains PyTorch's, scores both, and returns what is printed.
+
+    Raises:
+        InputError: for a run that PyTorch's cannot be compared with, or that is not yet trained to
+            the end, and for a `work_dir` of another run.
+    """
     check(run)
-    tokenizer, config = run.tokenizer(), run.config
+    train, valid = (TokenStore(data_dir / split) for split in ("train", "valid"))
+    config = run.config
     precision = choose_platform(config.training, num_shapes=1, device="cpu").precision
     theirs = train_theirs(
-        work_dir / "pytorch", config, precision, (tokenizer.pad_id, tokenizer.start_id)
+        work_dir / "pytorch", train, run, precision, torch_python=torch_python, threads=threads
     )
     curves = {"ours": curve_of_ours(run), "PyTorch": theirs}
 
     checkpoints = {each.step: each for each in run.checkpoints()}
     score(
         curves["ours"], loading.load_translator(run),
-        lambda point: run.read_weights(checkpoints[point["step"]]), work_dir / "ours.json",
+        lambda step: run.read_weights(checkpoints[step]), valid, work_dir / "ours.json",
     )  # fmt: skip
     transformer = Transformer(
         dataclasses.replace(config.model, attention_bias=True, layer_norm_epsilon=1e-5)
     )
     transformer.build()
 
-    def torch_weights(point: dict[str, float]) -> dict[str, np.ndarray]:
-        with np.load(work_dir / "pytorch" / f"step-{point['step']}.npz") as state:
+    def torch_weights(step: int) -> dict[str, np.ndarray]:
+        with np.load(work_dir / "pytorch" / f"step-{step}.npz") as state:
             return of_torch(dict(state), config)
 
-    translator = Translator(transformer, tokenizer, config.decoding)
-    score(curves["PyTorch"], translator, torch_weights, work_dir / "pytorch.json")
-    if FLAGS.plot:
-        draw(curves, FLAGS.plot)
+    translator = Translator(transformer, run.tokenizer(), config.decoding)
+    score(curves["PyTorch"], translator, torch_weights, valid, work_dir / "pytorch.json")
     best = min(max(point["bleu"] for point in curve) for curve in curves.values())
     levels = [bleu for bleu in range(5, 100, 5) if bleu <= best] + [round(best - 0.005, 2)]
     return {
         "model": dataclasses.asdict(config.model),
         "training": dataclasses.asdict(config.training),
         "precision": precision,
+        "threads": threads,
         "curves": curves,
         "minutes_to_bleu": {
             bleu: {name: first_minutes(curve, bleu) for name, curve in curves.items()}
@@ -280,12 +291,33 @@ def main(argv: list[str]) -> int:
     """Prints the measurements."""
     del argv
     try:
-        print(json.dumps(compare()))
+        measured = compare(
+            RunDirectory(FLAGS.run),
+            Path(FLAGS.data_dir),
+            Path(FLAGS.work_dir).resolve(),
+            torch_python=os.path.abspath(
+                FLAGS.torch_python
+            ),  # a link stays one: a venv's Python is
+            threads=FLAGS.threads or len(os.sched_getaffinity(0)),
+        )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command continues", file=sys.stderr)
+        return 130
+    if FLAGS.plot:
+        draw(measured["curves"], FLAGS.plot)
+    print(json.dumps(measured))
     return 0
 
 
 if __name__ == "__main__":
+    # Only here: other benchmarks have flags of these names, and tests import several of them.
+    flags.DEFINE_string("data_dir", None, "prepared data that the run is trained on", required=True)
+    flags.DEFINE_string("run", None, "run directory of ours", required=True)
+    flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
+    flags.DEFINE_string("torch_python", None, "a Python with PyTorch", required=True)
+    flags.DEFINE_integer("threads", None, "PyTorch's; by default the cores it may run on")
+    flags.DEFINE_string("plot", None, "SVG file to draw")
     app.run(main)
