@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import os
 import sys
@@ -151,3 +152,19 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         weights["embedding/embeddings"][tokenizer.end_id] *= 0.1
         run.save_checkpoint(step, weights, {}, {})
     return run
+
+
+@pytest.fixture(scope="session")
+def exported_run(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run exported with its two best: made once for all processes. Copy it to change it."""
+    from keras_transformer.export import export
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # a folder in that of all
+        folder = folder.parent
+    sentences = [*PHRASES, "", "ball " * 30]
+    with (folder / "export.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "export" / "1").exists():
+            export(run_directory, folder / "export", sentences, settings={"decoding.n_best": 2})
+    return folder / "export"

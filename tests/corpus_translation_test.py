@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 from keras_transformer import corpus_translation
 from keras_transformer.corpus_translation import translate_corpus
 from keras_transformer.errors import InputError
-from keras_transformer.export import saved_model
 from keras_transformer.inference import translate_lines
 from keras_transformer.loading import load_model
 from keras_transformer.translation import Translation
@@ -19,14 +19,6 @@ from tests.conftest import PHRASES
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES = [*PHRASES, "", "Ω", "a dog", *PHRASES[:2], "the red ball"]
-
-
-@pytest.fixture(scope="module")
-def model_dir(run_directory, tmp_path_factory):
-    """Exports the run that tests share."""
-    directory = tmp_path_factory.mktemp("exports") / "model"
-    saved_model.export(run_directory.path, directory, PHRASES[:2])
-    return directory
 
 
 @pytest.fixture
@@ -38,9 +30,9 @@ def source(tmp_path, monkeypatch):
     return path
 
 
-def test_every_line_has_its_translation(tmp_path, model_dir, source):
-    report = translate_corpus(model_dir, source, tmp_path / "out")
-    model = load_model(model_dir)
+def test_every_line_has_its_translation(tmp_path, exported_run, source):
+    report = translate_corpus(exported_run, source, tmp_path / "out")
+    model = load_model(exported_run)
     expected = [found[0].text for found in translate_lines(model, LINES)]
     assert (tmp_path / "out/translations.txt").read_text().split("\n") == [*expected, ""]
     assert (report["lines"], report["untranslated"]) == (len(LINES), 0)
@@ -50,13 +42,13 @@ def test_every_line_has_its_translation(tmp_path, model_dir, source):
         "report.json",
     }
     with pytest.raises(InputError, match="out exists; expected a new directory"):
-        translate_corpus(model_dir, source, tmp_path / "out")
+        translate_corpus(exported_run, source, tmp_path / "out")
 
 
 def test_blocks_that_were_done_before_a_kill_are_not_done_again(
-    tmp_path, model_dir, source, monkeypatch
+    tmp_path, exported_run, source, monkeypatch
 ):
-    translate_corpus(model_dir, source, tmp_path / "whole")
+    translate_corpus(exported_run, source, tmp_path / "whole")
     done, translate = [], translate_lines
 
     def until_the_third(model, lines):
@@ -68,43 +60,43 @@ def test_blocks_that_were_done_before_a_kill_are_not_done_again(
     with monkeypatch.context() as patch:
         patch.setattr(corpus_translation, "translate_lines", until_the_third)
         with pytest.raises(KeyboardInterrupt):
-            translate_corpus(model_dir, source, tmp_path / "out")
+            translate_corpus(exported_run, source, tmp_path / "out")
         done.clear()
-        translate_corpus(model_dir, source, tmp_path / "out")
+        translate_corpus(exported_run, source, tmp_path / "out")
     assert [line for lines in done for line in lines] == LINES[10:]
     texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("out", "whole")]
     assert texts[0] == texts[1]
 
 
-def test_text_that_changes_meanwhile_is_noticed(tmp_path, source, model_dir, monkeypatch):
+def test_text_that_changes_meanwhile_is_noticed(tmp_path, source, exported_run, monkeypatch):
     surveyed = corpus_translation._survey(source)
     monkeypatch.setattr(corpus_translation, "_survey", lambda _: surveyed)
     for lines in (LINES[:7], [*LINES, "one more"], LINES[::-1]):
         source.write_bytes(gzip.compress("\n".join(lines).encode()))
         with pytest.raises(InputError, match="mono.en.gz has changed while it was translated; exp"):
-            translate_corpus(model_dir, source, tmp_path / "out")
+            translate_corpus(exported_run, source, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
-def test_line_breaks_in_translations_shift_nothing(tmp_path, source, model_dir, monkeypatch):
+def test_line_breaks_in_translations_shift_nothing(tmp_path, source, exported_run, monkeypatch):
     monkeypatch.setattr(
         corpus_translation,
         "translate_lines",
         lambda model, lines: [[Translation(f"{n}\n\u2028x", -1.0)] for n in lines],
     )
-    translate_corpus(model_dir, source, tmp_path / "out")
+    translate_corpus(exported_run, source, tmp_path / "out")
     text = (tmp_path / "out/translations.txt").read_text()
     assert text.split("\n")[:-1] == [f"{line}  x" for line in LINES]
 
 
-def test_what_cannot_be_translated_is_told(tmp_path, model_dir, run_directory, source):
+def test_what_cannot_be_translated_is_told(tmp_path, exported_run, run_directory, source):
     bad = tmp_path / "bad"
     bad.write_bytes(b"a\n" * 6 + b"b\xff\n")
     with pytest.raises(InputError, match="bad, line 7: byte 0xff at byte offset 13"):
-        translate_corpus(model_dir, bad, tmp_path / "out")
+        translate_corpus(exported_run, bad, tmp_path / "out")
     for path, message in ((tmp_path / "none", "none is missing"), (tmp_path, "is no regular file")):
         with pytest.raises(InputError, match=message):
-            translate_corpus(model_dir, path, tmp_path / "out")
+            translate_corpus(exported_run, path, tmp_path / "out")
     with pytest.raises(InputError, match="is a run directory; expected what bin/export.py"):
         translate_corpus(run_directory.path, source, tmp_path / "out")
     with pytest.raises(InputError, match="absent cannot be read"):
@@ -112,18 +104,19 @@ def test_what_cannot_be_translated_is_told(tmp_path, model_dir, run_directory, s
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
 
-def test_the_binary_on_apache_beam(tmp_path, model_dir):
+def test_the_binary_on_apache_beam(tmp_path, exported_run, driver):
     pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -e '.[dev]'")
     (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in LINES))
-    texts = []
-    for beam in ([], ["--beam=--runner=DirectRunner"]):
-        output = tmp_path / f"out{len(beam)}"
-        done = subprocess.run(
-            [sys.executable, ROOT / "bin/translate_corpus.py", f"--model_dir={model_dir}",
-             f"--source={tmp_path / 'mono.en'}", f"--output_dir={output}", *beam],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert f"translations.txt has {len(LINES)} lines; " in done.stdout
-        texts.append((output / "translations.txt").read_bytes())
+    flags = [f"--model_dir={exported_run}", f"--source={tmp_path / 'mono.en'}"]
+    alone = driver.run(tmp_path, "translate_corpus", [*flags, "--output_dir=alone"], "")
+    beam = subprocess.run(
+        [sys.executable, ROOT / "bin/translate_corpus.py", *flags, "--output_dir=beam",
+         "--beam=--runner=DirectRunner"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (alone.code, beam.returncode) == (0, 0), alone.err + beam.stderr
+    for out in (alone.out, beam.stdout):
+        assert f"translations.txt has {len(LINES)} lines; " in out
+    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("alone", "beam")]
     assert texts[0] == texts[1]

@@ -59,8 +59,8 @@ def test_the_whole_command(tmp_path: Path) -> None:
     plot = tmp_path / "plot.svg"
     flags = (
         "--lengths=16", "--widths=8", "--length=16", "--width=8", "--head_dim=8", "--window=4",
-        "--path_lengths=8,16", "--rounds=1", "--processes=1", "--seconds=0", "--table",
-        f"--plot={plot}",
+        "--path_lengths=8,16", "--rounds=1", "--visits=1", "--processes=1", "--seconds=0",
+        "--table", f"--plot={plot}",
     )  # fmt: skip
     done = subprocess.run([*COMMAND, *flags], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

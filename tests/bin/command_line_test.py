@@ -53,7 +53,7 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, needs_tensorflow=False)  # which quiet_test loads
 '''
 
 

@@ -22,7 +22,9 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import Exported, export
 from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.run_directory import RunDirectory
+from keras_transformer.scoring import Scorer
 from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
 
@@ -160,6 +162,21 @@ def test_a_long_sentence_is_cut_by_the_engine(exported: Callable[[str], Exported
     assert result.hypotheses
 
 
+@pytest.fixture(scope="module")
+def traced(runs: Callable[[str], RunDirectory]) -> tuple[Translator, Scorer]:
+    translator = loading.load_translator(runs("paper"))
+    return translator, Scorer(translator)
+
+
+@pytest.fixture
+def paper_once(traced: tuple[Translator, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports of "paper" compare with one that is loaded, and traced, once for all."""
+    translator, scorer = traced
+    monkeypatch.setattr(exporter, "load_translator", lambda _: translator)
+    monkeypatch.setattr(exporter, "Scorer", lambda _: scorer)
+
+
+@pytest.mark.usefixtures("paper_once")
 @pytest.mark.parametrize("quantization", [q for q in exporter.QUANTIZATIONS if q != "none"])
 def test_quantized(
     runs: Callable[[str], RunDirectory],
@@ -222,6 +239,7 @@ def test_what_the_engine_cannot_express(
     assert not (tmp_path / "export").exists()
 
 
+@pytest.mark.usefixtures("paper_once")
 def test_other_weights_are_not_published(
     runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,24 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return Exported(make_run(folder / "run"), folder / "export")
 
 
+@pytest.fixture(scope="module")
+def quantized(
+    paper: Exported, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Exported]:
+    """The same run with its weights held otherwise."""
+    made = {"none": paper}
+
+    def get(name: str) -> Exported:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = Exported(
+                paper.run, folder, quantization=name, references=SENTENCES, max_bleu_loss=100.0
+            )
+        return made[name]
+
+    return get
+
+
 def found_by(translator: Translator, text: str, **arguments: Any) -> tuple[Any, Any, Any]:
     if arguments:
         source_ids, lengths = translator.source_ids(tf.constant([text]))
@@ -177,12 +195,11 @@ def test_searches_of_other_kinds(tmp_path: Path, settings: dict[str, Any]) -> No
     assert {op for ops in flatbuffer.ops_by_signature(exported.content).values() for op in ops}
 
 
-def test_ensembles(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run").path
-    model = Exported(f"{run},{run}", tmp_path / "export")  # type: ignore[arg-type]
-    alone = Exported(RunDirectory(run), tmp_path / "alone").model
+def test_ensembles(paper: Exported, tmp_path: Path) -> None:
+    run = paper.run.path
+    model = Exported(f"{run},{run}", tmp_path / "export").model  # type: ignore[arg-type]
     for sentence in PHRASES:
-        one, two = model.model.translate(sentence), alone.translate(sentence)
+        one, two = model.translate(sentence), paper.model.translate(sentence)
         assert [each.text for each in one] == [each.text for each in two]
 
 
@@ -222,11 +239,8 @@ def test_several_texts_at_once_fail(paper: Exported) -> None:
 
 
 @pytest.mark.parametrize("quantization", litert_weights.QUANTIZATIONS)
-def test_a_weight_is_there_once(tmp_path: Path, paper: Exported, quantization: str) -> None:
-    arguments: dict[str, Any] = {"quantization": quantization}
-    if quantization != "none":
-        arguments |= {"references": SENTENCES, "max_bleu_loss": 100.0}
-    made = Exported(paper.run, tmp_path / "export", **arguments)
+def test_a_weight_is_there_once(quantized: Callable[[str], Exported], quantization: str) -> None:
+    made = quantized(quantization)
     model = made.content
     count = sum(int(np.prod(each.shape)) for each in made.translator.transformer.weights)
     size = {"none": 4, "float16": 2, "int8": 1}[quantization]
@@ -249,10 +263,9 @@ def test_a_weight_is_there_once(tmp_path: Path, paper: Exported, quantization: s
 
 @pytest.mark.parametrize(("quantization", "tolerance"), [("float16", 0.01), ("int8", 0.2)])
 def test_fewer_bits_change_scores_by_little(
-    tmp_path: Path, paper: Exported, quantization: str, tolerance: float
+    quantized: Callable[[str], Exported], paper: Exported, quantization: str, tolerance: float
 ) -> None:
-    arguments = {"quantization": quantization, "references": SENTENCES, "max_bleu_loss": 100.0}
-    made = Exported(paper.run, tmp_path / "export", **arguments)
+    made = quantized(quantization)
     assert made.exported.scores is not None
     assert check_manifest(made.exported.path)["precision"] == quantization
     for sentence in PHRASES:

@@ -44,11 +44,19 @@ assert not [name for name in sys.modules if name.startswith("keras_transformer")
 
 
 @pytest.fixture(scope="module")
-def exported(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = {"decoding.n_best": "2"}
-    return export(
-        run_directory, tmp_path_factory.mktemp("export"), SENTENCES, settings=settings
-    ).path
+def exported(exported_run: Path) -> Path:
+    return exported_run / "1"
+
+
+@pytest.fixture(scope="module")
+def loaded(exported: Path) -> loading.Model:
+    return loading.load_model(exported)
+
+
+@pytest.fixture(scope="module")
+def of_run(run_directory: RunDirectory) -> loading.Model:
+    """The model that was exported."""
+    return loading.load_model(run_directory.path, {"decoding.n_best": "2"})
 
 
 def test_two_vocabularies_and_an_activation_with_a_gradient_of_its_own(tmp_path: Path) -> None:
@@ -61,10 +69,9 @@ def test_two_vocabularies_and_an_activation_with_a_gradient_of_its_own(tmp_path:
 
 
 def test_loads_with_tensorflow_and_tensorflow_text_alone(
-    run_directory: RunDirectory, exported: Path, tmp_path: Path
+    run_directory: RunDirectory, of_run: loading.Model, exported: Path, tmp_path: Path
 ) -> None:
-    run = loading.load_model(run_directory.path, {"decoding.n_best": "2"})
-    own = run.translate(text=tf.constant(SENTENCES))["translations"].numpy()
+    own = of_run.translate(text=tf.constant(SENTENCES))["translations"].numpy()
     moved = run_directory.path.rename(tmp_path / "gone")
     try:
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -99,17 +106,10 @@ def test_signature(exported: Path) -> None:
     assert signature(text=tf.constant([], tf.string))["scores"].shape == (0, 2)
 
 
-def test_is_a_model_like_the_run(run_directory: RunDirectory, exported: Path) -> None:
-    ours, theirs = (
-        loading.load_model(path, settings)
-        for path, settings in (
-            (run_directory.path, {"decoding.n_best": "2"}),
-            (exported, None),
-        )
-    )
-    assert theirs.n_best == 2
-    assert inference.remarks(theirs, SENTENCES) == inference.remarks(ours, SENTENCES) != []
-    results = [inference.translate_lines(model, SENTENCES) for model in (ours, theirs)]
+def test_is_a_model_like_the_run(of_run: loading.Model, loaded: loading.Model) -> None:
+    assert loaded.n_best == 2
+    assert inference.remarks(loaded, SENTENCES) == inference.remarks(of_run, SENTENCES) != []
+    results = [inference.translate_lines(model, SENTENCES) for model in (of_run, loaded)]
     for own, other in zip(*results, strict=True):
         assert [t.text for t in own] == [t.text for t in other]
         np.testing.assert_allclose([t.score for t in own], [t.score for t in other], atol=1e-4)
@@ -120,12 +120,11 @@ def test_settings_are_fixed_at_export(exported: Path) -> None:
         loading.load_model(exported, {"decoding.beam_size": "2"})
 
 
-def test_details_are_those_of_the_run(run_directory: RunDirectory, exported: Path) -> None:
-    run = loading.load_model(run_directory.path, {"decoding.n_best": "2"})
+def test_details_are_those_of_the_run(of_run: loading.Model, loaded: loading.Model) -> None:
     lines, prefixes = SENTENCES[:4], ["", "ein", "", "das"]
     ours, theirs = (
         inference.translate_in_detail(model, lines, prefixes, attention=True)
-        for model in (run, loading.load_model(exported))
+        for model in (of_run, loaded)
     )
     for own, other in zip(ours, theirs, strict=True):
         assert own["source_tokens"] == other["source_tokens"]
@@ -166,7 +165,7 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
 
 
 def test_bfloat16_is_what_is_stored_and_computed(
-    run_directory: RunDirectory, exported: Path, tmp_path: Path
+    run_directory: RunDirectory, exported: Path, loaded: loading.Model, tmp_path: Path
 ) -> None:
     settings = {"decoding.n_best": "2"}
     exported_half = export(
@@ -187,8 +186,7 @@ def test_bfloat16_is_what_is_stored_and_computed(
     assert scores.dtype == tf.float32
     run = loading.load_model(run_directory.path, settings, precision="bfloat16")
     ours, theirs, exact = (
-        inference.translate_lines(model, SENTENCES)
-        for model in (run, half, loading.load_model(exported))
+        inference.translate_lines(model, SENTENCES) for model in (run, half, loaded)
     )
     for own, other in zip(ours, theirs, strict=True):
         assert [best.text for best in own] == [best.text for best in other]

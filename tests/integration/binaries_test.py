@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,11 +92,13 @@ WAYS = {
     "drawn": DRAWN,
     "drawn again": DRAWN,
     "drawn otherwise": f"{DRAWN} --set=decoding.seed=1",
-    "export": f"export --run_dir={ENSEMBLE} --precision=bfloat16 --output_dir=export "
-    "--valid_source=text --valid_target=text",
-    "exported": "translate --model_dir=export --format=jsonl",
     "evaluation": "evaluate --model_dir=run --precision=bfloat16 --source=text --reference=text "
     "--output=evaluated",
+    "average": "average_checkpoints --run_dir=run --last=3",
+    "export": "export --run_dir=run@step-00000100,run --precision=bfloat16 --n_best=2 "
+    "--output_dir=export --valid_source=text --valid_target=text",
+    "exported": "translate --model_dir=export --format=jsonl",
+    "exported to a file": "translate --model_dir=export --input=text --output=out.de",
 }
 
 
@@ -137,8 +136,8 @@ def test_precision_and_members_are_those_of_the_flags(ways: Ways) -> None:
     run = ways.folder / "run"
     members = ",".join(f"{run}@step-00000{step}00" for step in (1, 3))
     for name, model in (
-        ("plain", loading.load_model(run)),
-        ("bfloat16", loading.load_model(run, precision="bfloat16")),
+        ("plain", loading.load_model(f"{run}@last")),
+        ("bfloat16", loading.load_model(f"{run}@last", precision="bfloat16")),
         ("ensemble", loading.load_model(members)),
     ):
         found = inference.translate_lines(model, PHRASES)
@@ -173,15 +172,27 @@ def test_the_seed_decides_what_is_drawn(ways: Ways) -> None:
     assert indices == [str(i // 3) for i in range(18)]
 
 
-def test_an_ensemble_is_exported_and_explained(ways: Ways) -> None:
+def test_an_average_in_an_ensemble_is_exported_and_explained(ways: Ways) -> None:
+    average = "average-last-3-step-300"
+    assert ways.out["average"] == (
+        f"run now uses {average}, the average of its last 3 checkpoints\n"
+    )
     assert ways.out["export"].startswith("exported export/1, which translates 6 validation sen")
     run = ways.folder / "run"
-    members = ",".join(f"{run}@step-00000{step}00" for step in (1, 3))
-    model = loading.load_model(members, precision="bfloat16")
+    members = f"{run}@step-00000100,{run}@{average}"
+    model = loading.load_model(members, {"decoding.n_best": 2}, precision="bfloat16")
     expected = inference.translate_in_detail(model, PHRASES)
     for theirs, ours in zip(ways.objects("exported"), expected, strict=True):
         assert theirs["source_tokens"] == ours["source_tokens"]
-        assert theirs["translations"][0]["ids"] == ours["translations"][0]["ids"]
+        for one, same in zip(theirs["translations"], ours["translations"], strict=True):
+            assert one["ids"] == same["ids"]
+
+
+def test_an_export_translates_from_file_to_file(ways: Ways) -> None:
+    assert ways.out["exported to a file"] == ""
+    rows = [line.split(" ||| ") for line in (ways.folder / "out.de").read_text().splitlines()]
+    assert [int(index) for index, _, _ in rows] == [i // 2 for i in range(12)]
+    assert float(rows[0][2]) >= float(rows[1][2])
 
 
 def test_an_evaluation_in_bfloat16(ways: Ways) -> None:
@@ -220,32 +231,6 @@ def test_evaluate_ends_with_json(binaries: Binaries, run_dir: Path, tmp_path: Pa
     assert 0 <= scores["bleu"] < 100 and 0 <= scores["chrf"] < 100 and scores["seconds"] > 0
     assert scores["exact_match"] == 0
     assert "case:lc" in scores["signature"] and "case:lc" in scores["chrf_signature"]
-
-
-def test_average_then_export_then_translate(
-    binaries: Binaries, run_dir: Path, tmp_path: Path
-) -> None:
-    code, out, err = binaries.run("average_checkpoints", f"--run_dir={run_dir}", "--last=3")
-    assert (code, out) == (
-        0,
-        f"{run_dir} now uses average-last-3-step-300, the average of its last 3 checkpoints\n",
-    ), err
-
-    (tmp_path / "val.en").write_text("".join(f"{phrase}\n" for phrase in PHRASES))
-    code, out, err = binaries.run(
-        "export", f"--run_dir={run_dir}", "--output_dir=export",
-        "--valid_source=val.en", "--n_best=2",
-    )  # fmt: skip
-    assert code == 0, err
-    assert out.startswith("exported export/1, which translates 6 validation sentences")
-
-    code, out, err = binaries.run(
-        "translate", "--model_dir=export", "--input=val.en", "--output=out.de"
-    )
-    assert (code, out) == (0, ""), err
-    rows = [line.split(" ||| ") for line in (tmp_path / "out.de").read_text().splitlines()]
-    assert [int(index) for index, _, _ in rows] == [i // 2 for i in range(12)]
-    assert float(rows[0][2]) >= float(rows[1][2])
 
 
 def test_select_without_averaging(binaries: Binaries, run_dir: Path, tmp_path: Path) -> None:
@@ -293,15 +278,9 @@ def test_recipe_ends_with_its_results(driver: Driver, tmp_path: Path) -> None:
         shutil.copy(ROOT / "bin" / name, tmp_path / "project" / "bin" / name)
     write_recipe(tmp_path / "project" / "recipes")
     write_corpus(tmp_path / "corpus")
-    process = subprocess.run(
-        [
-            sys.executable, str(tmp_path / "project" / "bin" / "recipe.py"), "--recipe=animals",
-            "--corpus_dir=corpus", "--work_dir=work",
-        ],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    code, out, err = process.returncode, process.stdout, process.stderr
+    binary = str(tmp_path / "project" / "bin" / "recipe")
+    flags = ["--recipe=animals", "--corpus_dir=corpus", "--work_dir=work"]
+    code, out, err, _ = driver.run(tmp_path, binary, flags, "")
     assert code == 0, err
     results = json.loads(out.splitlines()[-1])
     assert results == json.loads((tmp_path / "work" / "results.json").read_text())

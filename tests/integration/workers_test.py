@@ -148,7 +148,7 @@ def last_saved(run: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> Path:
+def whole(folder: Path, one_replica: None) -> Path:
     """A run of the same global batches in one process."""
     experiment.train(folder / "data", folder / "run", "tiny", SETTINGS)
     return folder / "run"

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +28,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keras_transformer.client import GrpcClient, RestClient
 from keras_transformer.errors import InputError
-from keras_transformer.export import export
 from keras_transformer.playground.models import open_model
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.serving import server as serving_server
@@ -297,34 +297,32 @@ def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int
 
 
 @pytest.fixture(scope="module")
-def exported(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real export."""
-    path = tmp_path_factory.mktemp("exports") / "export"
-    export(run_directory, path, PHRASES, settings={"decoding.n_best": 2})
-    return path
+def served(exported_run: Path) -> Iterator[Running]:
+    """A server of a real export."""
+    with running_server(exported_run) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def translated(driver: Driver, exported: Path) -> dict[str, Ended]:
+def translated(driver: Driver, exported_run: Path, served: Running) -> dict[str, Ended]:
     """How bin/translate.py ends, all command lines in one process."""
     text = "".join(f"{phrase}\n" for phrase in (*PHRASES, "", "a " * 100))
-    with running_server(exported) as running, socket.create_server(("127.0.0.1", 0)) as free:
+    with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
-        free.close()
-        arguments = {
-            "model_dir": f"--model_dir={exported}",
-            "rest": f"--server={running.rest}",
-            "grpc": f"--server=grpc://{running.grpc}/export",
-            "document": f"--server={running.rest} --document",
-            "nobody": f"--server={nobody}",
-            "other model": f"--server={running.rest}/other",
-            "two models": f"--server={running.rest} --model_dir={exported}",
-            "no model": "",
-            "setting": f"--server={running.rest} --beam_size=2",
-            "precision": f"--server={running.rest} --precision=float32",
-        }
-        commands = [("translate", flags, text) for flags in arguments.values()]
-        return dict(zip(arguments, driver.run_all(exported, commands), strict=True))
+    arguments = {
+        "model_dir": f"--model_dir={exported_run}",
+        "rest": f"--server={served.rest}",
+        "grpc": f"--server=grpc://{served.grpc}/export",
+        "document": f"--server={served.rest} --document",
+        "nobody": f"--server={nobody}",
+        "other model": f"--server={served.rest}/other",
+        "two models": f"--server={served.rest} --model_dir={exported_run}",
+        "no model": "",
+        "setting": f"--server={served.rest} --beam_size=2",
+        "precision": f"--server={served.rest} --precision=float32",
+    }
+    commands = [("translate", flags, text) for flags in arguments.values()]
+    return dict(zip(arguments, driver.run_all(exported_run, commands), strict=True))
 
 
 @pytest.mark.parametrize("api", ["rest", "grpc"])
@@ -338,32 +336,31 @@ def test_a_served_export_translates_as_it_does_from_disk(
 
 
 def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
-    run_directory: RunDirectory, exported: Path
+    run_directory: RunDirectory, exported_run: Path, served: Running
 ) -> None:
     sources = [PHRASES[0], "a " * 100]
-    with running_server(exported) as running:
-        run, *others = (
-            open_model(place, settings)
-            for place, settings in (
-                (str(run_directory.path), {"decoding.n_best": 2}),
-                (str(exported), None),
-                (running.rest, None),
-                (f"grpc://{running.grpc}/export", None),
-            )
+    run, *others = (
+        open_model(place, settings)
+        for place, settings in (
+            (str(run_directory.path), {"decoding.n_best": 2}),
+            (str(exported_run), None),
+            (served.rest, None),
+            (f"grpc://{served.grpc}/export", None),
         )
-        for source, other in itertools.product(sources, others):
-            expected, found = (model.translate(source, "ein") for model in (run, other))
-            assert found.source_tokens == expected.source_tokens
-            assert found.remarks == expected.remarks
-            assert len(found.hypotheses) == len(expected.hypotheses) == 2
-            for one, same in zip(found.hypotheses, expected.hypotheses, strict=True):
-                assert (one.text, one.tokens) == (same.text, same.tokens)
-                assert one.alignment == same.alignment
-                assert one.score == pytest.approx(same.score, abs=1e-4)
-            target = expected.hypotheses[0].text
-            seen, known = (model.attention(source, target) for model in (other, run))
-            assert seen.predicted_tokens == known.predicted_tokens
-            np.testing.assert_allclose(seen.cross, known.cross, atol=1e-4)
+    )
+    for source, other in itertools.product(sources, others):
+        expected, found = (model.translate(source, "ein") for model in (run, other))
+        assert found.source_tokens == expected.source_tokens
+        assert found.remarks == expected.remarks
+        assert len(found.hypotheses) == len(expected.hypotheses) == 2
+        for one, same in zip(found.hypotheses, expected.hypotheses, strict=True):
+            assert (one.text, one.tokens) == (same.text, same.tokens)
+            assert one.alignment == same.alignment
+            assert one.score == pytest.approx(same.score, abs=1e-4)
+        target = expected.hypotheses[0].text
+        seen, known = (model.attention(source, target) for model in (other, run))
+        assert seen.predicted_tokens == known.predicted_tokens
+        np.testing.assert_allclose(seen.cross, known.cross, atol=1e-4)
 
 
 @pytest.mark.parametrize(
