@@ -225,7 +225,7 @@ class TrainingConfig:
 
     * `batch_tokens` counts its target positions, padding included.
       `accumulate_steps` computes it in so many parts, one after the other, for
-      a device that cannot hold more; the result is the same.
+      a device that cannot hold more; the update is the same but for dropout's masks.
     * `learning_rate` is a factor of the paper's schedule (equation 3) and the
       peak of every other one. `clip_norm` 0 does not clip. `weight_decay` is
       AdamW's, of every weight but biases and layer norms.

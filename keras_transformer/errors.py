@@ -10,4 +10,4 @@ class InputError(ValueError):
 
 
 class DivergedError(InputError):
-    """Training that has come to numbers that are none, step after step."""
+    """Training whose loss or gradients stayed NaN or infinite, step after step."""

@@ -125,7 +125,7 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | Evaluation
     except ModuleNotFoundError as error:
         raise InputError(
             f"the paper's BLEU needs the package {error.name}, which is not installed; expected "
-            "pip install 'keras_transformer[moses]' before"
+            "pip install -e '.[moses]' before"
         ) from error
     moses = sacremoses.MosesTokenizer(lang="de")
 

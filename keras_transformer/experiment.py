@@ -1,4 +1,4 @@
-"""Joins the rooms above: trains a run from prepared data, or continues one."""
+"""Joins the modules above: trains a run from prepared data, or continues one."""
 
 from __future__ import annotations
 

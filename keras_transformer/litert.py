@@ -30,7 +30,7 @@ try:
 except ModuleNotFoundError as error:
     raise InputError(
         f"LiteRT models need the package {error.name}, which is not installed; expected pip "
-        "install 'keras_transformer[litert]' before"
+        "install -e '.[litert]' before"
     ) from error
 
 FORMAT_VERSION = 1

@@ -95,7 +95,7 @@ def run_recipe(
     _check_whose(work_dir, recipe)
     try:
         return _run(recipe, corpus_dir, work_dir, seeds, writers, accumulate_steps, max_minutes)
-    except OSError as error:  # what rooms below write, they tell of themselves
+    except OSError as error:  # what modules below write, they tell of themselves
         raise InputError(
             f"{work_dir} cannot be written ({error}); once it can, the same command continues"
         ) from error

@@ -1,4 +1,4 @@
-"""The format of a run on disk, which is written and read nowhere else.
+"""The format of a run on disk.
 
     config.json       the three configurations, and the architecture that the run is of
     data.json         fingerprint of the corpus that the run is trained on; what it began from
@@ -8,6 +8,8 @@
     selected.json     which weights evaluate, translate and export read
     metrics.jsonl     one JSON object a line
     tensorboard/      event files
+    data_report.json  what `prepare` said of the corpus; written by `experiment`
+    report.html       curves, scores, configuration and data on a page; written by `report`
 
 `checkpoints.py` has the format of one checkpoint, which is there whole or not at
 all. An `unfinished-…` or `removed-…` in checkpoints/ is what a kill left, and

@@ -360,7 +360,7 @@ def load_scorer(model_dir: str | Path, settings: Mapping[str, Any] | None = None
     path = Path(model_dir)
     if any(path.glob("saved_model.pb")) or any(path.glob("*/saved_model.pb")):
         raise InputError(
-            f"{path} is a SavedModel, which translates and does not score; expected the run "
-            "directory that it was exported from"
+            f"{path} is a SavedModel, which is asked for scores by its signature score; expected "
+            "the run directory that it was exported from"
         )
     return Scorer(load_translator(model_dir, settings))

@@ -181,7 +181,7 @@ def test_without_the_package() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "LiteRT models need the package ai_edge_litert" in result.stdout, result.stderr
-    assert "pip install 'keras_transformer[litert]'" in result.stdout
+    assert "pip install -e '.[litert]'" in result.stdout
 
 
 @hypothesis.settings(max_examples=300, deadline=None)

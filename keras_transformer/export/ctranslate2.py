@@ -47,7 +47,7 @@ try:
 except ModuleNotFoundError as error:
     raise InputError(
         f"the format ctranslate2 needs the package {error.name}, which is not installed; expected "
-        "pip install 'keras_transformer[ctranslate2]' before"
+        "pip install -e '.[ctranslate2]' before"
     ) from error
 
 # What weights can be stored as. int8_float32 and int8_float16 say of what type everything

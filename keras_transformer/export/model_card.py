@@ -206,8 +206,9 @@ def _training(member: Member) -> str:
     training = member.run.config.training
     step = "not known" if member.step is None else f"{member.step:,}"
     optimizer = f"{training.optimizer}, β {training.beta_1:g} and {training.beta_2:g}"
+    meaning = "factor" if training.schedule == "paper" else "peak"
     rate = (
-        f"schedule {training.schedule}, factor {training.learning_rate:g}, "
+        f"schedule {training.schedule}, {meaning} {training.learning_rate:g}, "
         f"{training.warmup_steps:,} steps of warm-up"
     )
     facts = [

@@ -98,7 +98,11 @@ class _FusedGlorot(keras.initializers.Initializer):
 
 
 class MultiHeadAttention(keras.layers.Layer):
-    """What self- and cross-attention share: sizes, heads, the output projection."""
+    """What self- and cross-attention share: sizes, heads, the output projection.
+
+    Raises:
+        ValueError: for a number of heads or a width below 1.
+    """
 
     def __init__(
         self,

@@ -50,6 +50,9 @@ class Dropout(keras.layers.Layer):
     Args:
         rate: share to drop, 0 <= rate < 1.
         seed: initial seed of the generator with state.
+
+    Raises:
+        ValueError: for a rate below 0 or not below 1.
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):

@@ -25,6 +25,9 @@ class FeedForward(keras.layers.Layer):
 
     Returns:
         `[..., d_model]`.
+
+    Raises:
+        ValueError: for a `d_ff` below 1.
     """
 
     def __init__(self, d_ff: int, activation: str = "relu", dropout: float = 0.0, **kwargs: Any):

@@ -25,6 +25,9 @@ class SinusoidalPositions(keras.layers.Layer):
 
     Returns:
         float32 `[T, d_model]`.
+
+    Raises:
+        ValueError: for a `d_model` that is odd or below 2, or another layout.
     """
 
     def __init__(self, d_model: int, layout: str = "interleaved", **kwargs: Any):

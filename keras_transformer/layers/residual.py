@@ -34,6 +34,9 @@ class ResidualLayer(keras.layers.Layer):
 
     Attributes:
         self_attention_layer, cross_attention_layer: of what classes these are.
+
+    Raises:
+        ValueError: for another `norm_position`.
     """
 
     self_attention_layer: ClassVar[type[SelfAttention]] = SelfAttention
@@ -136,6 +139,9 @@ class ResidualStack(keras.layers.Layer):
 
     Args:
         layers: the layers, first to last; `ResidualLayer`s of one `norm_position`.
+
+    Raises:
+        ValueError: where there are none.
     """
 
     def __init__(self, layers: list[ResidualLayer], **kwargs: Any):

@@ -55,7 +55,11 @@ class SelfAttention(MultiHeadAttention):
 
     Returns:
         The output `[B, T, d_model]`; with a cache a tuple of it and the new
-        cache; with `return_attention_scores` the weights `[B, H, T, S]` come last.
+        cache; with `return_attention_scores` the weights, float32 `[B, H, T, T]`
+        (`[B, H, T, L]` with a cache of L positions), come last.
+
+    Raises:
+        ValueError: for a number of heads, a width or a window below 1.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ def run_sweep(
         write_lines(work_dir / "reference", stores["valid"].target_text())
         job = Job(data_dir, work_dir, preset_base, {}, tokenize, lowercase, None)
         return _Sweep(made, chosen, work_dir, job, max_minutes).run()
-    except OSError as error:  # what rooms below write, they tell of themselves
+    except OSError as error:  # what modules below write, they tell of themselves
         raise InputError(
             f"{work_dir} cannot be written ({error}); once it can, the same command continues"
         ) from error

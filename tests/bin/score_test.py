@@ -49,7 +49,7 @@ MISTAKES = {
         FILES + " --pairs=six.tsv", "", "pairs are given by --pairs and --source and --target; exp"
     ),
     "a SavedModel": (
-        "--model_dir=export", STDIN, "export is a SavedModel, which translates and does not score; "
+        "--model_dir=export", STDIN, "export is a SavedModel, which is asked for scores by its sig"
         "expected the run directory that it was exported from",
     ),
     "a field of the model": (
