@@ -263,8 +263,9 @@ class Texts:
 
 def _default(field: dataclasses.Field[Any]) -> Any:
     """What a recipe has that does not name the field; MISSING where it has to."""
-    made = field.default_factory is not dataclasses.MISSING
-    return field.default_factory() if made else field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def _corpus(text: Text, corpus_dir: Path) -> Corpus:

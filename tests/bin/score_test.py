@@ -49,7 +49,8 @@ MISTAKES = {
         FILES + " --pairs=six.tsv", "", "pairs are given by --pairs and --source and --target; exp"
     ),
     "a SavedModel": (
-        "--model_dir=export", STDIN, "export is a SavedModel, which is asked for scores by its sig"
+        "--model_dir=export", STDIN,
+        "export is a SavedModel, which is asked for scores by its signature score; "
         "expected the run directory that it was exported from",
     ),
     "a field of the model": (
