@@ -20,7 +20,8 @@ Both may be trained at once, on half of the cores each (`taskset`): then what el
 does slows both. While the run is being trained, PyTorch's training is begun, and the command says
 what is missing when that has ended. The same command continues where it was stopped. Prints one
 JSON object: for each the curve of step, minutes and BLEU (minutes of ours hold compiling and
-validation losses), tokens a second, and the minutes to reach each BLEU that both reach.
+validation losses; of PyTorch's it is told how many threads it had by then), tokens a second, and
+the minutes to reach each BLEU that both reach. Both are trained on the CPU.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
+from keras_transformer.results import read_results, write_results
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.training.platform import choose_platform
 from keras_transformer.translator import Translator
@@ -53,6 +55,19 @@ Curve = list[dict[str, Any]]  # by checkpoint: step, minutes, tokens_per_second 
 Weights = Callable[[int], Mapping[str, np.ndarray]]
 
 
+# What PyTorch's trainer takes from the run. All else has to be as the trainer has it.
+_MODEL = {field.name for field in dataclasses.fields(Sizes)} | {"residual_dropout"}
+_TRAINING = {
+    "batch_tokens", "learning_rate", "warmup_steps", "checkpoint_steps", "max_steps",
+    "label_smoothing", "seed",
+}  # fmt: skip
+# And what changes no step of the run, or is seen to here.
+_ASIDE = {
+    "source_vocab_size", "max_positions", "mixed_precision", "jit_compile", "log_steps",
+    "keep_checkpoints", "keep_best", "deterministic",
+}  # fmt: skip
+
+
 def check(run: RunDirectory) -> None:
     """Checks that PyTorch's trainer can do what the run does.
 
@@ -60,17 +75,19 @@ def check(run: RunDirectory) -> None:
         InputError: where it cannot.
     """
     model, training = run.config.model, run.config.training
-    expected = {
-        "model.norm_position": (model.norm_position, "pre"),
-        "model.tie_embeddings": (model.tie_embeddings, "all"),
-        "model.embedding_dropout": (model.embedding_dropout, model.residual_dropout),
-        "training.schedule": (training.schedule, "linear"),
-        "training.subword_alpha": (training.subword_alpha, None),
-        "training.bleu_steps": (training.bleu_steps, 0),
-    }
-    for name, (value, wanted) in expected.items():
-        if value != wanted:
-            raise InputError(f"{run.path} has {name} = {value!r}; expected {wanted!r}")
+    theirs = Config().updated({"model.norm_position": "pre", "training.schedule": "linear"})
+    dropout = {"embedding_dropout": model.residual_dropout}
+    for name, ours, expected in (
+        ("model", model, dataclasses.replace(theirs.model, **dropout)),
+        ("training", training, theirs.training),
+    ):
+        for field in sorted(vars(ours).keys() - _MODEL - _TRAINING - _ASIDE):
+            value, wanted = getattr(ours, field), getattr(expected, field)
+            if value != wanted:
+                raise InputError(
+                    f"{run.path} has {name}.{field} = {value!r}; expected {wanted!r}, as "
+                    "PyTorch's trainer has it"
+                )
     needed = -(-training.max_steps // training.checkpoint_steps)
     if training.keep_checkpoints < needed:
         raise InputError(
@@ -106,28 +123,26 @@ def train_theirs(
     """Trains PyTorch's model as a run was, in a process of its own; returns as `curve_of_ours`."""
     model, training, ids = run.config.model, run.config.training, run.tokenizer()
     told = {
+        "run": str(run.path.resolve()),
+        "corpus": run.data_fingerprint,
         "sizes": {field.name: getattr(model, field.name) for field in dataclasses.fields(Sizes)},
         "dropout": model.residual_dropout,
         "pad_id": ids.pad_id,
         "precision": precision,
-        "corpus": run.data_fingerprint,
-        **{name: getattr(training, name) for name in (
-            "batch_tokens", "learning_rate", "warmup_steps", "checkpoint_steps", "max_steps",
-            "label_smoothing", "seed",
-        )},
-    }  # fmt: skip
+        **{name: getattr(training, name) for name in sorted(_TRAINING)},
+    }
     settings, batches = directory / "settings.json", directory / "batches.npz"
     if settings.exists():
         known = json.loads(settings.read_text())
         for name, value in told.items():
-            if known[name] != value:
+            if known.get(name) != value:
                 raise InputError(
-                    f"{directory} holds a training with {name} = {known[name]!r}, {run.path} has "
-                    f"{value!r}; expected another --work_dir"
+                    f"{directory} holds a training with {name} = {known.get(name)!r}, {run.path} "
+                    f"has {value!r}; expected another --work_dir"
                 )
     else:
         directory.mkdir(parents=True, exist_ok=True)
-        settings.write_text(json.dumps(told))
+        write_results(settings, told)
     if not batches.exists():
         pairs = len(store.source_lengths)
         arrays = sorted_batches(
@@ -140,7 +155,10 @@ def train_theirs(
     subprocess.run(command, cwd=Path(__file__).resolve().parent, check=True)
     lines = (directory / "progress.jsonl").read_text().splitlines()
     by_step = {row["step"]: row for row in map(json.loads, lines)}
-    return [{"step": step, **_cost(row, "seconds")} for step, row in sorted(by_step.items())]
+    return [
+        {"step": step, **_cost(row, "seconds"), "threads": row["threads"]}
+        for step, row in sorted(by_step.items())
+    ]
 
 
 def _cost(row: dict[str, float], seconds: str) -> dict[str, float]:
@@ -198,7 +216,7 @@ def score(
         store: the validation set.
         bleu_file: keeps what has been scored.
     """
-    known = json.loads(bleu_file.read_text()) if bleu_file.exists() else {}
+    known = read_results(bleu_file)
     model = loading.Model("validation", 1, translator.translate, translator.lengths, translator)
     for point in curve:
         name = str(point["step"])
@@ -207,7 +225,7 @@ def score(
             scored = inference.evaluate(model, store.source_text(), store.target_text())
             known[name] = round(scored.scores.bleu, 2)
             print(f"{bleu_file.stem}, step {name}: BLEU {known[name]}", file=sys.stderr, flush=True)
-            bleu_file.write_text(json.dumps(known))
+            write_results(bleu_file, known)
         point["bleu"] = known[name]
 
 
@@ -251,6 +269,8 @@ def compare(
     train, valid = (TokenStore(data_dir / split) for split in ("train", "valid"))
     config = run.config
     precision = choose_platform(config.training, num_shapes=1, device="cpu").precision
+    if precision not in ("float32", "bfloat16"):
+        raise InputError(f"{run.path} is of {precision}; expected float32 or bfloat16")
     theirs = train_theirs(
         work_dir / "pytorch", train, run, precision, torch_python=torch_python, threads=threads
     )
@@ -278,7 +298,6 @@ def compare(
         "model": dataclasses.asdict(config.model),
         "training": dataclasses.asdict(config.training),
         "precision": precision,
-        "threads": threads,
         "curves": curves,
         "minutes_to_bleu": {
             bleu: {name: first_minutes(curve, bleu) for name, curve in curves.items()}

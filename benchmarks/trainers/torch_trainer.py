@@ -5,7 +5,7 @@ r"""Trains the model of `steppers.torch_stepper` to the end; needs torch and Num
 source_I, target_I and labels_I, which every epoch has in another order; `learning_rate`, the
 peak after `warmup_steps`, from which it falls to 0 at `max_steps`; `checkpoint_steps`; and
 `directory`. There it leaves `step-N.npz`, the weights, and a line of `progress.jsonl` for each
-checkpoint: its step, seconds of all steps so far, real target tokens, and loss. Stopped, it
+checkpoint: its step, seconds of all steps so far, real target tokens, loss, threads. Stopped, it
 continues.
 """
 
@@ -70,7 +70,13 @@ def train(settings: dict[str, Any]) -> None:
             tokens += int((labels != pad_id).sum())
             step += 1
         seconds += time.perf_counter() - start
-        row = {"step": step, "seconds": seconds, "tokens": tokens, "loss": loss.item()}
+        row = {
+            "step": step,
+            "seconds": seconds,
+            "tokens": tokens,
+            "loss": loss.item(),
+            "threads": settings["threads"],
+        }
         save(directory, model, optimizer, row)
         left_minutes = (last - step) * seconds / step / 60
         print(f"torch: step {step} of {last}, loss {row['loss']:.3f}, "

@@ -31,6 +31,7 @@ told = json.loads(sys.argv[3])
 with (Path(told["directory"]) / "progress.jsonl").open("a") as file:
     for step in (100, 200, 200, 300):
         row = {{"step": step, "seconds": 1.2 * step, "tokens": 600 * step}}
+        row["threads"] = told["threads"]
         file.write(json.dumps(row) + "\\n")
 Path(told["directory"], "told.json").write_text(sys.argv[3])
 """
@@ -48,6 +49,9 @@ def make_run(path: Path, like: RunDirectory, steps: int = 300, **changes: Any) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"model.attention_dropout": 0.1}, "model.attention_dropout = 0.1; expected 0.0"),
+        ({"training.clip_norm": 1.0}, "training.clip_norm = 1.0; expected 0.0"),
+        ({"training.accumulate_steps": 2}, "training.accumulate_steps = 2; expected 1"),
         ({"model.norm_position": "post"}, "model.norm_position = 'post'; expected 'pre'"),
         ({"model.embedding_dropout": 0.3}, "model.embedding_dropout = 0.3; expected 0.1"),
         ({"training.subword_alpha": 0.5}, "training.subword_alpha = 0.5; expected None"),
@@ -103,9 +107,14 @@ def test_pytorch_is_told_what_the_run_was(
     assert Path(told["batches"]).is_file()
 
     train(run, threads=2)
-    other = make_run(tmp_path / "other", run_directory, **{"training.learning_rate": 0.5})
-    with pytest.raises(InputError, match=r"learning_rate = 1.0, .*other has 0.5; expected another"):
+    other = make_run(tmp_path / "other", run_directory)
+    with pytest.raises(InputError, match=r"run = '.*run', .*other has '.*other'; expected another"):
         train(other)
+    (tmp_path / "run" / "config.json").write_text(
+        run.config.updated({"training.learning_rate": 0.5}).to_json()
+    )
+    with pytest.raises(InputError, match=r"learning_rate = 1.0, .*run has 0.5; expected another"):
+        train(RunDirectory(tmp_path / "run"))
 
 
 def test_minutes_to_a_bleu_lie_on_straight_lines() -> None:

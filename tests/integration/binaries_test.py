@@ -97,6 +97,8 @@ WAYS = {
     "average": "average_checkpoints --run_dir=run --last=3",
     "export": "export --run_dir=run@step-00000100,run --precision=bfloat16 --n_best=2 "
     "--output_dir=export --valid_source=text --valid_target=text",
+    "export without references": "export --run_dir=run --format=ctranslate2 "
+    "--output_dir=ctranslate2 --valid_source=text",
     "exported": "translate --model_dir=export --format=jsonl",
     "exported to a file": "translate --model_dir=export --input=text --output=out.de",
 }
@@ -178,6 +180,8 @@ def test_an_average_in_an_ensemble_is_exported_and_explained(ways: Ways) -> None
         f"run now uses {average}, the average of its last 3 checkpoints\n"
     )
     assert ways.out["export"].startswith("exported export/1, which translates 6 validation sen")
+    alone = ways.out["export without references"]
+    assert alone.startswith("exported ctranslate2/1, ")
     run = ways.folder / "run"
     members = f"{run}@step-00000100,{run}@{average}"
     model = loading.load_model(members, {"decoding.n_best": 2}, precision="bfloat16")
