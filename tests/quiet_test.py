@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def told(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -22,6 +24,24 @@ def test_libraries_are_no_garbage_to_look_for_and_nothing_is_said() -> None:
         "mine = [[] for _ in range(100_000)]\n"
         "load_tensorflow()\n"  # of a program that has it: what is there by now may be garbage
         "assert gc.isenabled() and gc.get_freeze_count() <= libraries, gc.get_freeze_count()\n"
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_what_no_program_uses_is_left_for_those_who_import_it_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # of a user who has other work, too
+    ended = told(
+        "import sys\n"
+        "from keras_transformer.quiet import load_tensorflow\n"
+        "load_tensorflow()\n"
+        "import keras\n"
+        "assert keras.backend.backend() == 'tensorflow'\n"
+        "assert not {'jax', 'matplotlib', 'pandas'} & set(sys.modules)\n"
+        "import matplotlib\n"
+        "load_tensorflow()\n"
+        "assert sys.modules['matplotlib'] is matplotlib\n"
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
@@ -57,22 +58,25 @@ def attend_by_scores(
 def is_step(query: Any, cache: Any) -> bool:
     """Whether this is a step of a search that TensorFlow itself runs, in batches of any size.
 
-    Where all is known there is a compiler, XLA or LiteRT's, which finds ways of its own.
+    It has as many positions as hypotheses, a known number; whole targets have any. Where all is
+    known there is a compiler, XLA or LiteRT's, which finds ways of its own.
     """
-    return cache is not None and query.shape[0] is None
+    return cache is not None and query.shape[0] is None and query.shape[1] is not None
 
 
 def _swap(heads: Any, few: bool) -> Any:
     """Swaps the axes 1 and 2 of `[B, T, H, D]`.
 
-    Of `few` numbers, as in a step of the search, as integers: oneDNN's transposition, which
-    TensorFlow takes for floats on a CPU, costs 30 µs before it has moved one.
+    Of `few` vectors, as in a step of the search, one by one: oneDNN's transposition, which
+    TensorFlow takes on a CPU, costs 30 µs before it has moved one.
     """
     if not few:
         return ops.transpose(heads, (0, 2, 1, 3))
-    dtype = keras.backend.standardize_dtype(heads.dtype)
-    bits = ops.view(heads, "int32" if dtype == "float32" else "int16")
-    return ops.view(ops.transpose(bits, (0, 2, 1, 3)), dtype)
+    _, length, width, dim = heads.shape
+    order = np.arange(length * width).reshape(length, width).T.ravel()
+    if 1 not in (length, width):
+        heads = ops.take(ops.reshape(heads, (-1, length * width, dim)), order, axis=1)
+    return ops.reshape(heads, (-1, width, length, dim))
 
 
 def split_heads(rows: Any, leading: tuple[Any, ...], dim: int, few: bool = False) -> Any:
