@@ -53,14 +53,13 @@ prepare_environment() {
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 && _is_fit "$venv/bin/python" || _make_venv
   echo "Installing TensorFlow, Keras and the rest into .venv: the first time about 1 GB of downloads," \
     "3 GB on disk, and some minutes"
+  # Not compiled: two thirds of it are never imported, and Python compiles what is.
   "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-compile \
     -e "$project_root${extras:+[$extras]}" -c "$project_root/constraints.txt" \
     >"$venv/install.log" 2>&1 || {
     tail -n 20 "$venv/install.log" >&2
     _fail "pip could not install the packages (above; all of it in .venv/install.log)"
   }
-  # By all cores, where pip takes one; files for other versions of Python do not compile.
-  "$venv/bin/python" -m compileall -q -j 0 "$venv/lib" >/dev/null 2>&1 || true
   if [[ -f $stamp ]] && [[ $(head -n 1 "$stamp") == "$wanted" ]]; then
     echo "$extras" >>"$stamp"
   else

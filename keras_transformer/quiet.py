@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-
 # What TensorFlow and Keras import where it is installed, for what no program does: converting from
 # JAX, drawing with Keras, training on data frames. A third of the time that loading takes.
 _UNUSED = ("jax", "matplotlib", "pandas")
