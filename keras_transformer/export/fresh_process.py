@@ -12,9 +12,11 @@ neither needed nor, by its being there, able to hide what an export lacks.
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import json
 import os
 import sys
+from typing import Any
 
 
 def main(model: str, batches: str, found: str) -> None:
@@ -23,10 +25,16 @@ def main(model: str, batches: str, found: str) -> None:
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # each core has a batch of its own
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores))
+    # TensorFlow imports these where they are installed; no export needs them.
+    hidden: dict[str, Any] = dict.fromkeys(("jax", "matplotlib", "pandas"))
+    sys.modules.update(hidden)
+    gc.disable()  # of libraries there is none: they stay
     import numpy as np
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  its ops
 
+    gc.enable()
+    gc.freeze()
     loaded = tf.saved_model.load(model)
     with open(batches, encoding="utf-8") as file:
         given = json.load(file)

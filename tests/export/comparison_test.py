@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import tensorflow as tf
 
 from keras_transformer import inference, loading
 from keras_transformer.errors import InputError
-from keras_transformer.export import comparison, fresh_process, saved_model
+from keras_transformer.export import comparison, fresh_process
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
@@ -21,14 +23,12 @@ from tests.conftest import PHRASES
 
 @pytest.fixture(scope="module")
 def translator(run_directory: RunDirectory) -> Translator:
-    return loading.load_translator(run_directory, {"decoding.beam_size": 2})
+    return loading.load_translator(run_directory, {"decoding.n_best": 2})
 
 
 @pytest.fixture(scope="module")
-def exported(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("export") / ".exporting"
-    saved_model._save(translator, None, path)
-    return path
+def exported(exported_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(exported_run / "1", tmp_path_factory.mktemp("export") / ".exporting")
 
 
 def test_all_sentences_are_translated_in_their_order(
@@ -67,7 +67,7 @@ def test_the_export_is_elsewhere_and_read_only_meanwhile(
 
 
 def test_what_needs_more_than_tensorflow_is_refused(
-    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -83,10 +83,8 @@ def test_what_needs_more_than_tensorflow_is_refused(
     )
     script.write_text(own)
     monkeypatch.setattr(fresh_process, "__file__", str(script))
-    model = tmp_path / "1"
-    saved_model._save(translator, None, model)
     with pytest.raises(RuntimeError, match="keras_transformer.* was loaded; expected TensorFlow"):
-        comparison.compare(translator, model, PHRASES[:1])
+        comparison.compare(translator, exported, PHRASES[:1])
 
 
 def test_ties_pass_and_are_named(translator: Translator) -> None:
@@ -121,21 +119,21 @@ def test_a_run_that_finds_nothing_is_not_exported(translator: Translator, export
 def test_a_signature_that_gives_other_texts_is_refused(
     translator: Translator, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = comparison._Process.wait
+    wait, real = comparison._Process.wait, []
 
     def other_scores(process: Any) -> Any:
-        served, found = wait(process)
+        real.extend(wait(process))
+        served, found = real
         return {**served, "translate_ids": served["translate_ids"] + 0.01}, found
 
     monkeypatch.setattr(comparison._Process, "wait", other_scores)
     with pytest.raises(InputError, match="the signature translate_ids gives other scores than"):
         comparison.compare(translator, exported, PHRASES[:2])
 
-    def other_tokens(process: Any) -> Any:
-        served, found = wait(process)
-        return served, [each._replace(ids=each.ids + 1) for each in found]
-
-    monkeypatch.setattr(comparison._Process, "wait", other_tokens)
+    served, found = real
+    others = served, [each._replace(ids=each.ids + 1) for each in found]
+    replayed = SimpleNamespace(wait=lambda: others, stop=lambda: None)
+    monkeypatch.setattr(comparison, "_Process", lambda *_: replayed)
     with pytest.raises(InputError, match="2 of 2 sentences have other tokens of the same score"):
         comparison.compare(translator, exported, PHRASES[:2])
     assert os.listdir(exported.parent) == [exported.name]

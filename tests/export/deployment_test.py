@@ -19,7 +19,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer import loading
 from keras_transformer.errors import InputError
-from keras_transformer.export import deployment, saved_model, warmup
+from keras_transformer.export import deployment, warmup
 from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.model_card import About, model_card
 from keras_transformer.export.provenance import Member, Provenance
@@ -39,7 +39,7 @@ SCORES = {
 
 @pytest.fixture(scope="module")
 def provenance(run_directory: RunDirectory) -> Provenance:
-    translator = loading.load_translator(run_directory)
+    translator = loading.load_translator(run_directory, {"decoding.n_best": 2})
     return Provenance(
         (Member(run_directory, run_directory.selected),),
         translator.config,
@@ -51,13 +51,18 @@ def provenance(run_directory: RunDirectory) -> Provenance:
 
 @pytest.fixture(scope="module")
 def version(
-    run_directory: RunDirectory, provenance: Provenance, tmp_path_factory: pytest.TempPathFactory
+    run_directory: RunDirectory,
+    exported_run: Path,
+    provenance: Provenance,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A version of the run, whole. Copy it to change it."""
     path = tmp_path_factory.mktemp("deployment") / "de-en model" / "1"
-    translator = loading.load_translator(run_directory)
-    saved_model._save(translator, None, path)
-    served = Signatures(translator)
+    path.mkdir(parents=True)
+    for name in ("assets", "variables"):
+        shutil.copytree(exported_run / "1" / name, path / name)
+    shutil.copy(exported_run / "1" / "saved_model.pb", path)
+    served = Signatures(loading.load_translator(run_directory, {"decoding.n_best": 2}))
     about = About(("de", "en"), "cc-by-4.0", SCORES)
     name = deployment.model_name(path.parent)
     deployment.write_version_files(path, name, provenance, SENTENCES, served.by_name(), about)
@@ -351,7 +356,7 @@ def test_the_manifest_describes_the_version(
     assert manifest["decoding"]["length_penalty"] == provenance.decoding.length_penalty
     served = manifest["signatures"]["serving_default"]
     assert served["inputs"] == {"text": {"dtype": "string", "shape": [None]}}
-    assert served["outputs"]["scores"] == {"dtype": "float32", "shape": [None, 1]}
+    assert served["outputs"]["scores"] == {"dtype": "float32", "shape": [None, 2]}
 
 
 def test_every_change_of_a_version_is_noticed(version: Path, tmp_path: Path) -> None:

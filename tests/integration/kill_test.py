@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kill_between_checkpoints(training: kill.Training) -> int:
-    """Kills a new process when it is beyond a checkpoint, whose step is returned."""
+    """Kills a new process when it is beyond its first checkpoint, whose step is returned."""
 
     def is_moment() -> bool:
         saved = training.last_saved()
@@ -46,11 +46,6 @@ def kill_inside_a_write(training: kill.Training) -> int:
     assert killed.inside_write and 0 < killed.checkpoint < MAX_STEPS
     assert list(training.path.glob("checkpoints/unfinished-*"))
     return killed.checkpoint
-
-
-def finish_from(training: kill.Training, saved: int) -> None:
-    training.finish()
-    assert f"continuing at step {saved}, up to step {MAX_STEPS}" in training.said()
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
@@ -72,27 +67,20 @@ def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
     assert killed.unfinished() is None
 
 
-def test_between_checkpoints_on_one_replica(folder: Path) -> None:
-    killed = kill.Training(folder, "killed", SETTINGS)
+def test_killed_between_checkpoints_and_inside_a_write_of_two_replicas(folder: Path) -> None:
+    killed, whole = (
+        kill.Training(folder, name, SETTINGS, ["--logical_cpus=2"]) for name in ("killed", "whole")
+    )
     between = kill_between_checkpoints(killed)
     assert between % CHECKPOINT_STEPS == 0
     with (killed.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "loss": 2.')  # a line that the kill cut off
-    finish_from(killed, between)
-    whole = kill.Training(folder, "whole", SETTINGS)
+    inside = kill_inside_a_write(killed)
+    killed.finish()
+    for step in (between, inside):
+        assert f"continuing at step {step}, up to step {MAX_STEPS}" in killed.said()
     whole.finish()
-    assert "1 CPU device, one replica each" in whole.said()
-    assert_same_bits(killed, whole)
-
-
-def test_inside_a_write_on_two_replicas(folder: Path) -> None:
-    killed, whole = (
-        kill.Training(folder, name, SETTINGS, ["--logical_cpus=2"])
-        for name in ("killed_2", "whole_2")
-    )
-    finish_from(killed, kill_inside_a_write(killed))
-    assert "2 CPU devices, one replica each" in killed.said()
-    whole.finish()
+    assert "2 CPU devices, one replica each" in whole.said()
     assert_same_bits(killed, whole)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +12,11 @@ import tensorflow as tf
 from keras_transformer import loading
 from keras_transformer.decoding import Trees
 from keras_transformer.errors import InputError
-from keras_transformer.export import comparison, saved_model
+from keras_transformer.export import comparison
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.parsing.linearization import Does, restore, symbols_of
 from keras_transformer.parsing.parser import (
+    Parser,
     ParserModel,
     load_parser,
     parse_lines,
@@ -164,13 +165,18 @@ def test_an_export_that_parses_otherwise_is_refused(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator, path = loading.load_translator(run), tmp_path / ".exporting"
-    saved_model._save(translator, None, path)
-    wait = comparison._Process.wait
+    path.mkdir()
+    found = translator.search(tf.constant(SENTENCES[:1]))
+    parser = Parser(translator)  # held, which its functions do not
+    scores = parser.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
 
-    def other_scores(process: comparison._Process) -> tuple[dict[str, np.ndarray], list[Any]]:
-        served, found = wait(process)
-        return {**served, "parse_tokens": served["parse_tokens"] + 0.01}, found
+    def answering(more: float) -> SimpleNamespace:
+        answer = {"parse_tokens": scores + more}
+        batch = comparison.Found(*(f.numpy() for f in (found.ids, found.lengths, found.scores)))
+        return SimpleNamespace(wait=lambda: (answer, [batch]), stop=lambda: None)
 
-    monkeypatch.setattr(comparison._Process, "wait", other_scores)
+    monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.0))
+    comparison.compare(translator, path, SENTENCES[:1])
+    monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.01))
     with pytest.raises(InputError, match="the signature parse_tokens gives other scores than"):
-        comparison.compare(translator, path, SENTENCES[:2])
+        comparison.compare(translator, path, SENTENCES[:1])
