@@ -43,7 +43,7 @@ from typing import Any
 
 from absl import app, flags
 from decoders import machine
-from decoders.comparison import say, spread
+from decoders.comparison import quiet, say, spread
 from load import scenarios
 from load.clients import Clients
 from load.process import ServerProcess
@@ -63,7 +63,6 @@ flags.DEFINE_list("server_flags", [], "of bin/serve.py, as batch_timeout_ms=5")
 flags.DEFINE_float("limit_s", 60, "seconds after which a request is lost", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "decides the order of the sentences")
 
-_QUIET = 0.15  # cores that others may use
 _KNOWN = 200  # sentences whose translations are compared
 _CLIENTS = 64  # of the soak and the switches
 _BURSTS = 3
@@ -120,7 +119,7 @@ def compare(sentences: Sequence[str]) -> dict[str, Any]:
             result[f"{count} clients"] = {
                 **{name: _report(many) for name, many in turns.items()},
                 "batching over batch of 1": spread(rates, 2),
-                "quiet": all(t["other_cores"] < _QUIET for many in turns.values() for t in many),
+                "quiet": quiet(turns),
             }
     return result
 

@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 from absl import app, flags
+from decoders.comparison import quiet
 from steppers.cost import Sizes
 from steppers.process import Stepper, Way
 from steppers.sorted_batches import sorted_batches
@@ -69,8 +70,6 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("steps", 5, "steps of a turn", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each way", lower_bound=1)
-
-_QUIET = 0.15  # cores that others may use in a turn
 
 LEARNING_RATE = 3e-4  # constant, so that the loss shows within a few steps whether a way learns
 SEED = 1
@@ -266,7 +265,7 @@ def compare(ways: Sequence[Way]) -> dict[str, Any]:
         "threads": FLAGS.threads,
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
-        "quiet": all(t["other_cores"] < _QUIET for stepper in steppers for t in stepper.turns),
+        "quiet": quiet({stepper.way.name: stepper.turns for stepper in steppers}),
         "product_ceiling_gflop_per_second": {n: round(f / 1e9, 1) for n, f in ceilings.items()},
         "ways": {stepper.way.name: report(stepper, ceilings) for stepper in steppers},
         "ratios": ratios(steppers),
