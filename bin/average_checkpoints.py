@@ -6,7 +6,7 @@ Examples:
     bin/average_checkpoints.py --run_dir=build/run --best=3
 
 The best are those with the lowest validation loss, or with the highest BLEU where
-training.best_metric is bleu; training.keep_best says how many a run keeps.
+training.best_metric is bleu, of those that are there: training.keep_best says how many a run keeps.
 The selected weights are those that bin/translate.py, bin/evaluate.py and
 bin/export.py use. --select=last goes back to the newest checkpoint, --select=ema
 to its moving average, --select=best to what validated best, and --select=NAME to

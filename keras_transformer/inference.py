@@ -350,7 +350,7 @@ def average_checkpoints(
     Args:
         run: the run.
         last: how many of the newest (the paper, section 6.1, takes 5, of big 20).
-        best: or how many of the best by `training.best_metric`.
+        best: or how many of the best by `training.best_metric`, of those that the run still has.
 
     Returns:
         The average's name, `average-last-N-step-S` or `average-best-N-step-S`, where
