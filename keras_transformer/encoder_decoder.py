@@ -60,6 +60,21 @@ class EncoderDecoder(keras.Model):
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)
 
+    def export(self, *args: Any, input_signature: Any = None, **kwargs: Any) -> None:
+        """Keras's export, of the logits of given targets, for batches and lengths of any size.
+
+        A translator, which searches and takes text, is what `keras_transformer.export` makes.
+
+        Args:
+            *args, **kwargs: as of `keras.Model.export`.
+            input_signature: likewise; by default that of `call`, int32 `[None, None]`.
+        """
+        ids = {
+            name: keras.InputSpec("int32", (None, None), name=name)
+            for name in ("source_ids", "target_ids")
+        }
+        super().export(*args, input_signature=input_signature or [ids], **kwargs)
+
     @property
     def max_positions(self) -> int | None:
         """Places of a sequence that it knows, or None where they have no end."""

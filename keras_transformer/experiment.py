@@ -27,7 +27,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.parsing.symbol_vocabulary import word_boundaries
 from keras_transformer.presets import preset
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.run_directory import RunDirectory, training_alone
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training.alignment import GuidedAlignment
@@ -121,7 +121,7 @@ def train(
     if logical_cpus is not None:
         _split_cpu(logical_cpus, cluster)
     strategy = cluster.connect(device)  # before TensorFlow runs anything
-    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir:
+    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, training_alone(run_dir):
         data = _Data.open(data_dir, mix, mix_temperature)
         settings = dict(settings or {})
         config_type = architecture.run_config
@@ -131,9 +131,7 @@ def train(
         })  # fmt: skip
         first = functools.partial(_first_config, run_dir, preset_name, config_type)
         config = config_type.from_json(
-            cluster.from_chief(
-                lambda: data.tokenizer.vocabulary.fit(first()).updated(settings).to_json()
-            )
+            cluster.from_chief(lambda: data.tokenizer.vocabulary.fit(first(), settings).to_json())
         )
         batches, valid_batches = data.batches(config.training)
         platform = choose_platform(config.training, len(batches.shapes), device, strategy)

@@ -286,7 +286,7 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         return
     path = Path(path)
-    special = path.exists() and not path.is_file()
+    special = os.path.exists(path) and not os.path.isfile(path)
     partial = path if special else path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         with partial.open("wb") as file:
@@ -297,7 +297,8 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
         raise InputError(f"{path} cannot be written ({error.strerror})") from error
     finally:
         if not special:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # as where the path is below a file
+                partial.unlink()
 
 
 class Evaluation(NamedTuple):

@@ -277,7 +277,8 @@ class Transformer(EncoderDecoder):
         return Decoded(logits, outputs[1] if cache is not None else None, outputs[-1])
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
-        self.build()  # or the first `encode` of a model would make its layers' weights one by one
+        if not self.built:  # or the first `encode` would make its layers' weights one by one
+            self.build()
         embedded = self._add_positions(
             self.source_embedding(source_ids),
             self.source_positions(ops.arange(ops.shape(source_ids)[1])),
@@ -288,7 +289,8 @@ class Transformer(EncoderDecoder):
         self, target_ids: Any, training: bool | None, position: Any = 0, same: bool = False
     ) -> Any:
         """Embeds targets from `position` on, or all at the `same` position."""
-        self.build()
+        if not self.built:
+            self.build()
         positions = (
             ops.reshape(position, (1,))
             if same

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +78,41 @@ class Restored(NamedTuple):
     state: Arrays  # of the training: optimizer, counters, loss scale
     ema: Arrays | None
     metrics: dict[str, float]
+
+
+@contextlib.contextmanager
+def training_alone(path: Path) -> Iterator[None]:
+    """Keeps others from training the run in `path`, or beginning one there, within the block.
+
+    The directory itself is locked, and free whenever the process has ended. A file system
+    without locks keeps nobody away.
+
+    Raises:
+        InputError: where another training is in its block.
+    """
+    made = False
+    with contextlib.suppress(OSError):  # told by whoever writes there
+        path.mkdir(parents=True)
+        made = True
+    try:
+        directory = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(directory)
+        raise InputError(f"another process trains {path}; expected one alone") from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if made:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # if nothing has begun
+        os.close(directory)
 
 
 class RunDirectory:

@@ -130,8 +130,8 @@ def fit(
         The metrics of the newest checkpoint.
 
     Raises:
-        InputError: where too many gradients were not finite, or no checkpoint
-            could be written.
+        InputError: where too many gradients were not finite, a batch needs more memory than
+            there is, or no checkpoint could be written.
     """
     config = run.config.training
     progress = Progress(
@@ -168,6 +168,13 @@ def fit(
         if stop.interrupted:  # all were told to end, and another worker was first
             raise KeyboardInterrupt from None
         raise
+    except tf.errors.ResourceExhaustedError as error:
+        reason = error.message.strip().splitlines()[0]
+        raise InputError(
+            f"a batch of {config.batch_tokens:,} tokens in {config.accumulate_steps} parts needs "
+            f"more memory than there is ({reason}); expected a larger training.accumulate_steps, "
+            "or fewer training.batch_tokens"
+        ) from error
     except NotFiniteError as error:
         if not is_chief:
             raise DivergedError(str(error)) from None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer import experiment, inference, loading
 from keras_transformer.checkpoints import Arrays
@@ -18,7 +19,7 @@ from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.run_directory import Restored, RunDirectory
+from keras_transformer.run_directory import Restored, RunDirectory, training_alone
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.translation import Translation
 
@@ -408,11 +409,38 @@ class TestRefusals:
 
     def test_another_vocabulary(self, copy: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="trained with another vocabulary"):
-            train(
-                prepared(tmp_path / "corpus", plural="zz"), copy,
-                model__source_vocab_size=RunDirectory(copy).config.model.source_vocab_size,
-                model__target_vocab_size=RunDirectory(copy).config.model.target_vocab_size,
-            )  # fmt: skip
+            train(prepared(tmp_path / "corpus", plural="zz"), copy)
+
+    def test_another_training_of_it(self, copy: Path, data: Path) -> None:
+        before = steps(copy)
+        with (
+            training_alone(copy),
+            pytest.raises(InputError, match=r"another process trains .*; expected one alone"),
+        ):
+            train(data, copy, training__max_steps=9)
+        assert steps(copy) == before
+
+    def test_a_batch_that_is_too_large(
+        self, copy: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fit(*_: Any, **__: Any) -> None:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating\nHint: ...")
+
+        monkeypatch.setattr(Trainer, "fit", fit)
+        with pytest.raises(
+            InputError,
+            match=r"a batch of \d+ tokens in 1 parts needs more memory than there is \(OOM when all"
+            r"ocating\); expected a larger training.accumulate_steps",
+        ):
+            train(data, copy, training__max_steps=9)
+
+    def test_what_the_vocabulary_decides(self, copy: Path, data: Path) -> None:
+        own = RunDirectory(copy).config.model.source_vocab_size
+        with pytest.raises(
+            InputError,
+            match=rf"model.source_vocab_size is 37000, and of the data's vocabulary it is {own}; ",
+        ):
+            train(data, copy, model__source_vocab_size=37000, model__target_vocab_size=37000)
 
     def test_a_changed_configuration(self, copy: Path, data: Path) -> None:
         with pytest.raises(InputError, match=r"model.d_ff 32, not 64; expected the configuration"):

@@ -438,10 +438,12 @@ class TestOutputFile:
             file.write(b"new")
         assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"new"]
 
-    def test_nowhere_to_write(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
+    def test_nowhere_to_write(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "file").write_text("")
         with (
-            pytest.raises(InputError, match="none/out cannot be written"),
-            inference.output_file(tmp_path / "none" / "out"),
+            pytest.raises(InputError, match=f"{name} cannot be written"),
+            inference.output_file(tmp_path / name),
         ):
             pytest.fail("the block must not begin")
 

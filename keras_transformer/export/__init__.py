@@ -22,6 +22,7 @@ _MODULES = {
 _QUANTIZED = ("litert", "ctranslate2")  # formats that hold weights in other types than float32
 
 FORMATS: tuple[str, ...] = tuple(_MODULES)
+PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
 
 _Found = TypeVar("_Found")
 
@@ -64,7 +65,7 @@ def export(
             are scored.
         quantization: type that the weights are stored in, of the formats litert and
             ctranslate2; float32 where it is "none" or not given.
-        precision: of weights and products, float32 or bfloat16, of the format saved_model.
+        precision: of weights and products, one of `PRECISIONS`, of the format saved_model.
         max_bleu_loss: by how much BLEU a precision or LiteRT's quantization other than float32
             may lose on the sentences; where it is not given 0.1, of int8 0.3. It needs references.
         about: what the model card of a SavedModel says that no file knows.
@@ -85,6 +86,8 @@ def export(
                 f"{' or '.join(_QUANTIZED)}, or no quantization"
             )
         arguments["quantization"] = quantization
+    if precision not in PRECISIONS:
+        raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
     if precision != "float32":
         if format != "saved_model":
             raise InputError(

@@ -33,8 +33,8 @@ class Blocks:
     def of_window(cls, length: Any, window: int, causal: bool) -> Blocks:
         """Cuts `length` positions where each sees those at a distance of at most `window` // 2.
 
-        More than one block is at least `window` // 2 and at most `window` positions (or
-        `_LEAST_SIZE`), so that a query is compared with at most twice as many keys as it sees.
+        More than one block is at least `window` // 2 and at most `window` + 1 positions (or
+        `_LEAST_SIZE` + 1), so that a query is compared with at most twice as many keys as it sees.
         """
         most = max(window, _LEAST_SIZE)
         count = length // (most + 1) + 1

@@ -59,6 +59,7 @@ class Dropout(keras.layers.Layer):
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"rate is {rate}; expected 0 <= rate < 1")
+        self.supports_masking = True
         self.rate = rate
         self.seed = seed
         if rate > 0:

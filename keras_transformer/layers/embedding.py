@@ -20,7 +20,7 @@ class TokenEmbedding(keras.layers.Layer):
         scale: multiply what is looked up by √d_model (section 3.4).
 
     Call arguments:
-        ids: int `[...]`.
+        ids: int `[...]`, or whole numbers as floats, as of a `keras.Input` without a dtype.
 
     Returns:
         `[..., d_model]` in float32: positions are added before it is rounded.
@@ -28,6 +28,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     def __init__(self, vocab_size: int, d_model: int, scale: bool = True, **kwargs: Any):
         super().__init__(**kwargs)
+        self.autocast = False  # ids that come as floats are still whole numbers
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.scale = scale
@@ -43,6 +44,8 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def call(self, ids: Any) -> Any:
+        if not keras.backend.is_int_dtype(ids.dtype):
+            ids = ops.cast(ids, "int32")
         # As one list of rows: of such alone LiteRT looks up int8 with a scale for each row.
         rows = ops.take(self.embeddings, ops.reshape(ids, (-1,)), axis=0)
         rows = ops.cast(rows, "float32")

@@ -34,6 +34,7 @@ class FeedForward(keras.layers.Layer):
         super().__init__(**kwargs)
         if d_ff < 1:
             raise ValueError(f"d_ff is {d_ff}; expected at least 1")
+        self.supports_masking = True
         self.d_ff = d_ff
         self.activation = activation
         self.dropout = dropout

@@ -138,7 +138,7 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
         InputError: for settings that do not fit, or a base that a row cannot be made of.
     """
     defaults = {**_NOT_AVERAGED, **_BUDGETS.get(preset_base, {})}
-    base = vocabulary.fit(preset(preset_base)).updated({**defaults, **settings})
+    base = vocabulary.fit(preset(preset_base), {**defaults, **settings})
     rows: list[Row] = []
     for name, published in TABLE_3.items():
         try:

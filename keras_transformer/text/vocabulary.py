@@ -12,6 +12,7 @@ import io
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -212,11 +213,25 @@ class Vocabulary:
         digests = (hashlib.sha256(m).digest() for m in (self.source_model, self.target_model))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
-    def fit(self, config: AnyConfig) -> AnyConfig:
-        """Returns the configuration with this vocabulary's sizes and special ids.
+    def fit(self, config: AnyConfig, settings: Mapping[str, Any] | None = None) -> AnyConfig:
+        """Returns the configuration with this vocabulary's sizes and special ids, and `settings`.
 
         Two vocabularies cannot share one matrix for all; the paper's other tie is left.
+
+        Raises:
+            InputError: for settings that do not fit the configuration, or the vocabulary.
         """
+        fitted = self._fit(config).updated(settings or {})
+        for field in fields(fitted.model):
+            asked, own = (getattr(c.model, field.name) for c in (fitted, self._fit(fitted)))
+            if asked != own:
+                raise InputError(
+                    f"model.{field.name} is {asked}, and of the data's vocabulary it is {own}; "
+                    "expected that one, which needs no setting"
+                )
+        return fitted
+
+    def _fit(self, config: AnyConfig) -> AnyConfig:
         tying = config.model.tie_embeddings
         return config.updated(
             {

@@ -48,12 +48,13 @@ class StopTraining(keras.callbacks.Callback):
         # Only there can signals be handled.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._interrupt)
+                if signal.getsignal(number) != signal.SIG_IGN:  # as Ctrl-C of a shell's job behind
+                    self._handlers[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None: one not of Python
         self._handlers.clear()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.errors import InputError
 
 
 class NotFiniteError(ArithmeticError):
@@ -37,6 +39,7 @@ class Progress(keras.callbacks.Callback):
         is_shown: False where another worker shows the same.
 
     Raises:
+        InputError: where TensorBoard's files cannot be written.
         NotFiniteError: in training, after `max_skipped_steps` steps in a row whose
             gradients were not finite, before anything is made of their interval.
     """
@@ -53,7 +56,9 @@ class Progress(keras.callbacks.Callback):
         super().__init__()
         self._config = config
         self._write = write
-        self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
+        self._tensorboard_directory = tensorboard_directory
+        with self._writing():
+            self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
         self._num_programs = num_programs
         self._is_shown = is_shown
         self._num_compiles = 0
@@ -73,9 +78,25 @@ class Progress(keras.callbacks.Callback):
         )
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.close()
-        self._summaries.close()
+        try:
+            with self._writing():
+                self._summaries.close()
+        except InputError:
+            if kind is None:  # else what has ended training is what matters
+                raise
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:  # TensorFlow writes through ops of its own
+            reason = error.message.strip().splitlines()[-1]
+            raise InputError(
+                f"{self._tensorboard_directory} cannot be written ({reason}); expected a "
+                "directory with room"
+            ) from error
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._since = time.monotonic()
@@ -150,7 +171,7 @@ class Progress(keras.callbacks.Callback):
         # JSON has no name for what is no number.
         numbers = {k: value if math.isfinite(value) else None for k, value in metrics.items()}
         self._write({"step": self._step, **numbers})
-        with self._summaries.as_default(step=self._step):
+        with self._writing(), self._summaries.as_default(step=self._step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
 

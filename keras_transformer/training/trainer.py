@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -383,12 +384,26 @@ class Trainer(keras.Model):
             self.train_function = train_function
         return self.train_function
 
-    def evaluate(self, x: Any, **kwargs: Any) -> dict[str, float]:
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, float]:
         """Validation `loss`, `perplexity` and `accuracy` (share of tokens) over a whole dataset.
 
-        `fit(validation_data=dataset)` calls it; sums are over all of its tokens,
+        `fit(validation_data=...)` calls it; sums are over all of its tokens,
         so that neither batches nor replicas weigh more than their tokens. Where
         the weights have a moving average, that is what is evaluated.
+
+        Args:
+            x: a dataset of inputs and labels, or the inputs, arrays.
+            y: the labels of such.
+            batch_size: their rows in a batch, 32 where it is not given.
+            steps: evaluate no more batches than that.
+            **kwargs: what else Keras's `fit` hands over, which changes nothing here.
         """
         if self._evaluation_function is None:
             self._evaluation_function = tf.function(
@@ -398,10 +413,12 @@ class Trainer(keras.Model):
         sums = [0.0] * len(EvaluationSums._fields)
         if self.skip_validation:
             return {}
+        if y is not None:
+            x = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size or 32)
         if isinstance(x, tf.data.Dataset):
             x = strategy.experimental_distribute_dataset(x)
         with self._averages_in_place():
-            for data in x:
+            for data in itertools.islice(x, steps):
                 batch_sums = self._evaluation_function(data)
                 sums = [total + float(part) for total, part in zip(sums, batch_sums, strict=True)]
         total = EvaluationSums(*sums)

@@ -338,6 +338,8 @@ def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             export(run_directory, tmp_path, SENTENCES, format=format, precision=precision)
+    with pytest.raises(InputError, match="precision is 'float16'; expected one of float32, bfl"):
+        export(run_directory, tmp_path, SENTENCES, references=SENTENCES, precision="float16")
     with pytest.raises(InputError, match="no weights named 'bets'"):
         export(f"{run_directory.path}@bets", tmp_path, SENTENCES)
     with pytest.raises(InputError, match="no sentences to compare"):

@@ -36,6 +36,16 @@ def test_looked_up_vectors_start_with_variance_one() -> None:
     assert abs(vectors.var() - 1.0) < 0.1
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_ids_may_come_as_floats(policy: str) -> None:  # of a keras.Input without a dtype
+    ids = keras.Input((None,))
+    layer = TokenEmbedding(1000, 8, dtype=policy)
+    model = keras.Model(ids, layer(ids))
+    # Of 8 bits, 257 would be 256.
+    found = to_numpy(model(np.array([[257.0, 999.0]], np.float32)))
+    np.testing.assert_array_equal(found, to_numpy(layer(np.array([[257, 999]], np.int32))))
+
+
 @pytest.mark.parametrize("scale", [True, False])
 def test_embedding_is_a_keras_layer(scale: bool) -> None:
     arguments = {"vocab_size": 5, "d_model": 8, "scale": scale}

@@ -107,6 +107,23 @@ def test_a_second_signal_stops_at_once(trainer: Trainer) -> None:
     assert trainer.step == 2
 
 
+def test_ignored_signals_stay_ignored_and_a_handler_that_is_not_pythons_is_no_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: None}
+    set_to = []
+
+    def put(number: int, handler: Any) -> Any:
+        set_to.append((number, handler))
+        return handlers[signal.Signals(number)]
+
+    monkeypatch.setattr(signal, "getsignal", handlers.__getitem__)
+    monkeypatch.setattr(signal, "signal", put)
+    with StopTraining(0, 100) as stop:
+        pass
+    assert set_to == [(signal.SIGTERM, stop._interrupt), (signal.SIGTERM, signal.SIG_DFL)]
+
+
 def test_several_workers_end_after_the_step_that_all_know_of() -> None:
     trainer = make_trainer()
     trainer.stop_flag = tf.Variable(0.0, trainable=False)

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import keras
 import pytest
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.errors import InputError
 from keras_transformer.training.callbacks import StopTraining
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
@@ -45,6 +47,23 @@ class Lines(list[dict[str, Any]]):
 def make_progress(folder: Path, first_step: int = 0, **fields: Any) -> tuple[Progress, Lines]:
     lines = Lines()
     return Progress(first_step, TrainingConfig(**fields), lines, folder, 16), lines
+
+
+def test_tensorboards_files_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file/tensorboard cannot be written .*file is not a dir"):
+        make_progress(tmp_path / "file" / "tensorboard")
+    progress, _ = make_progress(tmp_path)
+    full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+    with mock.patch.object(progress, "_summaries") as summaries:
+        summaries.close.side_effect = full
+        with (
+            pytest.raises(InputError, match="cannot be written .No space left on device"),
+            progress,
+        ):
+            pass
+        with pytest.raises(KeyError), progress:  # what ended training is not hidden
+            raise KeyError
 
 
 def test_means_over_tokens(

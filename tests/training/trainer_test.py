@@ -222,6 +222,12 @@ def test_evaluation_is_the_mean_over_tokens(two_cpus: list[str]) -> None:
     assert result["loss"] == pytest.approx(loss / tokens, rel=1e-5)
     assert result["perplexity"] == pytest.approx(np.exp(-likelihood / tokens), rel=1e-4)
     assert result["accuracy"] == pytest.approx(correct / tokens, rel=1e-6)
+    # As Keras's `fit` asks, with validation_steps, and with arrays.
+    endless = dataset(data).repeat()
+    assert trainer.evaluate(endless, steps=len(data), return_dict=True) == pytest.approx(result)
+    inputs, labels = data[0]
+    alone = trainer.evaluate(dataset(data[:1]))
+    assert trainer.evaluate(inputs, labels, batch_size=4) == pytest.approx(alone)
 
 
 def test_a_run_continues_from_weights_averages_and_state_alone() -> None:
