@@ -152,7 +152,7 @@ def _run(
     if len(by_seed) == len(seeds) and all(result["finished"] for result in by_seed.values()):
         if len(seeds) > 1:
             results |= _spread(by_seed)
-            results["ensemble"] = following.ensemble(seeds, by_seed)
+            results["ensemble"] = following.ensemble(seeds)
         results["finished"] = True
     write_results(results_path, results)
     return results
@@ -220,16 +220,16 @@ class _Following:
         write_results(directory / "results.json", results)
         return results
 
-    def ensemble(
-        self, seeds: Sequence[int], by_seed: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def ensemble(self, seeds: Sequence[int]) -> dict[str, Any]:
         """Exports the runs of all seeds as one model, and scores it; returns the results."""
         directory = self._work_dir / "ensemble"
-        members = ",".join(str(self._work_dir / f"seed-{seed}" / "run") for seed in seeds)
-        penalty = statistics.median_low(by_seed[str(seed)]["length_penalty"] for seed in seeds)
+        runs = [RunDirectory(self._work_dir / f"seed-{seed}" / "run") for seed in seeds]
+        members = ",".join(str(run.path) for run in runs)
+        by_penalty = self._by_penalty(members, runs[0].config.decoding.length_penalty)
+        penalty = _best(by_penalty)
         return {
             "seeds": list(seeds),
-            "validation": {"bleu": self._validate(members, penalty)},
+            "validation": {f"length penalty {a:g}": bleu for a, bleu in by_penalty.items()},
             "length_penalty": penalty,
             **self._export_and_score(members, directory, penalty),
         }
@@ -247,17 +247,23 @@ class _Following:
             run.select(name)
             bleu[name] = self._validate(run.path, default)
             log.info("validation BLEU of %s: %.2f", name, bleu[name])
-        run.select(max(bleu, key=lambda name: bleu[name]))
-        by_penalty = {default: bleu[run.selected]}
-        for penalty in self._recipe.length_penalties:
-            if penalty not in by_penalty:
-                by_penalty[penalty] = self._validate(run.path, penalty)
-                log.info("validation BLEU with α %g: %.2f", penalty, by_penalty[penalty])
-        best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
+        run.select(_best(bleu))
+        by_penalty = self._by_penalty(run.path, default, bleu[run.selected])
         for penalty, score in by_penalty.items():
             if penalty != default:
                 bleu[f"{run.selected}, length penalty {penalty:g}"] = score
-        return bleu, best
+        return bleu, _best(by_penalty)
+
+    def _by_penalty(
+        self, model_dir: str | Path, default: float, known: float | None = None
+    ) -> dict[float, float]:
+        """Returns BLEU on the validation set by length penalty; the default's may be known."""
+        bleu = {} if known is None else {default: known}
+        for penalty in (default, *self._recipe.length_penalties):
+            if penalty not in bleu:
+                bleu[penalty] = self._validate(model_dir, penalty)
+                log.info("validation BLEU with α %g: %.2f", penalty, bleu[penalty])
+        return bleu
 
     def _validate(self, model_dir: str | Path, penalty: float) -> float:
         """Returns BLEU on the validation set."""
@@ -325,6 +331,10 @@ def summary(results: Mapping[str, Any]) -> str:
         spread = results["standard_deviation"][test]
         lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {spread:.2f}")
     return "\n".join(lines)
+
+
+def _best(bleu: Mapping[Any, float]) -> Any:
+    return max(bleu, key=lambda name: bleu[name])
 
 
 def _spread(by_seed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

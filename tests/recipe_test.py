@@ -171,6 +171,13 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     monkeypatch.setattr(recipe_run, "export", no_export)
     work = tmp_path / "work"
     rehearsed = recipe.varied("rehearsal")
+    validate = recipe_run._Following._validate
+
+    def validated(self: Any, model_dir: str | Path, penalty: float) -> float:
+        bleu = validate(self, model_dir, penalty)
+        return bleu + penalty if "," in str(model_dir) else bleu - penalty
+
+    monkeypatch.setattr(recipe_run._Following, "_validate", validated)
     results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
     assert results["finished"] and results["variant"] == "rehearsal"
     assert {path.name for path in work.iterdir()} == {
@@ -183,7 +190,12 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     assert results["mean"]["rest"] == round((bleu[0] + bleu[1]) / 2, 2)
     assert results["standard_deviation"]["rest"] == round(abs(bleu[0] - bleu[1]) / 2**0.5, 2)
     assert [results["seeds"][seed]["steps"] for seed in ("3", "4")] == [2, 2]
-    both = loading.load_model(f"{work / 'seed-3/run'},{work / 'seed-4/run'}")
+    # Chosen for the ensemble itself, not taken from its members.
+    assert [model["length_penalty"] for model in models] == [0.6, 0.6, 1.0]
+    assert list(results["ensemble"]["validation"]) == ["length penalty 0.6", "length penalty 1"]
+    both = loading.load_model(
+        f"{work / 'seed-3/run'},{work / 'seed-4/run'}", {"decoding.length_penalty": 1.0}
+    )
     sources = (work / "tests" / "rest.source").read_text().splitlines()
     references = (work / "tests" / "rest.reference").read_text().splitlines()
     assert set(zip(sources, references, strict=True)) <= set(PAIRS)

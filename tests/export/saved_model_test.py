@@ -334,7 +334,7 @@ def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:
         export(run_directory, tmp_path, SENTENCES, format="onnx")
     for format, precision, message in (
         ("ctranslate2", "bfloat16", "precision is bfloat16, but the format is ctranslate2; expect"),
-        ("saved_model", "int8", "precision 'int8' is unknown; expected float32, bfloat16"),
+        ("saved_model", "int8", "precision is 'int8'; expected one of float32, bfloat16"),
     ):
         with pytest.raises(InputError, match=message):
             export(run_directory, tmp_path, SENTENCES, format=format, precision=precision)
