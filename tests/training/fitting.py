@@ -10,7 +10,7 @@ import keras
 
 from keras_transformer.training.callbacks import CallbackList, Checkpoints
 from keras_transformer.training.trainer import Trainer
-from tests.training.tiny_model import batches, dataset
+from tests.training.tiny_model import batches, distributed
 
 
 class Recorded:
@@ -49,10 +49,11 @@ def fit(
     """At most 12 steps, with a checkpoint every 3."""
     recorded = Recorded()
     together = [*callbacks, Checkpoints(recorded)]
+    strategy = trainer.distribute_strategy
     trainer.fit(
-        dataset(batches(interval * intervals)),
+        distributed(strategy, batches(interval * intervals)),
         epochs=intervals, steps_per_epoch=interval, shuffle=False, verbose=0,
-        validation_data=dataset(batches(2)),
+        validation_data=distributed(strategy, batches(2)),
         callbacks=CallbackList(
             together, add_history=True, model=trainer, epochs=intervals, steps=interval
         ),

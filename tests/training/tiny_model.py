@@ -61,9 +61,11 @@ def batches(count: int) -> list[Batch]:
 
 def dataset(data: Sequence[Batch]) -> tf.data.Dataset:
     ids = tf.TensorSpec([None, None], tf.int32)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # else whoever lets go of an iterator waits, up to a minute
     return tf.data.Dataset.from_generator(
         lambda: iter(data), output_signature=({"source_ids": ids, "target_ids": ids}, ids)
-    )
+    ).with_options(options)
 
 
 def distributed(
@@ -76,7 +78,14 @@ def distributed(
         for batch in data
         for part in range(count)
     ]
-    return strategy.distribute_datasets_from_function(lambda _: dataset(parts))
+    # A pipeline for each: with one for all, the iterators would be of a kind that is tuned.
+    options = tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+    return strategy.distribute_datasets_from_function(
+        lambda context: dataset(parts[context.input_pipeline_id :: count]), options
+    )
 
 
 _key_bases = itertools.count(100_000, 100_000)
@@ -158,9 +167,10 @@ def train(
 
     With `distribute` each replica is handed its rows, and not all of them the whole batch.
     """
-    logs = _Logs()
+    logs, strategy = _Logs(), trainer.distribute_strategy
+    by_replica = distribute or strategy.num_replicas_in_sync == 1
     trainer.fit(
-        distributed(trainer.distribute_strategy, data) if distribute else dataset(data),
+        distributed(strategy, data) if by_replica else dataset(data),
         steps_per_epoch=len(data), epochs=1, shuffle=False, verbose=0,
         callbacks=[logs, *callbacks],
     )  # fmt: skip
