@@ -34,6 +34,7 @@ class _Source(NamedTuple):
     path: Path
     sha256: str  # when it was read first
     model_dir: Path
+    model: str  # its fingerprint
     directory: Path
 
 
@@ -75,12 +76,13 @@ def translate_corpus(
     if output_dir.exists():
         raise InputError(f"{output_dir} exists; expected a new directory")
     lines, digest = _survey(source)
-    inputs = {"sha256": digest, "model": model_fingerprint(model_dir)}
+    model = model_fingerprint(model_dir)
+    inputs = {"sha256": digest, "model": model}
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"
         work.mkdir(exist_ok=True)
-        sources = [_Source(source.absolute(), digest, model_dir.absolute(), work)]
+        sources = [_Source(source.absolute(), digest, model_dir.absolute(), model, work)]
         results = (runner or Workers(1))(_translate_block, sources, _tasks)
         report: dict[str, Any] = {
             "source": str(source),
@@ -153,7 +155,8 @@ def _translate_block(task: _Task) -> dict[str, Any]:
         return dict(json.loads(done.read_bytes()))
     start = time.monotonic()
     lines = _checked_lines(task.block)
-    best = [each[0] for each in translate_lines(_model(task.source.model_dir), lines)]
+    model = _model(task.source.model_dir, task.source.model)
+    best = [each[0] for each in translate_lines(model, lines)]
     # Translations have one line each; a line break would shift all that follow.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
     with whole(path.with_suffix(".txt")) as partial:
@@ -181,6 +184,6 @@ def _checked_lines(block: Block) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _model(model_dir: Path) -> Model:
-    """Returns the model, which a process loads once."""
+def _model(model_dir: Path, fingerprint: str) -> Model:
+    """Returns the model, which a process loads once while it is the same."""
     return load_model(model_dir)

@@ -203,7 +203,7 @@ class Preparation:
             return Vocabulary(model("source"), model("target"))
         return Vocabulary(model("source", "target"))
 
-    def encode(self, cleaned: Mapping[str, Cleaned]) -> dict[str, Any]:
+    def encode(self, cleaned: Mapping[str, Cleaned], vocabulary: Vocabulary) -> dict[str, Any]:
         """Writes both token stores and returns their part of the report."""
         stores = {split: self._directory / split for split in SPLITS}
         shards: dict[str, list[tuple[str, dict[str, Any]]]] = {split: [] for split in SPLITS}
@@ -216,6 +216,7 @@ class Preparation:
                     block.name,
                     (stores[split], rest),
                     self._directory / "tokenizer",
+                    vocabulary.fingerprint,
                     block.held_out,
                     block.duplicates,
                     self._options.max_tokens,

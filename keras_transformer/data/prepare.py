@@ -103,7 +103,7 @@ def prepare(
         with _timed("vocabulary", seconds):
             vocabulary = preparation.vocabulary(cleaned["train"], vocabulary)
         with _timed("encoding", seconds):
-            report |= preparation.encode(cleaned)
+            report |= preparation.encode(cleaned, vocabulary)
         report |= {"vocabulary": vocabulary.describe(), "seconds_of_stages": seconds}
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", "utf-8", "backslashreplace")
@@ -162,8 +162,13 @@ def _fingerprint(
 
 def _existing_report(output_dir: Path) -> dict[str, Any] | None:
     """Returns the report of data that is there, or None where there is room for new data."""
-    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
-        return None
+    try:
+        if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
+            return None
+    except OSError as error:
+        raise InputError(
+            f"{output_dir} cannot be read ({error.strerror}); expected a new directory"
+        ) from None
     try:
         report = json.loads((output_dir / "report.json").read_bytes())
         if isinstance(report, dict) and "fingerprint" in report:

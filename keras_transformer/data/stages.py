@@ -60,6 +60,7 @@ class EncodeTask(NamedTuple):
         directory, name: of its `CleanTask`.
         stores: the directories that take shards of those to keep, and of those held out.
         vocabulary: directory of the vocabulary.
+        fingerprint: the vocabulary's.
         held_out: int64, places of the latter among the block's pairs.
         duplicates: int64, places of those to be dropped.
         max_tokens: a pair with a longer side is dropped; the end id counts.
@@ -69,6 +70,7 @@ class EncodeTask(NamedTuple):
     name: str
     stores: tuple[Path, Path | None]
     vocabulary: Path
+    fingerprint: str
     held_out: Places
     duplicates: Places
     max_tokens: int
@@ -119,7 +121,7 @@ def encode_block(task: EncodeTask) -> dict[str, Any]:
     single = _mask(task.duplicates, len(numbers), inside=False)
     held_out = _mask(task.held_out, len(numbers))[single]
     pairs = pairs.keep(single, "duplicate", report)
-    vocabulary = _vocabulary(task.vocabulary)
+    vocabulary = _vocabulary(task.vocabulary, task.fingerprint)
     source = encoded(
         pairs.sources,
         vocabulary.encode_source(pairs.sources, threads=1),
@@ -180,7 +182,7 @@ def _done(path: Path) -> dict[str, Any] | None:
     """Returns the result that a process before this one has left, or None."""
     try:
         return dict(json.loads(path.read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # the latter after the machine's power was cut
         return None
 
 
@@ -197,8 +199,8 @@ def _save(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _vocabulary(directory: Path) -> Vocabulary:
-    """Returns the vocabulary, which a process loads once."""
+def _vocabulary(directory: Path, fingerprint: str) -> Vocabulary:
+    """Returns the vocabulary, which a process loads once while it is the same."""
     return Vocabulary.load(directory)
 
 

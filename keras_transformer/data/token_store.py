@@ -137,8 +137,11 @@ class TokenStore:
 
     def _take_lines(self, side: _Side, pairs: IntArray) -> list[bytes]:
         shards = self._shards_of(pairs)
-        places = pairs - self._first[shards]
-        return [side.line(s, p) for s, p in zip(shards, places.tolist(), strict=True)]
+        places = (pairs - self._first[shards]).tolist()
+        lines = [b""] * len(pairs)
+        for i in np.argsort(shards, kind="stable").tolist():  # as `take_ids` does
+            lines[i] = side.line(shards[i], places[i])
+        return lines
 
 
 class _Side:
@@ -152,6 +155,7 @@ class _Side:
         self._paths = [shard / f"{side}_ids.npy" for shard in shards]
         self._ids = functools.lru_cache(_MAPS)(self._map_ids)
         self._text = functools.lru_cache(_MAPS)(self._map_text)
+        self._line_ends = functools.cache(self._find_line_ends)
         lengths = [np.array(_load(shard / f"{side}_lengths.npy")) for shard in shards]
         # Within its shard, where each pair ends.
         ends = [np.cumsum(shard, dtype=np.uint32) for shard in lengths]
@@ -183,12 +187,15 @@ class _Side:
         # A view without the class memmap, whose slices take ten times as long.
         return np.asarray(_load(self._paths[shard]))
 
-    def _map_text(self, shard: int) -> tuple[npt.NDArray[np.uint8], IntArray]:
-        text = np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
-        return text, np.flatnonzero(text == ord("\n"))
+    def _map_text(self, shard: int) -> npt.NDArray[np.uint8]:
+        return np.asarray(np.memmap(self._texts[shard], np.uint8, "r"))
+
+    def _find_line_ends(self, shard: int) -> npt.NDArray[Any]:
+        ends = np.flatnonzero(self._text(shard) == ord("\n"))
+        return ends.astype(np.uint32 if not len(ends) or ends[-1] < 2**32 else np.int64)
 
     def line(self, shard: int, place: int) -> bytes:
-        text, ends = self._text(shard)
+        text, ends = self._text(shard), self._line_ends(shard)
         return text[ends[place - 1] + 1 if place else 0 : ends[place]].tobytes()
 
     def text(self) -> list[str]:

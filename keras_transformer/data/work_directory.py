@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import logging
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -30,10 +31,14 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
     same fingerprint. Its folder `work` is removed at the end.
 
     Raises:
-        InputError: where another process is at it, and where it cannot be written: then what is
-            written remains, as after a `StoppedError`. After any other `InputError` nothing does.
+        InputError: where another process is at it, where a disk is mounted, which cannot be
+            renamed, and where it cannot be written: then what is written remains, as after a
+            `StoppedError`. After any other `InputError` nothing does.
     """
-    directory = output_dir.absolute().parent / f".{output_dir.name}.partial"
+    place = output_dir.resolve()  # a link's name cannot be taken by a directory
+    if place.is_mount():
+        raise InputError(f"{output_dir} is a mounted disk; expected a new directory, on it as well")
+    directory = place.parent / f".{place.name}.partial"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / _LOCK).open("w") as lock:
@@ -44,6 +49,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
             except StoppedError:
                 raise
             except InputError:
+                (directory / _FINGERPRINT).unlink(missing_ok=True)
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
             except KeyboardInterrupt:
@@ -54,9 +60,9 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
             for left in list(directory.rglob(f".*{_UNFINISHED}")):  # by processes that were killed
                 _remove(left)
-            for name in (_LOCK, _FINGERPRINT):
-                (directory / name).unlink()
-            directory.rename(output_dir)
+            directory.rename(place)
+            for name in (_LOCK, _FINGERPRINT):  # now: what cannot be renamed can be continued
+                (place / name).unlink()
     except OSError as error:
         raise InputError(
             f"{output_dir} cannot be written ({error}); once it can, the same command continues"
@@ -74,6 +80,7 @@ def whole(path: Path) -> Iterator[Path]:
     partial = _unfinished(path)
     try:
         yield partial
+        _sync(partial)
         while True:
             try:
                 partial.rename(path)
@@ -87,6 +94,14 @@ def whole(path: Path) -> Iterator[Path]:
                 _remove(before)
     finally:
         _remove(partial)
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file, or all of a directory, is on disk: a name may be there before."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
 
 
 def _unfinished(path: Path) -> Path:
@@ -113,6 +128,7 @@ def _clear(directory: Path, fingerprint: str) -> None:
     if path.exists() and path.read_bytes() == fingerprint.encode():
         log.info("continuing what was begun before")
         return
+    path.unlink(missing_ok=True)  # first: a kill here must not leave it over half of what was
     for entry in directory.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)

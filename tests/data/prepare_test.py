@@ -265,6 +265,56 @@ def test_what_was_begun_for_other_input_is_not_continued(tmp_path, monkeypatch):
     assert sorted(stored) == sorted(numbered(30, 40))
 
 
+def test_another_vocabulary_at_the_same_path_is_loaded_anew(tmp_path):
+    for content in (numbered(40), [(f"a cat {i}", f"eine Katze {i}") for i in range(40)]):
+        prepare([Pairs(content)], tmp_path / "d", SMALL)
+        vocabulary, store = Vocabulary.load(tmp_path / "d"), TokenStore(tmp_path / "d" / "train")
+        for i, line in enumerate(store.source_text()):
+            ids = store.source_ids(np.array([i])).tolist()
+            assert ids == vocabulary.encode_source([line.encode()])[0]
+        (tmp_path / "d").rename(tmp_path / f"moved-{len(list(tmp_path.iterdir()))}")
+
+
+def test_what_a_power_cut_left_empty_is_done_again(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation_module, "write_index", stop)
+        with pytest.raises(Stopped):
+            prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
+    (result,) = (tmp_path / ".d.partial").rglob("*.encoded.json")
+    result.write_bytes(b"")
+    (cleaned,) = (tmp_path / ".d.partial").rglob("*.clean.json")
+    cleaned.write_bytes(b"")
+    prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(40))
+
+
+def test_an_output_directory_may_be_a_link_or_where_one_is(tmp_path, monkeypatch):
+    for name in ("real", "here"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("elsewhere")
+    for name in ("link", "dangling"):
+        prepare([Pairs(numbered(30))], tmp_path / name, SMALL)
+    monkeypatch.chdir(tmp_path / "here")
+    prepare([Pairs(numbered(30))], ".", SMALL)
+    for name in ("real", "elsewhere", "here"):
+        assert len(texts(tmp_path / name, "train")) == 29
+    assert (tmp_path / "link").is_symlink()
+    with pytest.raises(InputError, match="/proc exists and is no prepared data"):
+        prepare([Pairs(numbered(30))], "/proc", SMALL)
+
+
+def test_an_output_directory_that_cannot_be_looked_at_is_told(tmp_path):
+    with pytest.raises(
+        InputError, match=r"x+ cannot be read \(File name too long\); expected a new"
+    ):
+        prepare([Pairs(numbered(30))], tmp_path / ("x" * 300), SMALL)
+
+
 def test_two_processes_do_not_prepare_the_same(tmp_path):
     class Twice(Pairs):
         readings = 0

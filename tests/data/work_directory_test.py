@@ -1,5 +1,7 @@
 """What takes its name only when it is whole, by several processes at once and after kills."""
 
+from pathlib import Path
+
 import pytest
 
 from keras_transformer.data.work_directory import whole, work_directory
@@ -43,10 +45,43 @@ def test_what_killed_processes_left_is_not_in_the_result(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_name_that_cannot_be_taken_is_told(tmp_path):
+def test_a_name_that_cannot_be_taken_is_told_and_loses_nothing(tmp_path):
     (tmp_path / "out").write_text("a file")
-    with (
-        pytest.raises(InputError, match="out cannot be written .*same command continues"),
-        work_directory(tmp_path / "out", "a"),
-    ):
-        pass
+    for _ in range(2):
+        with (
+            pytest.raises(InputError, match="out cannot be written .*same command continues"),
+            work_directory(tmp_path / "out", "a") as directory,
+        ):
+            (directory / "made").touch()
+    (tmp_path / "out").unlink()
+    with work_directory(tmp_path / "out", "a") as directory:
+        assert (directory / "made").exists()
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["made"]
+
+
+def test_a_mounted_disk_is_refused_before_anything_is_done(monkeypatch, tmp_path):
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "disk")
+    (tmp_path / "link").symlink_to("disk")
+    for name in ("disk", "link"):
+        with (
+            pytest.raises(InputError, match=f"{name} is a mounted disk; expected a new directory"),
+            work_directory(tmp_path / name, "a"),
+        ):
+            raise AssertionError
+    assert [entry.name for entry in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_kill_while_clearing_leaves_nothing_to_continue(monkeypatch, tmp_path):
+    with pytest.raises(ZeroDivisionError), work_directory(tmp_path / "out", "a") as directory:
+        (directory / "made").mkdir()
+        _ = 1 / 0
+
+    def killed(*_, **__):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", killed)
+        with pytest.raises(ZeroDivisionError), work_directory(tmp_path / "out", "b"):
+            pass
+    with work_directory(tmp_path / "out", "a") as directory:
+        assert not (directory / "made").exists()
