@@ -5,9 +5,9 @@ synthetic/KIND/      pairs of which a model has written one side, where the reci
 seed-1/run/          a run, with its report
 seed-1/export/1/     the SavedModel of its best weights
 seed-1/results.json  scores of the export on each test, and how they came about
-ensemble/            likewise, of the runs of all seeds together, where there are several
+ensemble/            likewise, of the runs of several seeds together
 tests/               the sources and references that are scored
-results.json         all of these
+results.json         those of the seeds that were last asked for, and how far apart they are
 recipe.json          which recipe, and which variant of it, the directory is of
 """
 
@@ -33,7 +33,7 @@ from keras_transformer.export import export
 from keras_transformer.recipe import Recipe, Synthetic
 from keras_transformer.report import write_data_page
 from keras_transformer.results import circumstances, read_results, write_lines, write_results
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.run_directory import RunDirectory, training_alone
 from keras_transformer.synthetic import check_writer, synthetic_pairs
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,8 @@ def run_recipe(
             f"{work_dir} has a comma or an @, which stand between the runs of an ensemble; "
             "expected another directory, or one seed"
         )
-    _check_whose(work_dir, recipe)
     try:
+        _check_whose(work_dir, recipe)
         return _run(recipe, corpus_dir, work_dir, seeds, writers, accumulate_steps, max_minutes)
     except OSError as error:  # what modules below write, they tell of themselves
         raise InputError(
@@ -115,7 +115,7 @@ def _run(
     results = read_results(results_path)
     for kind in recipe.synthetic:
         check_writer(work_dir / "synthetic" / kind, writers[kind])
-    if results.get("finished") and list(results.get("seeds", {})) == [str(seed) for seed in seeds]:
+    if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
         log.info("%s is finished: %s", work_dir, results_path)
         return results
     # Mistakes in the tests show before training.
@@ -142,17 +142,20 @@ def _run(
     computing = {} if accumulate_steps is None else {"training.accumulate_steps": accumulate_steps}
     following = _Following(recipe, work_dir, texts.tests, computing)
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    by_seed = {}
+    by_seed: dict[str, dict[str, Any]] = {}
     for seed in seeds:
-        left = None if deadline is None else max(1e-9, (deadline - time.monotonic()) / 60)
-        by_seed[str(seed)] = following.run(seed, left)
+        left = None if deadline is None else (deadline - time.monotonic()) / 60
+        if left is not None and left <= 0 and by_seed:
+            break
+        by_seed[str(seed)] = following.run(seed, None if left is None else max(1e-9, left))
         if not by_seed[str(seed)]["finished"]:
             break
     results = {**following.facts(), "finished": False, "seeds": by_seed}
     if len(by_seed) == len(seeds) and all(result["finished"] for result in by_seed.values()):
         if len(seeds) > 1:
             results |= _spread(by_seed)
-            results["ensemble"] = following.ensemble(seeds)
+            weights = {seed: by_seed[str(seed)]["weights"] for seed in sorted(seeds)}
+            results["ensemble"] = following.ensemble(weights)
         results["finished"] = True
     write_results(results_path, results)
     return results
@@ -172,6 +175,8 @@ class _Following:
         self._settings = {**recipe.settings, **computing}
         self._work_dir = work_dir
         self._tests = tests
+        # Now: a checkout or an update while it trains changes nothing of what is trained.
+        self._facts = {**_whose(recipe), **circumstances()}
         store = TokenStore(work_dir / "data" / "valid")
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
@@ -181,11 +186,19 @@ class _Following:
 
     def facts(self) -> dict[str, Any]:
         """What results say of the recipe and of where it is followed."""
-        return {**_whose(self._recipe), **circumstances()}
+        return self._facts
 
     def run(self, seed: int, max_minutes: float | None) -> dict[str, Any]:
-        """Trains, chooses, exports and scores by one seed; returns its results."""
+        """Trains, chooses, exports and scores by one seed; returns its results.
+
+        Raises:
+            InputError: where another process is at the same seed.
+        """
         directory = self._work_dir / f"seed-{seed}"
+        with training_alone(directory):  # until its results are there, not just while it trains
+            return self._run(seed, directory, max_minutes)
+
+    def _run(self, seed: int, directory: Path, max_minutes: float | None) -> dict[str, Any]:
         existing = read_results(directory / "results.json")
         if existing.get("finished"):
             return existing
@@ -202,7 +215,7 @@ class _Following:
         run = RunDirectory(directory / "run")
         validation, penalty = self._choose(run)
         results = {
-            **self.facts(),
+            **self._facts,
             "seed": seed,
             "finished": trained.finished,
             "validation": validation,
@@ -220,19 +233,27 @@ class _Following:
         write_results(directory / "results.json", results)
         return results
 
-    def ensemble(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """Exports the runs of all seeds as one model, and scores it; returns the results."""
+    def ensemble(self, weights: Mapping[int, str]) -> dict[str, Any]:
+        """Exports runs as one model, and scores it; returns the results.
+
+        Args:
+            weights: by seed, the name of those that were chosen for it.
+        """
         directory = self._work_dir / "ensemble"
-        runs = [RunDirectory(self._work_dir / f"seed-{seed}" / "run") for seed in seeds]
-        members = ",".join(str(run.path) for run in runs)
-        by_penalty = self._by_penalty(members, runs[0].config.decoding.length_penalty)
+        members = ",".join(
+            f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
+        )
+        by_penalty = self._by_penalty(members, self._recipe.config().decoding.length_penalty)
         penalty = _best(by_penalty)
-        return {
-            "seeds": list(seeds),
+        results = {
+            **self._facts,
+            "weights": {str(seed): name for seed, name in weights.items()},
             "validation": {f"length penalty {a:g}": bleu for a, bleu in by_penalty.items()},
             "length_penalty": penalty,
             **self._export_and_score(members, directory, penalty),
         }
+        write_results(directory / "results.json", results)
+        return results
 
     def _choose(self, run: RunDirectory) -> tuple[dict[str, float], float]:
         """Selects the weights that have the most BLEU on validation, then a length penalty."""
@@ -290,7 +311,7 @@ class _Following:
                 **assessment.fields(),
                 "seconds": round(seconds, 1),
                 "published": self._recipe.published.get(name),
-                "repeat": self._evaluate_command(name, test, exported.path.parent),
+                "repeat": self._evaluate_command(name, test, exported.path),
             }
             write_lines(directory / f"{name}.translations", hypotheses)
         return {"tests": results, "export": str(exported.path.relative_to(self._work_dir))}

@@ -254,7 +254,9 @@ class RunDirectory:
         """Writes a checkpoint, and removes those that are not to be kept.
 
         What stays are the last `training.keep_checkpoints`, the best
-        `training.keep_best`, and what is selected.
+        `training.keep_best`, and what is selected. One between two of
+        `training.checkpoint_steps`, where the run was stopped, counts for neither once another
+        follows: a run that was stopped is to have the averages of one that never was.
 
         Args:
             step: batches taken so far.
@@ -289,11 +291,25 @@ class RunDirectory:
     def _remove_old_checkpoints(self) -> None:
         training, selected = self.config.training, self.selected
         checkpoints = self.checkpoints()
-        best = self.best_checkpoints()[: max(training.keep_best, selected == "best")]
-        kept = {*checkpoints[-training.keep_checkpoints :], *best}
+        earlier = [each for each in checkpoints[:-1] if not self._is_of_a_stop(each)]
+        regular = [*earlier, *checkpoints[-1:]]
+        best = [each for each in self.best_checkpoints() if each in regular]
+        kept = {
+            *regular[-training.keep_checkpoints :],
+            *best[: max(training.keep_best, selected == "best")],
+        }
         for checkpoint in checkpoints:
             if checkpoint not in kept and checkpoint.path.name != selected:
                 remove_checkpoint(checkpoint.path)
+
+    def _is_of_a_stop(self, checkpoint: Checkpoint) -> bool:
+        """Whether it was written between two that the run's configuration asked for then."""
+        try:
+            training = read_facts(checkpoint.path)["config"]["training"]
+            steps, last = training["checkpoint_steps"], training["max_steps"]
+        except (Damaged, KeyError):  # `restore` tells it
+            return False
+        return checkpoint.step % steps != 0 and checkpoint.step != last
 
     def restore(self) -> Restored | None:
         """Returns the newest whole checkpoint, or None before the first one.

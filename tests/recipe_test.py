@@ -21,7 +21,7 @@ from keras_transformer.export import Exported
 from keras_transformer.presets import preset
 from keras_transformer.recipe import Recipe, Synthetic
 from keras_transformer.recipe_run import run_recipe, summary
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.run_directory import RunDirectory, training_alone
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
@@ -126,7 +126,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
     assert run.config.training.accumulate_steps == 2
     result = finished["seeds"]["1"]
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
-    assert steps[0] == stopped["seeds"]["1"]["steps"] and steps[-1] == result["steps"] == 6
+    assert steps == [2, 4, 6] and result["steps"] == 6, "that of the stop counts for no average"
 
     assert finished["recipe"] == "animals"
     assert result["weights"] == run.selected
@@ -201,10 +201,47 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     assert set(zip(sources, references, strict=True)) <= set(PAIRS)
     again = inference.evaluate(both, sources, references, tokenize="none", lowercase=True)
     assert again.scores.bleu == bleu[2]
+    assert results["ensemble"]["weights"] == {
+        seed: results["seeds"][seed]["weights"] for seed in ("3", "4")
+    }
+    command = f"--model_dir={work / 'seed-3/run'}@{results['seeds']['3']['weights']},"
+    assert command in results["ensemble"]["tests"]["rest"]["repeat"]
+    assert run_recipe(rehearsed, tmp_path / "gone", work, seeds=[4, 3]) == results
     more = run_recipe(rehearsed, corpus, work, seeds=[3])
     assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
+    assert json.loads((work / "ensemble" / "results.json").read_text()) == results["ensemble"]
     with pytest.raises(InputError, match="is of animals rehearsal, not of the recipe animals; ex"):
         run_recipe(recipe, corpus, work)
+
+
+def test_a_seed_is_of_one_process_until_its_results_are_there(
+    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "train", refuse_to_train)
+    with (
+        training_alone(tmp_path / "work" / "seed-1"),
+        pytest.raises(InputError, match="another process trains .*seed-1; expected one alone"),
+    ):
+        run_recipe(recipe, corpus, tmp_path / "work")
+
+
+def test_no_seed_is_begun_when_no_time_is_left(
+    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def run(self: Any, seed: int, max_minutes: float) -> dict[str, Any]:
+        begun.append(seed)
+        assert max_minutes > 0
+        clock[0] += 60
+        return {"finished": True, "tests": {}}
+
+    clock = [0.0]
+    monkeypatch.setattr(recipe_run.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(recipe_run._Following, "run", run)
+    results = run_recipe(recipe, corpus, tmp_path / "work", seeds=[1, 2, 3], max_minutes=2)
+    assert begun == [1, 2] == [int(seed) for seed in results["seeds"]]
+    assert not results["finished"]
 
 
 def test_what_scoring_needs_is_missed_before_training(

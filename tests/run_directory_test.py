@@ -45,7 +45,7 @@ def config(tokenizer: Tokenizer) -> Config:
     size = tokenizer.source_vocab_size
     return Config().replace(
         model__source_vocab_size=size, model__target_vocab_size=size,
-        training__keep_checkpoints=3, training__keep_best=0,
+        training__keep_checkpoints=3, training__keep_best=0, training__checkpoint_steps=1,
     )  # fmt: skip
 
 
@@ -333,6 +333,23 @@ class TestCheckpoints:
         run.select("last")
         save(run, 11)
         assert steps(run) == [9, 10, 11]
+
+    def test_one_of_a_stop_takes_no_place_once_another_follows(self, run: RunDirectory) -> None:
+        often = {"training__checkpoint_steps": 10, "training__keep_best": 1}
+        run = reconfigured(run, **often, training__max_steps=45)
+        save_validated(run, step_10=3.0, step_20=2.0, step_27=1.0)
+        assert steps(run) == [10, 20, 27], "where it was stopped is where it continues"
+        save_validated(run, step_30=2.5)
+        assert steps(run) == [10, 20, 30], "neither among the last nor, since validated, the best"
+        save(run, 37)
+        run.select("step-00000037")
+        save(run, 40, 45)
+        assert steps(run) == [20, 30, 37, 40, 45], "the best, the selected, the last three"
+        run.select("last")
+        # The last step is none of a stop; nor is one that was regular when it was written.
+        run = reconfigured(run, training__checkpoint_steps=7, training__max_steps=90)
+        save(run, 49)
+        assert steps(run) == [20, 40, 45, 49]
 
     def test_the_best_are_kept_however_old(self, run: RunDirectory) -> None:
         run = reconfigured(run, training__keep_best=2, training__keep_checkpoints=1)
