@@ -40,7 +40,7 @@ from absl import app, flags
 from steppers.cost import Sizes
 from steppers.sorted_batches import sorted_batches
 
-from keras_transformer import inference, loading
+from keras_transformer import experiment, inference, loading
 from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -152,7 +152,14 @@ def train_theirs(
         os.replace(directory / "partial.npz", batches)
     told |= {"batches": str(batches), "directory": str(directory), "threads": threads}
     command = [torch_python, "-m", "trainers.torch_trainer", json.dumps(told)]
-    subprocess.run(command, cwd=Path(__file__).resolve().parent, check=True)
+    try:
+        subprocess.run(command, cwd=Path(__file__).resolve().parent, check=True)
+    except OSError as error:
+        raise InputError(f"{torch_python} cannot be run ({error}); expected a Python") from error
+    except subprocess.CalledProcessError as error:  # it has told why
+        raise InputError(
+            f"PyTorch's training ended with {error.returncode}; the same command continues it"
+        ) from error
     lines = (directory / "progress.jsonl").read_text().splitlines()
     by_step = {row["step"]: row for row in map(json.loads, lines)}
     return [
@@ -266,6 +273,8 @@ def compare(
             the end, and for a `work_dir` of another run.
     """
     check(run)
+    if experiment.data_fingerprint(data_dir) != run.data_fingerprint:
+        raise InputError(f"{run.path} was trained on other data than {data_dir}; expected its own")
     train, valid = (TokenStore(data_dir / split) for split in ("train", "valid"))
     config = run.config
     precision = choose_platform(config.training, num_shapes=1, device="cpu").precision

@@ -158,6 +158,15 @@ def train(
         return trained
 
 
+def data_fingerprint(data_dir: str | Path | Sequence[str | Path]) -> str:
+    """Returns what tells prepared data from other; a run keeps that of its own.
+
+    Raises:
+        InputError: for a directory that `prepare` did not write.
+    """
+    return _Data.open(data_dir).fingerprint
+
+
 def _split_cpu(logical_cpus: int, cluster: Cluster) -> None:
     if cluster.num_workers > 1:
         raise InputError(

@@ -18,7 +18,6 @@ from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported
-from keras_transformer.presets import preset
 from keras_transformer.recipe import Recipe, Synthetic
 from keras_transformer.recipe_run import run_recipe, summary
 from keras_transformer.run_directory import RunDirectory, training_alone
@@ -124,6 +123,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
     assert (work / "data" / "report.json").is_file()
     run = RunDirectory(work / "seed-1" / "run")
     assert run.config.training.accumulate_steps == 2
+    assert run.data_fingerprint == experiment.data_fingerprint(work / "data")
     result = finished["seeds"]["1"]
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
     assert steps == [2, 4, 6] and result["steps"] == 6, "that of the stop counts for no average"
@@ -462,11 +462,15 @@ def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
 )
 def test_recipes_of_the_project_fit_the_code(name: str) -> None:
     recipe = Recipe.load(ROOT / "recipes", name)
-    config = preset(recipe.preset).updated(recipe.settings)
-    most = max(recipe.average_last)
-    assert config.training.keep_checkpoints >= most
-    assert config.training.max_steps >= most * config.training.checkpoint_steps
-    assert PrepareOptions(**recipe.prepare).vocab_size > 0
+    config = recipe.config().training
+    assert config.max_steps >= max(recipe.average_last) * config.checkpoint_steps
+    for each in (recipe, *map(recipe.varied, recipe.variants)):
+        config = each.config().training
+        assert config.keep_checkpoints >= max(each.average_last)
+        # Or the last two of an average would be nearly the same.
+        last_interval = (config.max_steps - 1) % config.checkpoint_steps + 1
+        assert last_interval >= config.checkpoint_steps / 2, each.variant
+        assert PrepareOptions(**each.prepare).vocab_size > 0
     readme = (ROOT / "recipes" / name / "README.md").read_text()
     assert f"--recipe={name}" in readme
 

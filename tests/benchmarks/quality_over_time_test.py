@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import quality_over_time
 
+from keras_transformer import experiment
 from keras_transformer.errors import InputError
 from keras_transformer.run_directory import RunDirectory
 
@@ -86,17 +87,24 @@ def test_pytorch_is_told_what_the_run_was(
     python.write_text(TRAINER)
     python.chmod(0o755)
 
-    def train(run: RunDirectory, threads: int = 1) -> Any:
+    def train(run: RunDirectory, threads: int = 1, torch_python: Path = python) -> Any:
         return quality_over_time.train_theirs(
             tmp_path / "pytorch",
             SimpleNamespace(source_lengths=[1]),
             run,
             "float32",
-            torch_python=str(python),
+            torch_python=str(torch_python),
             threads=threads,
         )
 
     run = make_run(tmp_path / "run", run_directory)
+    with pytest.raises(InputError, match="nowhere cannot be run .*expected a Python"):
+        train(run, torch_python=tmp_path / "nowhere")
+    failing = tmp_path / "failing"
+    failing.write_text("#!/bin/sh\nexit 3\n")
+    failing.chmod(0o755)
+    with pytest.raises(InputError, match="ended with 3; the same command continues it"):
+        train(run, torch_python=failing)
     curve = train(run)
     assert [point["step"] for point in curve] == [100, 200, 300]
     assert [point["minutes"] for point in curve] == pytest.approx([2.0, 4.0, 6.0])
@@ -115,6 +123,17 @@ def test_pytorch_is_told_what_the_run_was(
     )
     with pytest.raises(InputError, match=r"learning_rate = 1.0, .*run has 0.5; expected another"):
         train(RunDirectory(tmp_path / "run"))
+
+
+def test_a_run_of_other_data_is_refused(
+    run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "data_fingerprint", lambda _: "another corpus")
+    with pytest.raises(InputError, match="run was trained on other data than data; expected its"):
+        quality_over_time.compare(
+            make_run(tmp_path / "run", run_directory), Path("data"), tmp_path / "work",
+            torch_python="python", threads=1,
+        )  # fmt: skip
 
 
 def test_minutes_to_a_bleu_lie_on_straight_lines() -> None:
