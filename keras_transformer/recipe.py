@@ -106,6 +106,7 @@ class Recipe:
         Raises:
             InputError: for a recipe that is not there, or that does not fit the code.
         """
+        name = name.rstrip("/")  # as a shell completes it
         path = Path(recipes_dir) / name / "recipe.json"
         if not path.is_file():
             known = sorted(p.parent.name for p in Path(recipes_dir).glob("*/recipe.json"))
@@ -189,10 +190,9 @@ class Recipe:
                     f"published names {test!r}; expected one of {', '.join(self.tests)}"
                 )
 
-    def config(self, seed: int | None = None) -> Config:
-        """The configuration, but for the vocabulary's."""
-        seeds = {} if seed is None else {"training.seed": seed}
-        return preset(self.preset).updated({**self.settings, **seeds})
+    def config(self) -> Config:
+        """The configuration, but for the vocabulary's and the seed."""
+        return preset(self.preset).updated(self.settings)
 
     def varied(self, names: str) -> Recipe:
         """Returns a variant of the recipe, or of several together, as in `short+r_drop`.

@@ -97,7 +97,8 @@ def run_recipe(
         return _run(recipe, corpus_dir, work_dir, seeds, writers, accumulate_steps, max_minutes)
     except OSError as error:  # what modules below write, they tell of themselves
         raise InputError(
-            f"{work_dir} cannot be written ({error}); once it can, the same command continues"
+            f"the recipe cannot be followed in {work_dir} ({error}); once that is mended, the same "
+            "command continues"
         ) from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import importlib
 import json
 import os
 import platform
@@ -59,8 +59,9 @@ def circumstances() -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
+        # The modules' own: TensorFlow is installed by several names, as tensorflow-cpu.
         "versions": {
-            name: importlib.metadata.version(name)
+            name: importlib.import_module(name.replace("-", "_")).__version__
             for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
         },
         "machine": {"processor": _processor(), "cores": os.cpu_count()},

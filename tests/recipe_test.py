@@ -312,11 +312,19 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
     work = tmp_path / "work"
     work.mkdir()
     (work / "text").touch()  # where the parts go
-    with pytest.raises(InputError, match="work cannot be written .*the same command continues"):
+    with pytest.raises(InputError, match="be followed in .*work .*the same command continues"):
         run_recipe(recipe.varied("rehearsal"), corpus, work)
     (work / f"recipe.{os.getpid()}.tmp").mkdir()  # what the directory is of
-    with pytest.raises(InputError, match="work cannot be written .*the same command continues"):
+    with pytest.raises(InputError, match="be followed in .*work .*the same command continues"):
         run_recipe(recipe, corpus, work)
+
+
+def test_a_corpus_that_cannot_be_read_is_one_sentence(recipe: Recipe, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    (corpus / "train.en").unlink()
+    (corpus / "train.en").symlink_to("train.en")
+    with pytest.raises(InputError, match=r"train\.en"):
+        run_recipe(recipe, corpus, tmp_path / "work")
 
 
 def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
@@ -447,6 +455,7 @@ def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     write_recipe(tmp_path)
     with pytest.raises(InputError, match="no recipe 'stones'; expected one of animals, plants"):
         Recipe.load(tmp_path, "stones")
+    assert Recipe.load(tmp_path, "plants/").name == "plants"
     for text in (b'{"description": ', b"\xff", b"[]", b"null"):
         (tmp_path / "animals" / "recipe.json").write_bytes(text)
         with pytest.raises(InputError, match=r"animals/recipe.json( is no JSON|: the fields are)"):

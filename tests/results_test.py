@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import json
 import os
 from pathlib import Path
@@ -68,7 +69,11 @@ def test_lines_end_at_lf_alone(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "lines").read_bytes() == "a\u2028b\n\nü\n".encode()
 
 
-def test_circumstances_name_versions_and_machine() -> None:
+def test_circumstances_name_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)  # as where it is tensorflow-cpu
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
     found = circumstances()
     assert found["versions"]["tensorflow"].startswith("2.") and found["machine"]["processor"]
     assert found["command"] and len(found["date"]) == 10
