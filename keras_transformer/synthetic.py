@@ -9,6 +9,7 @@ trained on it, are data diversification (Nguyen et al., 2020).
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -23,6 +24,8 @@ from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
 from keras_transformer.loading import load_model
 from keras_transformer.recipe import Synthetic
+
+log = logging.getLogger(__name__)
 
 _WRITER = "writer"  # a file with the fingerprint of the model that writes
 
@@ -100,6 +103,7 @@ def synthetic_pairs(
     if not (directory / "written").exists():
         with whole(writer) as partial:  # before what it writes, which another would throw away
             partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
+        log.info("%s: %s writes the other side of %s", kind, model_dir, given)
         translate_corpus(model_dir, given, directory / "written")
     written = directory / "written" / "translations.txt"
     return ParallelFiles(*((written, given) if kind == "back_translation" else (given, written)))
