@@ -9,9 +9,10 @@ Example:
 Each row is a change of the paper's Table 3, sizes in ratios, applied to --preset_base; --set is for
 all rows. On tiny a row has 3,000 steps of 2,048 target tokens, on other bases what their preset
 says. Rows are trained one after the other, and scored on the validation set. The same command again
-continues, in the middle of a row too; one with other --rows adds to what is there. Ctrl-C stops
-after the current step and leaves a checkpoint. The work directory then has a run for each row,
-table.txt, table.md, delta_bleu.svg and results.json, which is the last line of standard output.
+continues, in the middle of a row too; one with other --rows adds to what is there. A row that
+diverges is told as such in the table, and the others go on. Ctrl-C stops after the current step and
+leaves a checkpoint. The work directory then has a run for each row, table.txt, table.md,
+delta_bleu.svg and results.json, which is the last line of standard output.
 """
 
 import json

@@ -18,6 +18,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError
 from keras_transformer.report.history import Series, read_history
 from keras_transformer.run_directory import RunDirectory
+from keras_transformer.sweep.row import check_converged
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,11 @@ def train_and_score(
             max_minutes=max_minutes,
             architecture=architecture,
         )
+        log.info(trained.summary(run_dir))
+        if trained.interrupted:
+            raise KeyboardInterrupt
+        run = RunDirectory(run_dir, architecture.run_config)
+        check_converged(run, trained.step)
     except DivergedError as error:
         log.warning("%s: %s", trial.name, error)
         run = RunDirectory(run_dir, architecture.run_config)
@@ -65,10 +71,6 @@ def train_and_score(
             "curve": curve(run, material.data_dir),
             "tests": {},
         }
-    log.info(trained.summary(run_dir))
-    if trained.interrupted:
-        raise KeyboardInterrupt
-    run = RunDirectory(run_dir, architecture.run_config)
     run.select("best" if run.best_checkpoints() else "last")
     return {
         "finished": trained.finished,

@@ -174,12 +174,17 @@ def run_study(
             material = _of_positions(material, work_dir, longest)
         elif not material.tests:
             raise InputError(f"the study {study} has nothing to score; expected a test set")
+        for trial in trials.values():  # before any is trained, for hours
+            check_same(trial, material, work_dir)
+        work_dir.mkdir(parents=True, exist_ok=True)
         deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         for name in only or trials:
-            left = None if deadline is None else max(1e-9, (deadline - time.monotonic()) / 60)
+            left = None if deadline is None else (deadline - time.monotonic()) / 60
+            if left is not None and left <= 0:
+                break
             if not run_trial(trials[name], material, work_dir, left)["finished"]:
                 break
-        results = _collected(study, trials, material, work_dir)
+        results = _collected(study, trials, work_dir)
         if study == "positions":
             results["longest"] = longest
         write_results(work_dir / f"{study}.json", results)
@@ -199,14 +204,10 @@ def _of_positions(material: Material, work_dir: Path, longest: int) -> Material:
     return dataclasses.replace(material, data_dir=data_dir, tests=tests)
 
 
-def _collected(
-    study: str, trials: Mapping[str, Trial], material: Material, work_dir: Path
-) -> dict[str, Any]:
+def _collected(study: str, trials: Mapping[str, Trial], work_dir: Path) -> dict[str, Any]:
     """Returns the results of all models that have some, whichever call has left them."""
     found = {name: read_results(work_dir / name / "results.json") for name in trials}
     found = {name: results for name, results in found.items() if results}
-    for name, results in found.items():
-        check_same(trials[name], material, work_dir / name, results)
     finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
     return {"study": study, "finished": finished, "trials": found}
 

@@ -1,5 +1,6 @@
 """One model of a comparison: trained and scored in a process of its own, once.
 
+NAME/trial.json    settings, data and tests that run/ began with
 NAME/run/          a run, with its report
 NAME/results.json  what it cost, its curve over training, and its scores
 """
@@ -88,31 +89,39 @@ def run_trial(
         KeyboardInterrupt: where training was interrupted; a checkpoint is written.
     """
     directory = work_dir / trial.name
+    check_same(trial, material, work_dir)
     existing = read_results(directory / "results.json")
-    own = _identity(trial, material)  # reads all of the material: what lacks is told first
-    if existing:
-        check_same(trial, material, directory, existing)
     if existing.get("finished"):
         return existing
     log.info("%s: %s", trial.name, trial.title)
+    own = _identity(trial, material)
+    directory.mkdir(parents=True, exist_ok=True)
+    if not _begun(directory):
+        write_results(directory / "trial.json", own)
     found = process.call(_train_and_score, trial, material, directory / "run", max_minutes)
     results = {**circumstances(), "name": trial.name, "title": trial.title}
     results |= {**own, **found}
-    directory.mkdir(parents=True, exist_ok=True)
     write_results(directory / "results.json", results)
     return results
 
 
-def check_same(
-    trial: Trial, material: Material, directory: Path, results: Mapping[str, Any]
-) -> None:
-    """Raises `InputError` for results of the trial with other settings, data or tests."""
-    expected = _identity(trial, material)
-    if any(results.get(name) != value for name, value in expected.items()):
+def check_same(trial: Trial, material: Material, work_dir: Path) -> None:
+    """Raises `InputError` for a trial that was begun with other settings, data or tests."""
+    directory = work_dir / trial.name
+    expected = _identity(trial, material)  # reads all of the material: what lacks is told first
+    found = read_results(directory / "results.json")
+    if not found and _begun(directory):  # and killed, before there were results
+        found = read_results(directory / "trial.json")
+    if found and any(found.get(name) != value for name, value in expected.items()):
         raise InputError(
             f"{directory} holds {trial.name} with other settings, data or tests; expected those "
             "that it was made with, the same for all models of a study, or another --work_dir"
         )
+
+
+def _begun(directory: Path) -> bool:
+    """Whether there is a run: settings that it refused have begun none."""
+    return (directory / "run" / "config.json").is_file()
 
 
 def _identity(trial: Trial, material: Material) -> dict[str, Any]:

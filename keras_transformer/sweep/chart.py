@@ -36,8 +36,8 @@ def delta_chart(results: Mapping[str, Any]) -> str:
     """Draws BLEU minus that of base, a line for each row: one dot here, one in the paper.
 
     Args:
-        results: of a sweep of base and other rows; what is not known yet has the paper's dot
-            alone.
+        results: of a sweep of base and other rows; what is not known yet, or has diverged, has
+            the paper's dot alone.
 
     Returns:
         An SVG file, without fonts, scripts or links.
@@ -68,7 +68,11 @@ def _draw(axes: Axes, rows: Mapping[str, Mapping[str, Any]]) -> None:
         label="paper",
     )  # fmt: skip
     axes.plot([here[place] for place in known], known, "o", color=_HERE, markersize=4, label="here")
-    axes.set_yticks(range(len(rows)), list(rows))
+    names = [
+        f"{name}, diverged" if "diverged" in (row["run"] or {}) else name
+        for name, row in rows.items()
+    ]
+    axes.set_yticks(range(len(rows)), names)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))

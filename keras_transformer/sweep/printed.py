@@ -76,7 +76,7 @@ def _cells(results: Mapping[str, Any]) -> list[list[str]]:
     base = results["rows"]["base"]["columns"]
     rows = []
     for name, row in results["rows"].items():
-        paper, run = row["paper"], row["run"]
+        paper = row["paper"]
         columns = [
             "" if name != "base" and row["columns"][column] == base[column]
             else str(row["columns"][column])
@@ -87,7 +87,7 @@ def _cells(results: Mapping[str, Any]) -> list[list[str]]:
             [
                 name,
                 *columns,
-                *(_figures(row) if run else ["", ""]),
+                *_found(row),
                 f"{millions:.2f}" if millions < 10 else f"{millions:.0f}",
                 *_figures(paper),
                 str(paper["millions"] or ""),
@@ -117,6 +117,12 @@ def _changes(results: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
+def _found(row: Mapping[str, Any]) -> list[str]:
+    if not row["run"]:
+        return ["", ""]
+    return ["diverged", ""] if "diverged" in row["run"] else _figures(row)
+
+
 def _figures(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['perplexity']:.2f}", f"{row['bleu']:.1f}"]
 
@@ -136,7 +142,12 @@ def _signed(value: float | None, decimals: int) -> str:
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """What has to be known of the figures."""
-    signatures = {row["run"]["signature"] for row in results["rows"].values() if row["run"]}
+    scored = {
+        name: row["run"]
+        for name, row in results["rows"].items()
+        if row["run"] and "diverged" not in row["run"]
+    }
+    signatures = {run["signature"] for run in scored.values()}
     notes = [
         "PPL: of the validation set, per wordpiece of this vocabulary, by the true labels without "
         "smoothing; 10^6: parameters, in millions; Δ: minus base.",
@@ -154,9 +165,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         for name, row in results["rows"].items()
         if row["same_as"]
     ]
-    precisions = {
-        name: row["run"]["precision"] for name, row in results["rows"].items() if row["run"]
-    }
+    precisions = {name: run["precision"] for name, run in scored.items()}
     if len(set(precisions.values())) > 1:  # as `auto` picks them on different machines
         rows = ", ".join(f"{name} {precision}" for name, precision in precisions.items())
         notes.append(f"Rows were trained in different precisions: {rows}.")

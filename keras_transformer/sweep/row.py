@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError
+
+if TYPE_CHECKING:
+    from keras_transformer.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,8 @@ def train_and_score(job: Job) -> dict[str, Any]:
         `translations`.
 
     Raises:
-        InputError: where the run cannot be continued, or has diverged.
+        InputError: where the run cannot be continued.
+        DivergedError: where it has diverged.
         KeyboardInterrupt: where training was interrupted; its checkpoint is written.
     """
     # Late: what asks for rows has no TensorFlow, which would hold the GPU that a row needs.
@@ -64,12 +68,7 @@ def train_and_score(job: Job) -> dict[str, Any]:
     if not trained.finished:
         return {"finished": False, "steps": trained.step}
     run = RunDirectory(job.run_dir)
-    saved = run.checkpoints()
-    if not saved or saved[-1].step != trained.step:  # none is written of what is no number
-        raise InputError(
-            f"{job.run_dir} has diverged: its validation loss at step {trained.step} is not "
-            "finite; expected a lower training.learning_rate"
-        )
+    check_converged(run, trained.step)
     store = TokenStore(job.data_dir / "valid")
     model = loading.load_model(run.path)
     scored = inference.evaluate(
@@ -91,3 +90,16 @@ def train_and_score(job: Job) -> dict[str, Any]:
         "peak_memory_mb": round(metrics["peak_memory_mb"]),
         "translations": scored.hypotheses,
     }
+
+
+def check_converged(run: RunDirectory, step: int) -> None:
+    """Raises `DivergedError` for a run whose training has ended at `step` with no such checkpoint.
+
+    None is written where the validation loss is not finite.
+    """
+    saved = run.checkpoints()
+    if not saved or saved[-1].step != step:
+        raise DivergedError(
+            f"{run.path} has diverged: its validation loss at step {step} is not finite; expected "
+            "a lower training.learning_rate"
+        )

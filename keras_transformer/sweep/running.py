@@ -5,7 +5,7 @@ base/run/            the run of a row, with its report
 base/results.json    what was found of it, and how that came about
 base/translations    of the validation set; its lines as they should be are in `reference`
 reference
-results.json         all rows
+results.json         all rows that were asked for or are finished
 table.txt, table.md  the same to be read, and
 delta_bleu.svg       as a picture
 """
@@ -23,7 +23,7 @@ from tqdm import tqdm
 from keras_transformer import evaluation
 from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.results import (
     circumstances,
     read_results,
@@ -55,8 +55,8 @@ def run_sweep(
     """Trains the rows of a table one after the other, each in a process of its own.
 
     What is done already is not done again, so the same call continues after a stop, in the middle
-    of a row too, and one that names other rows adds to what is there. A script that calls it
-    needs the line `if __name__ == "__main__":`.
+    of a row too, and one that names other rows adds to what is there. A row other than base that
+    diverges is a result, too. A script that calls it needs the line `if __name__ == "__main__":`.
 
     Args:
         table: one of `TABLES`.
@@ -122,10 +122,11 @@ def _open(work_dir: Path, identity: Mapping[str, Any]) -> None:
     found = read_results(path)
     if isinstance(found.get("base"), dict):  # it may be of a version that had fewer settings
         found["base"] = {**fields(Config()), **found["base"]}
+    # A kill may have left parts of a sweep.json.
     if (
         not found
         and work_dir.exists()
-        and {each.name for each in work_dir.iterdir()} - {"sweep.tmp"}
+        and any(not each.match("sweep.*tmp") for each in work_dir.iterdir())
     ):
         raise InputError(f"{work_dir} exists and is of no sweep; expected a new or empty directory")
     if found and (difference := _difference(found, identity)):
@@ -151,14 +152,16 @@ def _difference(found: Any, expected: Any, place: str = "") -> str | None:
 def _finished(path: Path) -> dict[str, Any]:
     """Returns what was found of a row, or nothing where it is not finished."""
     found = read_results(path)
-    numbers = ("perplexity", "bleu", "minutes")
-    if found and not (
+    if not found or isinstance(found.get("diverged"), str):
+        return found
+    numbers, words = ("perplexity", "bleu", "minutes"), ("signature", "precision")
+    if not (
         all(type(found.get(name)) in (int, float) for name in numbers)
-        and isinstance(found.get("signature"), str)
+        and all(isinstance(found.get(name), str) for name in words)
     ):
         raise InputError(
-            f"{path} lacks {', '.join(numbers)} or signature; expected what a finished row leaves, "
-            "or no such file"
+            f"{path} lacks {', '.join(numbers)}, {' or '.join(words)}; expected what a finished "
+            "row leaves, or no such file"
         )
     return found
 
@@ -184,7 +187,7 @@ class _Sweep:
         self._deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         self._found = {
             row.name: found
-            for row in self._trained
+            for row in table.rows  # those of earlier calls, too
             if (found := _finished(work_dir / row.name / "results.json"))
         }
 
@@ -220,27 +223,35 @@ class _Sweep:
         try:
             found = process.call(train_and_score, job)
         except InputError as error:
-            raise InputError(f"row {row.name}: {error} (--rows can leave it out)") from error
+            if row.name == self._table.base.name:
+                raise InputError(f"row {row.name}: {error}") from error
+            if not isinstance(error, DivergedError):
+                raise InputError(f"row {row.name}: {error} (--rows can leave it out)") from error
+            # A result, too, and no reason to leave out the others.
+            log.warning("row %s: %s", row.name, error)
+            found = {"finished": True, "diverged": str(error)}
         if not found["finished"]:
             return False
-        write_lines(directory / "translations", found.pop("translations"))
+        if "translations" in found:
+            write_lines(directory / "translations", found.pop("translations"))
         self._found[row.name] = {"row": row.name, **found, **circumstances()}
         write_results(directory / "results.json", self._found[row.name])
         return True
 
     def _time_left(self) -> str:
         """Says how long all that is left will take, by what the rows so far have taken."""
-        done = [row for row in self._trained if row.name in self._found]
+        done = [row for row in self._table.rows if "minutes" in self._found.get(row.name, {})]
         if not done:
             return "time left in all is known after the first row"
         minutes = sum(self._found[row.name]["minutes"] for row in done)
-        left = sum(row.cost for row in self._trained if row not in done)
+        left = sum(row.cost for row in self._trained if row.name not in self._found)
         seconds = 60 * minutes * left / sum(row.cost for row in done)
         return f"about {tqdm.format_interval(seconds)} left in all, this row included"
 
     def _write(self) -> dict[str, Any]:
         """Writes what is known so far, and returns it."""
-        results = _assemble(self._table, self._chosen, self._found)
+        shown = [row for row in self._table.rows if row in self._chosen or row.name in self._found]
+        results = _assemble(self._table, shown, self._found)
         write_results(self._work_dir / "results.json", results)
         write_text(self._work_dir / "table.txt", printed.text(results))
         write_text(self._work_dir / "table.md", printed.markdown(results))
@@ -250,17 +261,18 @@ class _Sweep:
 
 
 def _assemble(
-    table: Table, chosen: Sequence[Row], found: Mapping[str, Mapping[str, Any]]
+    table: Table, shown: Sequence[Row], found: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Returns the results of a table.
 
     `rows` has for each row, by name: its `columns`, `rule`, `same_as` and `parameters`;
     `perplexity`, `bleu` and, of both, the `difference` from base, or None where they are not known
-    yet; the same and the `columns` of the `paper`; and `run`, all that was found of it.
+    yet; the same and the `columns` of the `paper`; and `run`, all that was found of it: of a row
+    that has diverged how, as `diverged`, and no figures.
     """
     base = found.get(table.base.name)
     rows = {}
-    for row in chosen:
+    for row in shown:
         own = found.get(row.same_as or row.name)
         rows[row.name] = {
             "columns": columns(row.config),
@@ -291,10 +303,11 @@ def _figures(
     row: Mapping[str, Any] | None, base: Mapping[str, Any] | None
 ) -> dict[str, float | None | dict[str, float | None]]:
     """Perplexity and BLEU of a row, and their differences from base."""
-    names = ("perplexity", "bleu")
-    return {
-        **{name: row[name] if row else None for name in names},
-        "difference": {
-            name: round(row[name] - base[name], 4) if row and base else None for name in names
-        },
+    own, of_base = (
+        {name: (found or {}).get(name) for name in ("perplexity", "bleu")} for found in (row, base)
+    )
+    difference = {
+        name: None if value is None or of_base[name] is None else round(value - of_base[name], 4)
+        for name, value in own.items()
     }
+    return {**own, "difference": difference}

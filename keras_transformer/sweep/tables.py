@@ -135,10 +135,17 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
         vocabulary: of the text that is trained on.
 
     Raises:
-        InputError: for settings that do not fit, or a base that a row cannot be made of.
+        InputError: for settings that do not fit, or that rows cannot be compared with, or a base
+            that a row cannot be made of.
     """
     defaults = {**_NOT_AVERAGED, **_BUDGETS.get(preset_base, {})}
     base = vocabulary.fit(preset(preset_base), {**defaults, **settings})
+    for name in ("ema_decay", "early_stopping"):
+        if value := getattr(base.training, name):
+            raise InputError(
+                f"training.{name} is {value}; expected 0: rows of Table 3 are compared by the "
+                "weights of their last step, not averaged"
+            )
     rows: list[Row] = []
     for name, published in TABLE_3.items():
         try:

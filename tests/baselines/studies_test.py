@@ -7,13 +7,14 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import experiment, loading
+from keras_transformer import experiment, loading, training_run
 from keras_transformer.baselines import studies
 from keras_transformer.baselines.architectures import ARCHITECTURES
 from keras_transformer.baselines.flop import training_flop
@@ -81,8 +82,20 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
 def trained(
     in_this_process: None, material: Material, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
-    """A GRU that has learned its eight pairs, by way of the study."""
+    """A GRU that has learned its eight pairs, by way of the study, killed before a checkpoint."""
     work = tmp_path_factory.mktemp("work")
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_run, "fit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_study("models", material, work, only=["gru"], settings=TINY)
+        patch.setattr(studies, "run_trial", lambda *_: pytest.fail("training began"))
+        with pytest.raises(InputError, match="holds gru with other settings, data or tests"):
+            run_study("models", material, work, settings={**TINY, "training.seed": 5})
+    assert RunDirectory(work / "gru" / "run", GRURun).checkpoints() == []
     return work, run_study("models", material, work, only=["gru"], settings=TINY)
 
 
@@ -129,7 +142,7 @@ def test_what_is_done_is_not_done_again_and_nothing_else_is_taken_for_it(
     other = dataclasses.replace(material, tokenize="none")
     with pytest.raises(InputError, match="holds gru with other settings, data or tests; expected"):
         run_study("models", other, work, only=["gru"], settings=TINY)
-    monkeypatch.setattr(studies, "run_trial", lambda *_: {"finished": False})
+    monkeypatch.setattr(studies, "run_trial", lambda *_: pytest.fail("training began"))
     for material_, settings in ((other, TINY), (material, {**TINY, "training.seed": 5})):
         with pytest.raises(
             InputError, match="gru with other settings, data or tests; .* the same f"
@@ -148,6 +161,33 @@ def test_a_model_that_diverges_is_a_result(material: Material, tmp_path: Path) -
     assert "diverged" in (tmp_path / "models.svg").read_text()
     again = run_study("models", material, tmp_path, only=["gru"], settings=settings)
     assert again == results
+
+
+def test_settings_that_are_refused_begin_nothing(material: Material, tmp_path: Path) -> None:
+    for seed in ("first", "second"):  # the second is not told of the first
+        with pytest.raises(InputError, match=f"training.seed is '{seed}'"):
+            run_study("models", material, tmp_path, settings={"training.seed": seed})
+
+
+def test_a_loss_that_is_no_number_in_the_end_has_diverged(
+    trained: tuple[Path, dict[str, Any]],
+    material: Material,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train(data_dir: Path, run_dir: Path, **_: Any) -> experiment.Trained:
+        of = RunDirectory(trained[0] / "gru" / "run", GRURun)
+        RunDirectory.create(run_dir, of.config, of.tokenizer(), of.data_fingerprint)
+        return experiment.Trained(60, True, False, "", "last", "float32", {})
+
+    monkeypatch.setattr(experiment, "train", train)
+    results = run_study("models", material, tmp_path, only=["gru"], settings=TINY)
+    result = results["trials"]["gru"]
+    assert result["finished"] and result["tests"] == {}
+    assert result["diverged"].endswith(
+        "gru/run has diverged: its validation loss at step 60 is not finite; expected a lower "
+        "training.learning_rate"
+    )
 
 
 def test_a_run_is_read_as_what_it_is(
@@ -176,6 +216,23 @@ def test_models_are_trained_in_turn_until_the_time_is_over(
     )
     assert called == [("scaled_16", 9, True), ("unscaled_16", 9, True)]
     assert results == {"study": "attention", "finished": False, "trials": {}}
+
+
+def test_after_the_time_is_over_no_other_model_begins(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, called = SimpleNamespace(now=0.0), []
+
+    def trial(each: Any, material: Material, work_dir: Path, minutes: float) -> dict[str, Any]:
+        called.append((each.name, minutes))
+        clock.now += 40.0  # scoring takes longer than training was given
+        return {"finished": True}
+
+    monkeypatch.setattr(studies, "run_trial", trial)
+    monkeypatch.setattr(studies, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    results = run_study("attention", material, tmp_path, max_minutes=1.0)
+    assert called == [("scaled_16", 1.0), ("unscaled_16", pytest.approx(1 / 3))]
+    assert not results["finished"]
 
 
 @pytest.mark.parametrize("study", STUDIES)

@@ -169,6 +169,19 @@ def test_precisions_that_differ_are_told(results: dict[str, Any]) -> None:
     assert note in text(results) and note in markdown(results)
 
 
+def test_a_row_that_has_diverged_has_no_figures(results: dict[str, Any]) -> None:
+    diverged = results["rows"]["A_h16"]
+    diverged |= {"run": {"diverged": "no number"}, "bleu": None, "perplexity": None}
+    diverged["difference"] = {"bleu": None, "perplexity": None}
+    [line] = [line for line in text(results).splitlines() if line.startswith("A_h16")]
+    assert [part.split() for part in line.split("|")] == [
+        ["A_h16", "8"], ["diverged", "1.83"], ["4.91", "25.8"], [], ["-0.01", "0.0"],
+    ]  # fmt: skip
+    assert "| diverged |  | 1.83 |" in markdown(results)
+    svg = delta_chart(results)
+    assert "A_h16, diverged" in svg and len(_places(svg, "#2f6db0")) == 2 + 1  # and the legend's
+
+
 def test_only_base(results: dict[str, Any]) -> None:
     only = {**results, "rows": {"base": results["rows"]["base"]}}
     assert text(only).splitlines()[3].startswith("base")

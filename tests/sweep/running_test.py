@@ -11,7 +11,7 @@ import pytest
 
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.sweep import process
 from keras_transformer.sweep.row import Job, train_and_score
 from keras_transformer.sweep.running import run_sweep
@@ -46,6 +46,7 @@ class Rows:
         name = job.run_dir.parent.name
         assert job.run_dir.name == "run" and name not in self.jobs
         self.jobs[name] = job
+        job.run_dir.mkdir(parents=True, exist_ok=True)
         found = self.found.get(name, {})
         if isinstance(found, BaseException):
             raise found
@@ -106,8 +107,10 @@ def test_each_row_once_and_later_calls_add(
     assert run_sweep("table3", data, work, names=["B"], tokenize="none") == results
     assert rows.jobs == {}
     more = run_sweep("table3", data, work, names=["E"], tokenize="none")
-    assert list(rows.jobs) == ["E_learned"] and list(more["rows"]) == ["base", "E_learned"]
+    assert list(rows.jobs) == ["E_learned"]
+    assert list(more["rows"]) == ["base", "B_dk16", "B_dk32", "E_learned"]
     assert more["rows"]["E_learned"]["difference"]["bleu"] == 0.1
+    assert {name: more["rows"][name] for name in results["rows"]} == results["rows"]
 
 
 def test_a_stop_is_continued_and_a_mistake_names_the_row(
@@ -125,12 +128,44 @@ def test_a_stop_is_continued_and_a_mistake_names_the_row(
     rows.jobs, rows.found = {}, {"B_dk16": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         run_sweep("table3", data, work, names=["B"])
-    rows.jobs, rows.found = {}, {"B_dk16": InputError("it has diverged")}
-    with pytest.raises(InputError, match=r"^row B_dk16: it has diverged \(--rows can leave it out"):
+    rows.jobs, rows.found = {}, {"B_dk16": InputError("it is too large")}
+    with pytest.raises(InputError, match=r"^row B_dk16: it is too large \(--rows can leave it out"):
         run_sweep("table3", data, work, names=["B"])
     rows.jobs, rows.found = {}, {}
     results = run_sweep("table3", data, work, names=["B"])
     assert results["finished"] and list(rows.jobs) == ["B_dk16", "B_dk32"]
+
+
+def test_a_row_that_diverges_is_a_result_but_for_base(
+    data: Path, tmp_path: Path, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    work = tmp_path / "work"
+    rows.found = {"base": DivergedError("no number")}
+    with pytest.raises(InputError, match="^row base: no number$"):
+        run_sweep("table3", data, work, names=["B"])
+    rows.jobs, rows.found = {}, {"B_dk16": DivergedError("no number")}
+    results = run_sweep("table3", data, work, names=["B"])
+    assert results["finished"] and list(rows.jobs) == ["base", "B_dk16", "B_dk32"]
+    row = results["rows"]["B_dk16"]
+    assert row["run"]["diverged"] == "no number" and row["bleu"] is None
+    assert row["difference"] == {"perplexity": None, "bleu": None}
+    assert "row B_dk16: no number" in caplog.text
+    assert re.search(r"row 3 of 3: B_dk32 .* about \d+:\d\d left in all", caplog.text)
+    table = (work / "table.txt").read_text().splitlines()
+    [line] = [line for line in table if line.startswith("B_dk16")]
+    assert line.split("|")[1].split()[0] == "diverged"
+    assert "diverged" in (work / "table.md").read_text()
+    assert "B_dk16, diverged" in (work / "delta_bleu.svg").read_text()
+    rows.jobs = {}
+    assert run_sweep("table3", data, work, names=["B"]) == results and rows.jobs == {}
+
+
+def test_a_kill_while_the_sweep_began_leaves_nothing_in_the_way(
+    data: Path, tmp_path: Path, rows: Rows
+) -> None:
+    (tmp_path / "sweep.4711.tmp").write_text('{"table": ')  # as `results.write_text` names it
+    assert run_sweep("table3", data, tmp_path, names=["base"])["finished"]
 
 
 def test_no_time_is_left_for_a_row(data: Path, tmp_path: Path, rows: Rows) -> None:
@@ -146,7 +181,7 @@ def test_rows_that_come_out_equal_are_one_run(data: Path, tmp_path: Path, rows: 
         "table3", data, tmp_path / "work", names=["A_h4", "C_n2"], settings=settings
     )
     # Half of 2 heads is 1, and so is an eighth; a third of 1 layer is 1 again.
-    assert list(results["rows"]) == ["base", "A_h4", "C_n2"]
+    assert list(results["rows"]) == ["base", "A_h1", "A_h4", "C_n2"]
     assert list(rows.jobs) == ["base", "A_h1"]
     assert results["rows"]["A_h4"]["run"]["row"] == "A_h1" and results["finished"]
     assert results["rows"]["C_n2"]["difference"] == {"perplexity": 0.0, "bleu": 0.0}
@@ -177,10 +212,14 @@ def test_a_directory_of_something_else_is_refused(
     found["rows"]["A_h1"]["model.num_heads"] = 2  # as another version of the code would have it
     (work / "sweep.json").write_text(json.dumps(found))
     refused(place + "rows: A_h1: model.num_heads 2, not 1")
-    (work / "base" / "results.json").write_text('{"bleu": 3}')
     found["rows"]["A_h1"]["model.num_heads"] = 1
     (work / "sweep.json").write_text(json.dumps(found))
-    refused("base/results.json lacks perplexity, bleu, minutes or signature; expected what a fini")
+    row = json.loads((work / "base" / "results.json").read_text())
+    for lost in ("bleu", "precision"):
+        (work / "base" / "results.json").write_text(
+            json.dumps({name: value for name, value in row.items() if name != lost})
+        )
+        refused("results.json lacks perplexity, bleu, minutes, signature or precision; expected w")
     (work / "sweep.json").write_text('{"base": 3}')
     refused("work/sweep.json is of a sweep with table None, not 'table3'")
     (work / "sweep.json").write_text("[")
@@ -200,6 +239,8 @@ def test_a_directory_of_something_else_is_refused(
         ({"names": ["A1"]}, "has no row 'A1'"),
         ({"preset_base": "huge"}, "'huge' is no preset"),
         ({"settings": {"training.steps": 3}}, "'training.steps' is no setting"),
+        ({"settings": {"training.ema_decay": 0.9}}, "training.ema_decay is 0.9; expected 0: rows"),
+        ({"settings": {"training.early_stopping": 3}}, "training.early_stopping is 3; expected 0"),
         ({"data_dir": "nowhere"}, "nowhere"),
     ],
 )
