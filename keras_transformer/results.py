@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -59,13 +59,21 @@ def circumstances() -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
-        # The modules' own: TensorFlow is installed by several names, as tensorflow-cpu.
         "versions": {
-            name: importlib.import_module(name.replace("-", "_")).__version__
+            name: _version(name.replace("-", "_"))
             for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
         },
         "machine": {"processor": _processor(), "cores": os.cpu_count()},
     }
+
+
+def _version(module: str) -> str:
+    """The version of a module, by whatever name it was installed, as tensorflow-cpu.
+
+    It is not imported: who starts others to train must not hold the GPU that they need.
+    """
+    distribution, *_ = importlib.metadata.packages_distributions()[module]
+    return importlib.metadata.version(distribution)
 
 
 def _commit() -> str | None:

@@ -70,10 +70,18 @@ def test_lines_end_at_lf_alone(tmp_path: Path) -> None:
 
 
 def test_circumstances_name_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)  # as where it is tensorflow-cpu
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+    version = importlib.metadata.version
+    distributions = importlib.metadata.packages_distributions()
+    monkeypatch.setattr(
+        importlib.metadata,
+        "packages_distributions",
+        lambda: {**distributions, "tensorflow": ["tensorflow-cpu"]},
+    )
+    monkeypatch.setattr(
+        importlib.metadata,
+        "version",
+        lambda name: "2.99.0" if name == "tensorflow-cpu" else version(name),
+    )
     found = circumstances()
-    assert found["versions"]["tensorflow"].startswith("2.") and found["machine"]["processor"]
+    assert found["versions"]["tensorflow"] == "2.99.0" and found["machine"]["processor"]
     assert found["command"] and len(found["date"]) == 10
