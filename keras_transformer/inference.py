@@ -285,14 +285,14 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
     if path is None:
         yield sys.stdout.buffer
         return
-    path = Path(path)
     special = os.path.exists(path) and not os.path.isfile(path)
-    partial = path if special else path.with_name(f".{path.name}.partial-{os.getpid()}")
+    target = Path(path if special else os.path.realpath(path))  # a link stays one
+    partial = target if special else target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         with partial.open("wb") as file:
             yield file
         if not special:
-            partial.replace(path)
+            partial.replace(target)
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror})") from error
     finally:

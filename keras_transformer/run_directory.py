@@ -8,7 +8,8 @@
     selected.json     which weights evaluate, translate and export read
     metrics.jsonl     one JSON object a line
     tensorboard/      event files
-    data_report.json  what `prepare` said of the corpus; written by `experiment`
+    data_report.json  what `prepare` said of the corpus, and data_report_2.json of the next that is
+                      mixed; written by `experiment`
     report.html       curves, scores, configuration and data on a page; written by `report`
 
 `checkpoints.py` has the format of one checkpoint, which is there whole or not at
@@ -452,8 +453,10 @@ class RunDirectory:
     def trained_tokens(self) -> int | None:
         """Tokens of the longest source of training, the end token included, where it is known."""
         try:
-            report = json.loads((self.path / "data_report.json").read_bytes())
-            return int(report["train"]["source"]["max_length"])
+            reports = [
+                json.loads(path.read_bytes()) for path in self.path.glob("data_report*.json")
+            ]
+            return max(int(report["train"]["source"]["max_length"]) for report in reports)
         except (OSError, ValueError, KeyError, TypeError):
             return None  # nothing but a remark depends on it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Sequence
@@ -437,6 +438,20 @@ class TestOutputFile:
         with inference.output_file(path) as file:
             file.write(b"new")
         assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"new"]
+
+    def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("out")
+        for text in (b"new", b"newer"):  # out is not there at first
+            with inference.output_file(tmp_path / "link") as file:
+                file.write(text)
+            assert (tmp_path / "link").is_symlink()
+            assert (tmp_path / "out").read_bytes() == text
+        reading, writing = os.pipe()
+        with open(reading, "rb") as read:
+            with inference.output_file(f"/dev/fd/{writing}") as file:
+                file.write(b"text")
+            os.close(writing)
+            assert read.read() == b"text"
 
     @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
     def test_nowhere_to_write(self, tmp_path: Path, name: str) -> None:

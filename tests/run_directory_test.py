@@ -747,6 +747,8 @@ def test_the_longest_source_is_that_of_the_report(
     assert run.trained_tokens is None  # there is no report yet
     (run.path / "data_report.json").write_bytes(report)
     assert run.trained_tokens == expected
+    (run.path / "data_report_2.json").write_text('{"train": {"source": {"max_length": 99}}}')
+    assert run.trained_tokens == (expected and 99), "the longest of all corpora, if all are known"
 
 
 def test_metrics_are_added_line_by_line(run: RunDirectory) -> None:
