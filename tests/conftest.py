@@ -136,6 +136,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         model__num_heads=2,
         decoding__max_extra_tokens=5,
         decoding__max_source_tokens=40,
+        training__checkpoint_steps=100,
     )
     run = RunDirectory.create(
         tmp_path_factory.mktemp("runs") / "run", config, tokenizer, "fingerprint"
