@@ -298,7 +298,7 @@ def test_recipe_ends_with_its_results(driver: Driver, tmp_path: Path) -> None:
     assert (tmp_path / "work" / seed["export"] / "saved_model.pb").is_file()
     scores = seed["tests"]["animals"]
     _, *flags = shlex.split(scores["repeat"])
-    assert flags[0] == f"--model_dir={Path('work') / 'seed-1' / 'export'}"
+    assert flags[0] == f"--model_dir={Path('work') / 'seed-1' / 'export' / '1'}"
     code, out, err, _ = driver.run(tmp_path, "evaluate", flags, "")
     assert code == 0, err
     again = json.loads(out.splitlines()[-1])
