@@ -114,6 +114,7 @@ def make_run(path: Path, tokenizer: Tokenizer, **settings: Any) -> RunDirectory:
             "model__source_vocab_size": tokenizer.source_vocab_size,
             "model__target_vocab_size": tokenizer.source_vocab_size,
             "training__max_steps": 400,
+            "training__checkpoint_steps": 100,
             **settings,
         }
     )
