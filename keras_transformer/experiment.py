@@ -158,8 +158,8 @@ def train(
         return trained
 
 
-def data_fingerprint(data_dir: str | Path | Sequence[str | Path]) -> str:
-    """Returns what tells prepared data from other; a run keeps that of its own.
+def data_fingerprint(data_dir: str | Path) -> str:
+    """Returns what tells prepared data from other; a run that is trained on it alone keeps it.
 
     Raises:
         InputError: for a directory that `prepare` did not write.

@@ -282,7 +282,7 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
 
     Without a path it is standard output; a device or a pipe is written as it is.
     """
-    if path is None:
+    if path is None or _is_standard_output(path):
         yield sys.stdout.buffer
         return
     special = os.path.exists(path) and not os.path.isfile(path)
@@ -299,6 +299,15 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
         if not special:
             with contextlib.suppress(OSError):  # as where the path is below a file
                 partial.unlink()
+
+
+def _is_standard_output(path: str | Path) -> bool:
+    """Whether it is a name of it, as /dev/stdout: what a shell appends to is not to be replaced."""
+    try:
+        same = os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # a path that is not there, or an output without a file
+        return False
+    return same and os.path.abspath(path).startswith(("/dev/", "/proc/"))
 
 
 class Evaluation(NamedTuple):

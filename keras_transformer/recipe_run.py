@@ -151,7 +151,7 @@ def _run(
         by_seed[str(seed)] = following.run(seed, None if left is None else max(1e-9, left))
         if not by_seed[str(seed)]["finished"]:
             break
-    results = {**following.facts(), "finished": False, "seeds": by_seed}
+    results = {**following.facts, "finished": False, "seeds": by_seed}
     if len(by_seed) == len(seeds) and all(result["finished"] for result in by_seed.values()):
         if len(seeds) > 1:
             results |= _spread(by_seed)
@@ -163,7 +163,11 @@ def _run(
 
 
 class _Following:
-    """What the seeds of a recipe have in common."""
+    """What the seeds of a recipe have in common.
+
+    Attributes:
+        facts: what results say of the recipe and of where it is followed.
+    """
 
     def __init__(
         self,
@@ -177,17 +181,13 @@ class _Following:
         self._work_dir = work_dir
         self._tests = tests
         # Now: a checkout or an update while it trains changes nothing of what is trained.
-        self._facts = {**_whose(recipe), **circumstances()}
+        self.facts = {**_whose(recipe), **circumstances()}
         store = TokenStore(work_dir / "data" / "valid")
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
             if not test.name:
                 write_lines(work_dir / "tests" / f"{name}.source", test.sources or [])
                 write_lines(work_dir / "tests" / f"{name}.reference", test.references[0])
-
-    def facts(self) -> dict[str, Any]:
-        """What results say of the recipe and of where it is followed."""
-        return self._facts
 
     def run(self, seed: int, max_minutes: float | None) -> dict[str, Any]:
         """Trains, chooses, exports and scores by one seed; returns its results.
@@ -216,7 +216,7 @@ class _Following:
         run = RunDirectory(directory / "run")
         validation, penalty = self._choose(run)
         results = {
-            **self._facts,
+            **self.facts,
             "seed": seed,
             "finished": trained.finished,
             "validation": validation,
@@ -247,7 +247,7 @@ class _Following:
         by_penalty = self._by_penalty(members, self._recipe.config().decoding.length_penalty)
         penalty = _best(by_penalty)
         results = {
-            **self._facts,
+            **self.facts,
             "weights": {str(seed): name for seed, name in weights.items()},
             "validation": {f"length penalty {a:g}": bleu for a, bleu in by_penalty.items()},
             "length_penalty": penalty,

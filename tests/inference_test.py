@@ -453,6 +453,19 @@ class TestOutputFile:
             os.close(writing)
             assert read.read() == b"text"
 
+    @pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
+    def test_a_name_of_standard_output_is_added_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        (tmp_path / "out").write_bytes(b"before\n")
+        with open(tmp_path / "out", "a") as stdout:
+            monkeypatch.setattr("sys.stdout", stdout)
+            with inference.output_file(name.format(stdout.fileno())) as file:
+                file.write(b"after\n")
+            monkeypatch.undo()
+        assert (tmp_path / "out").read_bytes() == b"before\nafter\n"
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
     @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
     def test_nowhere_to_write(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "file").write_text("")

@@ -323,7 +323,7 @@ def test_a_corpus_that_cannot_be_read_is_one_sentence(recipe: Recipe, tmp_path: 
     corpus = write_corpus(tmp_path / "corpus")
     (corpus / "train.en").unlink()
     (corpus / "train.en").symlink_to("train.en")
-    with pytest.raises(InputError, match=r"train\.en"):
+    with pytest.raises(InputError, match=r"^/.*corpus/train\.en cannot be read .*expected a text"):
         run_recipe(recipe, corpus, tmp_path / "work")
 
 
