@@ -72,6 +72,7 @@ flags.DEFINE_float(
     "max_length_ratio", DEFAULTS.max_length_ratio, "of the sides of a pair kept; 0 for any"
 )
 flags.DEFINE_boolean("drop_identical", False, "drop pairs with the same text on both sides")
+flags.DEFINE_boolean("drop_repetitive", False, "drop pairs that go round in circles on a side")
 flags.DEFINE_boolean("drop_duplicates", False, "of equal pairs keep the first")
 flags.DEFINE_list("check_languages", None, "drop pairs in other languages than, as in en,de")
 flags.DEFINE_string("on_bad_utf8", DEFAULTS.on_bad_utf8, "fail|replace|drop")

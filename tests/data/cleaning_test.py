@@ -7,7 +7,12 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from keras_transformer.data.cleaning import CleaningOptions, CleaningReport, clean
+from keras_transformer.data.cleaning import (
+    CleaningOptions,
+    CleaningReport,
+    clean,
+    is_repetitive,
+)
 from keras_transformer.data.corpus import Block
 from keras_transformer.errors import InputError
 
@@ -49,6 +54,38 @@ def test_pairs_of_one_text_are_dropped_when_asked_for():
     assert run(pairs)[1].dropped == {}
     kept, report = run(pairs, drop_identical=True)
     assert kept == [(2, b"A", b"a")] and report.dropped == {"identical": 1}
+
+
+def test_what_goes_round_in_circles_is_dropped_when_asked_for():
+    quote = b"a sign with &quot; s &quot; s &quot; s"
+    eight = b" ".join(b"%d" % i for i in range(8))
+    pairs = [(b"ein Schild", quote), (quote, b"ein Schild"), (b"x", b"y " + b" ".join([eight] * 3))]
+    assert run(pairs)[1].dropped == {}
+    kept, report = run(pairs, drop_repetitive=True)
+    assert kept == [] and report.dropped == {"repetitive": 3}
+    for varied in (
+        b"a man and a man and a dog",
+        b"no no no no no",  # six would be three times two
+        b"up and down and up and down and up and",
+        b"s &quot s &quot; s &quot;s &quot; s",
+        b" ".join([eight + b" 8"] * 3),
+    ):
+        assert run([(b"x", varied)], drop_repetitive=True)[0], varied
+
+
+@hypothesis.given(
+    st.lists(st.sampled_from([b"a", b"b", b"ab"]), max_size=40),
+    st.integers(0, 40),
+    st.integers(2, 8),
+)
+def test_circles_are_found_as_by_comparing_all_spans(words, place, period):
+    words[place:place] = words[place : place + period] * 2  # often a circle, not always
+    circles = (
+        words[i : i + n] == words[i + n : i + 2 * n] == words[i + 2 * n : i + 3 * n]
+        for n in range(2, 9)
+        for i in range(len(words) - 3 * n + 1)
+    )
+    assert is_repetitive(b" ".join(words)) == any(circles)
 
 
 def test_a_tag_begins_every_source():
