@@ -239,8 +239,15 @@ class _Following:
 
         Args:
             weights: by seed, the name of those that were chosen for it.
+
+        Raises:
+            InputError: where another process is at it.
         """
         directory = self._work_dir / "ensemble"
+        with training_alone(directory):
+            return self._ensemble(weights, directory)
+
+    def _ensemble(self, weights: Mapping[int, str], directory: Path) -> dict[str, Any]:
         members = ",".join(
             f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
         )

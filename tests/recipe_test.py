@@ -207,6 +207,12 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     command = f"--model_dir={work / 'seed-3/run'}@{results['seeds']['3']['weights']},"
     assert command in results["ensemble"]["tests"]["rest"]["repeat"]
     assert run_recipe(rehearsed, tmp_path / "gone", work, seeds=[4, 3]) == results
+    (work / "results.json").unlink()
+    with (
+        training_alone(work / "ensemble"),
+        pytest.raises(InputError, match="another process trains .*ensemble; expected one alone"),
+    ):
+        run_recipe(rehearsed, corpus, work, seeds=[3, 4])
     more = run_recipe(rehearsed, corpus, work, seeds=[3])
     assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
     assert json.loads((work / "ensemble" / "results.json").read_text()) == results["ensemble"]

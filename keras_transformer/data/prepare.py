@@ -24,6 +24,8 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 2
+# Options that are newer than data people have: with its default one is as if it were not there.
+_NEWER = {"drop_repetitive": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +156,11 @@ def _fingerprint(
             split: [[entry["kind"], *entry["sha256"].values()] for entry in group]
             for split, group in inputs.items()
         },
-        "options": dataclasses.asdict(options),
+        "options": {
+            name: value
+            for name, value in dataclasses.asdict(options).items()
+            if name not in _NEWER or value != _NEWER[name]
+        },
         "vocabulary": given.fingerprint if given else None,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

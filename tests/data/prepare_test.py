@@ -147,6 +147,10 @@ def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_pa
 def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
     arguments = ([Pairs(numbered(30))], tmp_path / "d", SMALL)
     first = prepare(*arguments)
+    # As it was written by commit 0e82582, before there was `drop_repetitive`: data stay as good.
+    assert first.report["fingerprint"] == (
+        "285cb898706ec588466ad28acd77e9888d5855e717ba158fabd4c86653f88735"
+    )
     before = (tmp_path / "d" / "report.json").stat().st_mtime_ns
     monkeypatch.setattr(preparation_module, "learn_vocabulary", lambda *_: pytest.fail("again"))
     again = prepare(*arguments)
@@ -156,6 +160,7 @@ def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
     for corpus, options in (
         (numbered(31), SMALL),
         (numbered(30), dataclasses.replace(SMALL, seed=2)),
+        (numbered(30), dataclasses.replace(SMALL, drop_repetitive=True)),
     ):
         with pytest.raises(InputError, match="d holds data prepared from other input"):
             prepare([Pairs(corpus)], tmp_path / "d", options)
