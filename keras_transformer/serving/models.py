@@ -27,6 +27,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbe
 _DEFAULT = "serving_default"
 # Of an answer before it is JSON, which takes ten times as much memory while it is made.
 _MOST_ANSWER_BYTES = 2**27
+_HIGHEST = 2**63 - 1  # of versions, which are int64 in the API
 _State = get_model_status_pb2.ModelVersionStatus
 _Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time of change of each file
 
@@ -331,14 +332,17 @@ class Model:
         found = {}
         with contextlib.suppress(FileNotFoundError):  # then the last version stays
             for folder in [path.parent for path in self.path.glob("*/saved_model.pb")]:
-                if folder.name.isascii() and folder.name.isdecimal():
-                    found[int(folder.name)] = _Folder(folder, _stamp(folder))
+                if not (folder.name.isascii() and folder.name.isdecimal()):
+                    continue
+                if (number := int(folder.name)) <= _HIGHEST:
+                    found[number] = _Folder(folder, _stamp(folder))
         return found
 
     def _unload_unused(self, version: Version) -> None:
         if version is self._current or version.users:
             return
-        self._states[version.number] = (_State.END, "")
+        if self._states.get(version.number) == (_State.UNLOADING, ""):  # or it is loaded again
+            self._states[version.number] = (_State.END, "")
         closing = asyncio.get_running_loop().run_in_executor(None, version.close)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

@@ -184,7 +184,9 @@ async def serve(
     """
     server = Server(settings)
     with _listener(settings.host, settings.rest_port) as rest_socket:
-        grpc_api = GrpcApi(server, f"{settings.host}:{settings.grpc_port}", settings.max_body_bytes)
+        grpc_api = GrpcApi(
+            server, _address(settings.host, settings.grpc_port), settings.max_body_bytes
+        )
         if not grpc_api.port:
             raise _taken(settings.host, settings.grpc_port)
         _LOG.info("%s is being loaded and warmed up", settings.model_dir)
@@ -208,12 +210,10 @@ async def serve(
         watch = asyncio.create_task(server.model.watch(settings.poll_seconds))
         rest_port = rest_socket.getsockname()[1]
         _LOG.info(
-            "REST at http://%s:%d/v1/models/%s, gRPC at %s:%d",
-            settings.host,
-            rest_port,
+            "REST at http://%s/v1/models/%s, gRPC at %s",
+            _address(settings.host, rest_port),
             server.model.name,
-            settings.host,
-            grpc_api.port,
+            _address(settings.host, grpc_api.port),
         )
         started(server, rest_port, grpc_api.port)
         await stop.wait()
@@ -270,5 +270,12 @@ def _bound(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _address(host: str, port: int) -> str:
+    """Returns both as URLs and gRPC write them, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _taken(host: str, port: int) -> InputError:
-    return InputError(f"{host}:{port} cannot be listened at; expected an address that is free")
+    return InputError(
+        f"{_address(host, port)} cannot be listened at; expected an address that is free"
+    )

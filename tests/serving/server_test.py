@@ -134,6 +134,29 @@ def test_a_number_with_zeros_before_it_and_a_link_to_nothing(versions: Path) -> 
         assert running.predict({"instances": ["ab"]}).status_code == 200
 
 
+def test_a_number_that_no_request_could_name(versions: Path) -> None:
+    publish(versions, 2**63)  # the API's are of 64 bits
+    publish(versions, 10**200)
+    with running_server(versions) as running:
+        assert states(running) == {1: "AVAILABLE"}
+
+
+def test_a_version_that_is_loaded_again_while_it_is_in_use(versions: Path) -> None:
+    publish(versions, 2)
+    with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with model_held():
+            begun = pool.submit(running.predict, {"instances": ["abc"]})
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            for folder in (versions / "1", versions / "2"):  # which warm-up would keep waiting
+                shutil.rmtree(folder / "assets.extra")
+            (versions / "2").rename(versions / ".away")
+            wait_until(lambda: states(running) == {1: "AVAILABLE"})
+            (versions / ".away").rename(versions / "2")
+            wait_until(lambda: states(running) == {2: "AVAILABLE", 1: "END"})
+        assert begun.result().json()["predictions"][0]["translations"][0] == "cba"
+        assert states(running) == {2: "AVAILABLE", 1: "END"}
+
+
 def test_a_version_that_disappears(versions: Path) -> None:
     publish(versions, 2)
     with running_server(versions) as running:
@@ -173,6 +196,32 @@ def test_nothing_to_serve(tmp_path: Path) -> None:
         (tmp_path / "7" / "saved_model.pb").write_bytes(b"broken")
         with pytest.raises(InputError, match=rf"{path} has no version .*\({reason}.*\); expected"):
             serve_at(path)
+
+
+def test_an_address_of_ipv6(reversing_version: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6; it runs on any that has")
+    ports: list[int] = []
+
+    async def ask() -> None:
+        stop = asyncio.Event()
+        model = reversing_version.parent
+        settings = Settings(model, host="::1", rest_port=0, grpc_port=0)
+
+        def started(_: Any, *where: int) -> None:
+            ports.extend(where)
+            stop.set()
+
+        await serve(settings, stop, started)
+
+    asyncio.run(ask())
+    assert len(ports) == 2 and all(ports)
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InputError, match=rf"\[::1\]:{port} cannot be listened at; expected"):
+            serve_at(reversing_version.parent, host="::1", rest_port=port)
 
 
 def test_a_port_that_is_taken(reversing_version: Path) -> None:
