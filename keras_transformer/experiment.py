@@ -27,7 +27,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.parsing.symbol_vocabulary import word_boundaries
 from keras_transformer.presets import preset
-from keras_transformer.run_directory import RunDirectory, training_alone
+from keras_transformer.run_directory import RunDirectory, data_report_name, training_alone
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training.alignment import GuidedAlignment
@@ -367,9 +367,8 @@ def _where_to_begin(
 def _copy_reports(directories: Sequence[Path], run: RunDirectory) -> None:
     """Keeps what `prepare` said of the data beside what is trained on it."""
     for number, directory in enumerate(directories, start=1):
-        name = "data_report.json" if number == 1 else f"data_report_{number}.json"
         try:
-            shutil.copyfile(directory / "report.json", run.path / name)
+            shutil.copyfile(directory / "report.json", run.path / data_report_name(number))
         except OSError as error:
             raise InputError(
                 f"{directory / 'report.json'} cannot be copied to {run.path} ({error.strerror})"

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import logging
 import math
@@ -79,6 +80,11 @@ class Restored(NamedTuple):
     state: Arrays  # of the training: optimizer, counters, loss scale
     ema: Arrays | None
     metrics: dict[str, float]
+
+
+def data_report_name(number: int) -> str:
+    """Returns the file of the corpus of a number, from 1, of those that a run is trained on."""
+    return "data_report.json" if number == 1 else f"data_report_{number}.json"
 
 
 @contextlib.contextmanager
@@ -449,13 +455,16 @@ class RunDirectory:
 
     # Metrics.
 
+    def data_reports(self) -> list[Path]:
+        """Returns the files with what `prepare` said of each corpus, in their order."""
+        paths = (self.path / data_report_name(number) for number in itertools.count(1))
+        return list(itertools.takewhile(Path.exists, paths))
+
     @property
     def trained_tokens(self) -> int | None:
         """Tokens of the longest source of training, the end token included, where it is known."""
         try:
-            reports = [
-                json.loads(path.read_bytes()) for path in self.path.glob("data_report*.json")
-            ]
+            reports = [json.loads(path.read_bytes()) for path in self.data_reports()]
             return max(int(report["train"]["source"]["max_length"]) for report in reports)
         except (OSError, ValueError, KeyError, TypeError):
             return None  # nothing but a remark depends on it

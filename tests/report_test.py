@@ -357,6 +357,18 @@ def test_data_as_prepared(run: RunDirectory, tmp_path: Path) -> None:
     assert any(row[-1] == ", ".join(value[:16] for value in sha256) for row in page.rows)
 
 
+def test_every_corpus_that_is_mixed_is_told(run: RunDirectory) -> None:
+    assert "Corpus 1" not in page_of(run).text
+    for i, name in ((1, "data_report.json"), (2, "data_report_2.json")):
+        report = {"inputs": {"train": [{"name": f"train.{i}.en", "sha256": "abc"}]}}
+        assert "Corpus 1" not in page_of(run).text
+        (run.path / name).write_text(json.dumps(report))
+    page = page_of(run)
+    for i in (1, 2):
+        assert f"Corpus {i}" in page.text
+        assert ["training", f"train.{i}.en", "–", "abc"] in page.rows
+
+
 def test_damaged_data_report_is_told(run: RunDirectory) -> None:
     (run.path / "data_report.json").write_text('{"inputs": ')
     assert "data_report.json could not be read." in page_of(run).text

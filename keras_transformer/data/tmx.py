@@ -24,7 +24,8 @@ class TmxFile:
 
     Attributes:
         path: of the file.
-        source_language, target_language: as in `xml:lang`; "en" takes "en-US" too. Of several
+        source_language, target_language: as in `xml:lang`; "en" takes "en-US" too, and "en_US",
+            as some programs write it. Of several
             variants of a language in a unit the first is taken; a unit without one has an
             empty side, which cleaning counts and drops.
     """
@@ -74,12 +75,16 @@ class TmxFile:
 
     def _segment(self, unit: etree._Element, language: str) -> bytes:
         for variant in unit.iterfind("{*}tuv"):
-            code = (variant.get(_LANGUAGE) or variant.get("lang") or "").lower()
-            if code == language.lower() or code.startswith(f"{language.lower()}-"):
+            code = _code(variant.get(_LANGUAGE) or variant.get("lang") or "")
+            if code == _code(language) or code.startswith(f"{_code(language)}-"):
                 segment = variant.find("{*}seg")
                 text = "" if segment is None else "".join(_text(segment))
                 return " ".join(text.split("\n")).encode()
         return b""
+
+
+def _code(language: str) -> str:
+    return language.lower().replace("_", "-")
 
 
 def tmx_files(

@@ -181,9 +181,21 @@ def _evaluation(provenance: Provenance, about: About) -> str:
 
 
 def _data(member: Member) -> str:
-    report = member.data_report()
     facts = [("fingerprint", f"`{member.run.data_fingerprint}`")]
-    for split, title in (("train", "training"), ("valid", "validation")):
+    reports = member.data_reports() or [{}]
+    for number, report in enumerate(reports, start=1):
+        facts += _corpus(report, f" {number}" if len(reports) > 1 else "")
+    kind = at(reports[0], "vocabulary", "type")
+    model = member.run.config.model
+    sizes = f"{model.source_vocab_size:,} source and {model.target_vocab_size:,} target pieces"
+    facts.append(("vocabulary", f"SentencePiece, {f'{kind}, ' if kind else ''}{sizes}"))
+    return _table((f"of `{member.name}`", ""), facts)
+
+
+def _corpus(report: dict[str, Any], number: str) -> list[tuple[str, str]]:
+    """Returns what is told of the corpus of a report, one of several with its number."""
+    facts = []
+    for split, title in (("train", f"training{number}"), ("valid", f"validation{number}")):
         pairs, *tokens = (
             at(report, split, *keys)
             for keys in (("pairs",), ("source", "tokens"), ("target", "tokens"))
@@ -195,11 +207,7 @@ def _data(member: Member) -> str:
         for entry in inputs if isinstance(inputs, list) else ():
             files = " + ".join(Path(part).name for part in str(at(entry, "name")).split(" + "))
             facts.append((f"{title} corpus", f"{files}, SHA-256 `{at(entry, 'sha256')}`"))
-    kind = at(report, "vocabulary", "type")
-    model = member.run.config.model
-    sizes = f"{model.source_vocab_size:,} source and {model.target_vocab_size:,} target pieces"
-    facts.append(("vocabulary", f"SentencePiece, {f'{kind}, ' if kind else ''}{sizes}"))
-    return _table((f"of `{member.name}`", ""), facts)
+    return facts
 
 
 def _training(member: Member) -> str:
@@ -282,12 +290,10 @@ def _unknown_characters(provenance: Provenance) -> str:
     )
     if any(model.is_byte(i) for i in range(model.get_piece_size())):
         return "Characters that its vocabulary lacks are read byte by byte."
-    rate = at(member.data_report(), "valid", "source", "unknown_rate")
-    share = (
-        f" ({100 * rate:.3f} % of the validation source's tokens)"
-        if isinstance(rate, (int, float))
-        else ""
-    )
+    found = (at(report, "valid", "source", "unknown_rate") for report in member.data_reports())
+    rates = [rate for rate in found if isinstance(rate, (int, float))]
+    most = "at most " if len(rates) > 1 else ""
+    share = f" ({most}{100 * max(rates):.3f} % of the validation source's tokens)" if rates else ""
     return f"Characters that its vocabulary lacks are unknown to it and are lost{share}."
 
 

@@ -60,13 +60,15 @@ class Member:
             if name.startswith("val_") and math.isfinite(value)
         }
 
-    def data_report(self) -> dict[str, Any]:
-        """Returns what the preparation reported of the data; empty where it is not there."""
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            report = json.loads((self.run.path / "data_report.json").read_bytes())
-            if isinstance(report, dict):
-                return report
-        return {}
+    def data_reports(self) -> list[dict[str, Any]]:
+        """Returns what the preparation reported of each corpus; empty where it cannot be read."""
+        reports = []
+        for path in self.run.data_reports():
+            report = None
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                report = json.loads(path.read_bytes())
+            reports.append(report if isinstance(report, dict) else {})
+        return reports
 
     def describe(self) -> dict[str, Any]:
         """Returns what tells this run and its weights from every other, as JSON values."""

@@ -13,14 +13,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def data_section(path: Path) -> str:
-    """Returns the data report as HTML; "" where the run has none.
+    """Returns a data report as HTML.
 
     What the file lacks, or has in another form than `prepare` writes, is left out.
     """
     try:
         report = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return ""
     except (OSError, ValueError, RecursionError):
         report = None
     if not isinstance(report, dict):

@@ -59,10 +59,21 @@ def _page(run: RunDirectory) -> str:
         f"<header>\n<h1>{text(name)}</h1>\n{_headline(run, history, kept)}\n</header>",
         section("Curves", curves_section(history)),
         section("Configuration", _configuration(run.config)),
-        section("Data", data_section(run.path / "data_report.json")),
+        section("Data", _data(run)),
         section("Checkpoints", _checkpoint_table(run, kept)),
     ]
     return document(f"{name} · training report", sections)
+
+
+def _data(run: RunDirectory) -> str:
+    """Returns what is said of each corpus, with its number where there are several."""
+    paths = run.data_reports()
+    if len(paths) <= 1:
+        return "".join(map(data_section, paths))
+    return "\n".join(
+        f"<h3>Corpus {number}</h3>\n{data_section(path)}"
+        for number, path in enumerate(paths, start=1)
+    )
 
 
 # The headline.

@@ -33,6 +33,11 @@ def test_units_of_two_languages(tmp_path):
         (b"Two", b""),
         (b"Three", b"Drei"),
     ]
+    written = TMX.replace('"en-US"', '"EN_us"').replace("de-AT", "de_AT")
+    path.write_bytes(gzip.compress(written.encode()))
+    for source, target in (("en", "de"), ("en_US", "DE-at")):
+        pairs = list(TmxFile(path, source, target).pairs())
+        assert pairs[0][0] == b"A <b> dog runs." and pairs[2][1] == b"Drei"
     assert list(TmxFile(path, "fr", "en").pairs())[1] == (b"Deux", b"Two")
 
 

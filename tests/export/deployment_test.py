@@ -328,6 +328,13 @@ def test_the_card_reads_what_the_run_holds(
     run.save_average("average-last-2-step-400", weights)
     averaged = card(run.selected)
     assert "step | 400" in averaged and "Validation while" not in averaged
+    report["valid"]["source"] = {"unknown_rate": 0.5}
+    (run.path / "data_report_2.json").write_text(json.dumps(report))
+    mixed = card("last")
+    assert "| training 1 | 1,000 pairs, " in mixed and "| training 2 | 1,000 pairs, " in mixed
+    assert "| training 2 corpus | train.de + train.en, SHA-256 `abc` |" in mixed
+    assert "(at most 50.000 % of the validation source's tokens)" in mixed
+    (run.path / "data_report_2.json").unlink()
     (run.path / "data_report.json").write_text("[")
     assert "| training | not known |" in card("last")
 
