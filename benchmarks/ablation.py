@@ -8,7 +8,8 @@ Example:
 Follows the variant --base, then the base with each of --variants on top, one after the other.
 Each has a directory in --work_dir; what is done is not done again, so the same command continues,
 and one with more variants adds to what is there. The base names no tests: nothing is
-chosen by them.
+chosen by them. Models that write synthetic pairs are trained once for all, in writers/KIND, unless
+--synthetic_from names others.
 
 Prints a Markdown table on standard error after each, and last one JSON object: for each the BLEU of
 the last weights, of the best weights with the best length penalty, their gain over the base,
@@ -56,7 +57,7 @@ def ablate(
     measured: dict[str, dict[str, Any]] = {}
     for name, each in varied.items():
         try:
-            measured[name] = measure(each, corpus_dir, work_dir / name, writers)
+            measured[name] = measure(each, corpus_dir, work_dir, writers)
         except DivergedError as error:  # a result, too, and no reason to leave out the others
             if name == base:
                 raise
@@ -73,12 +74,7 @@ def check(recipes: Collection[Recipe], writers: Mapping[Synthetic, str], work_di
                 f"the variant {recipe.variant} has tests; expected a --base with tests {{}}, "
                 "since nothing may be chosen by them"
             )
-        for kind in recipe.synthetic:
-            if kind not in writers:
-                raise InputError(
-                    f"the variant {recipe.variant} has pairs of {kind}; expected "
-                    f"--synthetic_from={kind}=EXPORT"
-                )
+        for kind in recipe.synthetic.keys() & writers.keys():
             check_writer(work_dir / recipe.variant / "synthetic" / kind, writers[kind])
     for kind in writers:
         if not any(kind in recipe.synthetic for recipe in recipes):
@@ -89,8 +85,13 @@ def measure(
     recipe: Recipe, corpus_dir: str, work_dir: Path, writers: Mapping[Synthetic, str]
 ) -> dict[str, Any]:
     """Follows a recipe and returns what is told of it."""
-    own = {kind: writers[kind] for kind in recipe.synthetic}
-    results = run_recipe(recipe, corpus_dir, work_dir, synthetic_from=own)
+    results = run_recipe(
+        recipe,
+        corpus_dir,
+        work_dir / recipe.variant,
+        synthetic_from={kind: writers[kind] for kind in recipe.synthetic if kind in writers},
+        writers_dir=work_dir / "writers",
+    )
     [result] = results["seeds"].values()
     return {
         "last": result["validation"]["last"],

@@ -5,12 +5,16 @@ Examples:
     bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --work_dir=build/multi30k
     bin/recipe.py --recipe=wmt14_en_de_base --variant=rehearsal --corpus_dir=corpora \
         --work_dir=build/rehearsal
+    bin/recipe.py --recipe=multi30k_en_de --variant=diversified --corpus_dir=multi30k/tok \
+        --work_dir=build/diversified
     bin/recipe.py --recipe=multi30k_en_de --variant=back_translation --corpus_dir=multi30k/tok \
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
 
 Leaves data, a folder for each seed with run, export/1 and results.json, and the results of
-all in the work directory. The same command again continues. The last line of standard
-output is results.json.
+all in the work directory; of a recipe with synthetic pairs also these (synthetic/KIND), and the
+models that wrote them (writers/KIND), which are trained first unless --synthetic_from
+names others. The same command again continues. The last line of standard output is
+results.json.
 """
 
 import json
@@ -32,7 +36,7 @@ flags.DEFINE_string(
     "variant", None, "one of the recipe's, or several, as in short+r_drop; rehearsal: all in small"
 )
 flags.DEFINE_multi_string(
-    "synthetic_from", [], "KIND=EXPORT: who writes the recipe's synthetic pairs of a kind"
+    "synthetic_from", [], "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's writer"
 )
 flags.DEFINE_integer(
     "accumulate_steps", None, "parts to compute a batch in, for memory", lower_bound=1

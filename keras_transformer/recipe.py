@@ -27,6 +27,9 @@ from keras_transformer.presets import preset
 Text = Mapping[str, str]
 Synthetic = Literal["back_translation", "distillation"]
 
+# What a recipe is told by where it comes from.
+_NOT_IN_FILE = ("name", "variant", "recipes_dir")
+
 # The forms that a text of a recipe has: their fields.
 _TEXTS = (
     {"source", "target"},  # files of the corpus directory
@@ -58,13 +61,15 @@ class Recipe:
         held_out: sentences of parts that are taken out of `train`.
         synthetic: pairs that are added to `train`, of which a model writes one side:
             "back_translation" its sources again, "distillation" its targets; both together are
-            data diversification (Nguyen et al., 2020).
+            data diversification (Nguyen et al., 2020). For each the recipe that the model comes
+            from: `recipe`, and perhaps its `variant` and `seeds` (of several: their ensemble).
         average_last: numbers of the last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
         published: for a test the `bleu` of others, and the `source` of that figure.
         variants: by name, the fields of which a variant of the recipe has others; of `prepare`
             and `settings` those that differ. A `rehearsal` is the whole in small.
         variant: the name of the one that this is, or empty; of several, with a + between them.
+        recipes_dir: where it and the recipes of its writers are.
     """
 
     name: str
@@ -77,26 +82,35 @@ class Recipe:
     settings: Mapping[str, Any]
     evaluate: Mapping[str, Any]
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    synthetic: Sequence[Synthetic] = dataclasses.field(default_factory=list)
+    synthetic: Mapping[Synthetic, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     average_last: Sequence[int] = dataclasses.field(default_factory=list)
     length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
     published: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variant: str = ""
+    recipes_dir: Path = Path()
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all fields that results depend on.
+        """SHA-256 of all fields that results depend on, those of writers included.
 
         Those that have their defaults are left out: a new field of recipes changes none that
         does not have it.
+
+        Raises:
+            InputError: for a writer that `writer` refuses.
         """
-        aside = ("description", "published", "variants")
+        aside = ("description", "published", "variants", "recipes_dir")
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name not in aside and getattr(self, field.name) != _default(field)
         }
+        if self.synthetic:
+            writers = {kind: self.writer(kind) for kind in self.synthetic}
+            fields["synthetic"] = {
+                kind: [writer.recipe.fingerprint, writer.seeds] for kind, writer in writers.items()
+            }
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -116,7 +130,7 @@ class Recipe:
         except ValueError as error:
             raise InputError(f"{path} is no JSON: {error}") from None
         try:
-            recipe = cls._of(name, fields)
+            recipe = cls._of(name, fields, Path(recipes_dir))
             for variant in recipe.variants:
                 recipe.varied(variant)
         except (InputError, TypeError, ValueError, AttributeError) as error:
@@ -124,17 +138,17 @@ class Recipe:
         return recipe
 
     @classmethod
-    def _of(cls, name: str, fields: Any) -> Recipe:
+    def _of(cls, name: str, fields: Any, recipes_dir: Path) -> Recipe:
         """Checks what preparing, training and scoring would only find later."""
         own = {field.name: field for field in dataclasses.fields(cls)}
-        own = {key: own[key] for key in own if key not in ("name", "variant")}
+        own = {key: own[key] for key in own if key not in _NOT_IN_FILE}
         needed = {key for key, field in own.items() if _default(field) is dataclasses.MISSING}
         if not isinstance(fields, dict) or not needed <= fields.keys() <= own.keys():
             raise InputError(
                 f"the fields are not those of a recipe; expected {', '.join(sorted(needed))}, and "
                 f"perhaps {', '.join(sorted(own.keys() - needed))}"
             )
-        recipe = cls(name=name, **fields)
+        recipe = cls(name=name, recipes_dir=recipes_dir, **fields)
         recipe._check()
         return recipe
 
@@ -147,13 +161,10 @@ class Recipe:
                 raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
             if part == TRAIN or not part.isidentifier():
                 raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
-        kinds = get_args(Synthetic)
-        if not isinstance(self.synthetic, list | tuple) or list(self.synthetic) != [
-            kind for kind in kinds if kind in self.synthetic
-        ]:
-            raise InputError(
-                f"synthetic is {self.synthetic!r}; expected some of {list(kinds)}, in that order"
-            )
+        if not isinstance(self.synthetic, dict):
+            raise InputError(f"synthetic is {self.synthetic!r}; expected a recipe for each kind")
+        for kind, writer in self.synthetic.items():
+            _check_writer(kind, writer)
         for name in ("train", "valid"):
             if name in self.tests:
                 raise InputError(f"a test is called {name}; expected another name")
@@ -213,14 +224,34 @@ class Recipe:
     def _with(self, changes: Mapping[str, Any]) -> Recipe:
         """Returns the recipe with other fields; of `prepare` and `settings` those that differ."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("name", "variants", "variant"):
+        for name in (*_NOT_IN_FILE, "variants"):
             del fields[name]
         merged = {
             name: {**fields[name], **changes.get(name, {})} for name in ("prepare", "settings")
         }
         if "tests" in changes:
             fields["published"] = {}  # they are of other tests
-        return Recipe._of(self.name, {**fields, **changes, **merged})
+        return Recipe._of(self.name, {**fields, **changes, **merged}, self.recipes_dir)
+
+    def writer(self, kind: Synthetic) -> Writer:
+        """Returns who writes the recipe's synthetic pairs of a kind.
+
+        Raises:
+            InputError: for a recipe that is not there, and one that has synthetic pairs itself.
+        """
+        fields = self.synthetic[kind]
+        try:
+            recipe = Recipe.load(self.recipes_dir, fields["recipe"])
+            if fields.get("variant"):
+                recipe = recipe.varied(fields["variant"])
+        except InputError as error:
+            raise InputError(f"the writer of {kind} of the recipe {self.name}: {error}") from None
+        if recipe.synthetic:
+            raise InputError(
+                f"the writer of {kind} of the recipe {self.name} learns from what another writes; "
+                "expected one that learns from real text alone"
+            )
+        return Writer(recipe, tuple(fields.get("seeds", [1])))
 
     def texts(self, corpus_dir: str | Path, split_dir: str | Path) -> Texts:
         """Opens the texts.
@@ -253,12 +284,53 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True)
+class Writer:
+    """Who writes one side of synthetic pairs.
+
+    Attributes:
+        recipe: what its models are trained by.
+        seeds: of the models; several write as an ensemble.
+    """
+
+    recipe: Recipe
+    seeds: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Texts:
     """What a recipe is followed on."""
 
     train: Corpus
     valid: Corpus
     tests: Mapping[str, EvaluationSet]
+
+
+def _check_writer(kind: str, writer: Any) -> None:
+    """Raises `InputError` where `synthetic` has no known kind, or does not say who writes it."""
+    if kind not in get_args(Synthetic):
+        raise InputError(
+            f"synthetic has a kind {kind!r}; expected {' or '.join(get_args(Synthetic))}"
+        )
+    if (
+        not isinstance(writer, dict)
+        or not {"recipe"} <= writer.keys() <= {"recipe", "variant", "seeds"}
+        or not all(isinstance(writer.get(key, ""), str) for key in ("recipe", "variant"))
+    ):
+        raise InputError(
+            f"synthetic has {writer!r} as the writer of {kind}; expected a recipe, and perhaps its "
+            "variant and seeds"
+        )
+    seeds = writer.get("seeds", [1])
+    if (
+        not isinstance(seeds, list)
+        or not seeds
+        or any(type(seed) is not int or seed < 0 for seed in seeds)
+        or len(set(seeds)) < len(seeds)
+    ):
+        raise InputError(
+            f"synthetic has the seeds {seeds!r} of the writer of {kind}; expected different "
+            "numbers, as in [1, 2]"
+        )
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

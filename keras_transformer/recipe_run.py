@@ -1,6 +1,7 @@
 """Follows a recipe: prepares, trains, chooses on validation, exports, and scores the export.
 
 data/                the prepared text; text/ with its parts where some are held out
+writers/KIND/        the same again of the recipe whose model writes one side of pairs of a kind
 synthetic/KIND/      pairs of which a model has written one side, where the recipe asks for them
 seed-1/run/          a run, with its report
 seed-1/export/1/     the SavedModel of its best weights
@@ -8,7 +9,7 @@ seed-1/results.json  scores of the export on each test, and how they came about
 ensemble/            likewise, of the runs of several seeds together
 tests/               the sources and references that are scored
 results.json         those of the seeds that were last asked for, and how far apart they are
-recipe.json          which recipe, and which variant of it, the directory is of
+recipe.json          which recipe and which variant of it the directory is of, and whose writers
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from keras_transformer import evaluation, experiment, inference, loading
 from keras_transformer.data.corpus import Corpus
@@ -30,7 +31,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.export import export
-from keras_transformer.recipe import Recipe, Synthetic
+from keras_transformer.recipe import Recipe, Synthetic, Texts, Writer
 from keras_transformer.report import write_data_page
 from keras_transformer.results import circumstances, read_results, write_lines, write_results
 from keras_transformer.run_directory import RunDirectory, training_alone
@@ -48,11 +49,13 @@ def run_recipe(
     *,
     seeds: Sequence[int] = (1,),
     synthetic_from: Mapping[Synthetic, str | Path] | None = None,
+    writers_dir: str | Path | None = None,
     accumulate_steps: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
     """Prepares, and for each seed trains, chooses on validation, exports and scores the export.
 
+    Models that write a recipe's synthetic pairs are trained first, each by its own recipe.
     What is done already is not done again, so the same call continues after a stop, and one
     with more seeds adds to what is there. After a stop by `max_minutes` the call that
     continues exports the next version; `results.json` names it.
@@ -62,12 +65,15 @@ def run_recipe(
         corpus_dir: directory of the recipe's corpus files.
         work_dir: where everything is written.
         seeds: of one run each; the exports of several are also scored as an ensemble.
-        synthetic_from: for each of the recipe's kinds of synthetic pairs the export that writes
-            them: for back-translation one of the other direction.
+        synthetic_from: exports that write kinds of the recipe's synthetic pairs, in place of the
+            models that the recipe says: for back-translation one of the other direction.
+        writers_dir: where the recipe's own writers are trained, or have been, each in a directory
+            of its kind; `work_dir/writers` by default.
         accumulate_steps: parts that a batch is computed in where the recipe's are too large for
             this machine's memory; the result is the same but for rounding and dropout.
         max_minutes: end this call's training after so long; what comes after is
-            done with the weights so far, and the next call trains on.
+            done with the weights so far, and the next call trains on. Where that is a writer's,
+            there are no results of seeds yet.
 
     Returns:
         What is in results.json.
@@ -79,12 +85,12 @@ def run_recipe(
         raise InputError(f"the seeds are {list(seeds)}; expected different ones, at least one")
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
-    writers = dict(synthetic_from or {})
-    if set(recipe.synthetic) != writers.keys():
+    given = dict(synthetic_from or {})
+    if not given.keys() <= recipe.synthetic.keys():
         raise InputError(
             f"the recipe {recipe.name} has {' and '.join(recipe.synthetic) or 'no synthetic pairs'}"
-            f", and --synthetic_from has {' and '.join(writers) or 'none'}; expected an export for "
-            "each kind of pairs that a model writes"
+            f", and --synthetic_from has {' and '.join(given)}; expected only kinds of pairs that "
+            "the recipe has"
         )
     work_dir = Path(work_dir)
     if len(seeds) > 1 and set(",@") & set(str(work_dir)):
@@ -92,9 +98,29 @@ def run_recipe(
             f"{work_dir} has a comma or an @, which stand between the runs of an ensemble; "
             "expected another directory, or one seed"
         )
+    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     try:
-        _check_whose(work_dir, recipe)
-        return _run(recipe, corpus_dir, work_dir, seeds, writers, accumulate_steps, max_minutes)
+        writers = _Writers(recipe, work_dir, Path(writers_dir or work_dir / "writers"), given)
+        _check_whose(work_dir, recipe, writers.facts)
+        results = read_results(work_dir / "results.json")
+        if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
+            log.info("%s is finished: %s", work_dir, work_dir / "results.json")
+            return results
+        # All mistakes show before anything is trained.
+        texts = _checked_texts(recipe, corpus_dir, work_dir)
+        writers.check(corpus_dir)
+        work_dir.mkdir(parents=True, exist_ok=True)
+        facts = {**_whose(recipe), **writers.facts}
+        write_results(work_dir / "recipe.json", facts)
+        exports = writers.trained(corpus_dir, accumulate_steps, deadline)
+        if exports is None:
+            results = {**facts, **circumstances(), "finished": False, "seeds": {}}
+        else:
+            results = _run(
+                recipe, texts, work_dir, seeds, exports, facts, accumulate_steps, deadline
+            )
+        write_results(work_dir / "results.json", results)
+        return results
     except OSError as error:  # what modules below write, they tell of themselves
         raise InputError(
             f"the recipe cannot be followed in {work_dir} ({error}); once that is mended, the same "
@@ -102,36 +128,36 @@ def run_recipe(
         ) from error
 
 
-def _run(
-    recipe: Recipe,
-    corpus_dir: str | Path,
-    work_dir: Path,
-    seeds: Sequence[int],
-    writers: Mapping[Synthetic, str | Path],
-    accumulate_steps: int | None,
-    max_minutes: float | None,
-) -> dict[str, Any]:
-    """Does what `run_recipe` says, in a directory that is the recipe's."""
-    results_path = work_dir / "results.json"
-    results = read_results(results_path)
-    for kind in recipe.synthetic:
-        check_writer(work_dir / "synthetic" / kind, writers[kind])
-    if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
-        log.info("%s is finished: %s", work_dir, results_path)
-        return results
-    # Mistakes in the tests show before training.
+def _checked_texts(recipe: Recipe, corpus_dir: str | Path, work_dir: Path) -> Texts:
+    """Opens what a recipe is followed on, and finds the mistakes in it that are found quickly."""
     texts = recipe.texts(corpus_dir, work_dir / "text")
     for test in texts.tests.values():  # so does a package that scoring needs
         first = dataclasses.replace(test, references=[each[:1] for each in test.references])
         evaluation.assess(list(first.references[0]), first, **recipe.evaluate)
-    for _ in texts.valid.pairs():  # and in what is chosen on, before a model writes for hours
+    for _ in texts.valid.pairs():
         pass
-    work_dir.mkdir(parents=True, exist_ok=True)
-    write_results(work_dir / "recipe.json", _whose(recipe))
+    return texts
+
+
+def _minutes_until(deadline: float | None) -> float | None:
+    return None if deadline is None else (deadline - time.monotonic()) / 60
+
+
+def _run(
+    recipe: Recipe,
+    texts: Texts,
+    work_dir: Path,
+    seeds: Sequence[int],
+    writers: Mapping[Synthetic, Path],
+    facts: Mapping[str, Any],
+    accumulate_steps: int | None,
+    deadline: float | None,
+) -> dict[str, Any]:
+    """Prepares and follows each seed, in a directory that is the recipe's; returns the results."""
     corpora: list[Corpus] = [texts.train]
-    for kind in recipe.synthetic:
+    for kind, model_dir in writers.items():
         directory = work_dir / "synthetic" / kind
-        corpora.append(synthetic_pairs(kind, texts.train, writers[kind], directory))
+        corpora.append(synthetic_pairs(kind, texts.train, model_dir, directory))
     prepared = prepare(
         corpora,
         work_dir / "data",
@@ -141,11 +167,10 @@ def _run(
     log.info(prepared.summary())
     write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
     computing = {} if accumulate_steps is None else {"training.accumulate_steps": accumulate_steps}
-    following = _Following(recipe, work_dir, texts.tests, computing)
-    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    following = _Following(recipe, work_dir, texts.tests, computing, facts)
     by_seed: dict[str, dict[str, Any]] = {}
     for seed in seeds:
-        left = None if deadline is None else (deadline - time.monotonic()) / 60
+        left = _minutes_until(deadline)
         if left is not None and left <= 0 and by_seed:
             break
         by_seed[str(seed)] = following.run(seed, None if left is None else max(1e-9, left))
@@ -158,8 +183,90 @@ def _run(
             weights = {seed: by_seed[str(seed)]["weights"] for seed in sorted(seeds)}
             results["ensemble"] = following.ensemble(weights)
         results["finished"] = True
-    write_results(results_path, results)
     return results
+
+
+class _Writers:
+    """Who writes a recipe's synthetic pairs: exports that are given, and its own models.
+
+    Attributes:
+        facts: what results say of them.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        work_dir: Path,
+        writers_dir: Path,
+        given: Mapping[Synthetic, str | Path],
+    ) -> None:
+        kinds = [kind for kind in get_args(Synthetic) if kind in recipe.synthetic]
+        self._given: dict[Synthetic, Path] = {kind: Path(given[kind]) for kind in given}
+        self._own: dict[Synthetic, Writer] = {
+            kind: recipe.writer(kind) for kind in kinds if kind not in given
+        }
+        self._kinds: list[Synthetic] = kinds
+        self._work_dir = work_dir
+        self._writers_dir = writers_dir
+        written_by = {kind: self._who(kind) for kind in kinds}
+        self.facts: dict[str, Any] = {"written_by": written_by} if kinds else {}
+
+    def _who(self, kind: Synthetic) -> str:
+        if kind in self._given:
+            return "an export that was given"
+        writer = self._own[kind]
+        seeds = ",".join(map(str, writer.seeds))
+        return f"{writer.recipe.name} {writer.recipe.variant}".strip() + f", seeds {seeds}"
+
+    def check(self, corpus_dir: str | Path) -> None:
+        """Raises `InputError` for what would else show when hours of training are over."""
+        for kind, model_dir in self._given.items():
+            check_writer(self._work_dir / "synthetic" / kind, model_dir)
+        for kind, writer in self._own.items():
+            directory = self._writers_dir / kind
+            _check_whose(directory, writer.recipe, {})
+            if not self._is_removed(kind):
+                _checked_texts(writer.recipe, corpus_dir, directory)
+
+    def _is_removed(self, kind: Synthetic) -> bool:
+        """Whether an own writer has written all, and is not there any more."""
+        written = self._work_dir / "synthetic" / kind / "written"
+        return written.exists() and not (self._writers_dir / kind).exists()
+
+    def trained(
+        self, corpus_dir: str | Path, accumulate_steps: int | None, deadline: float | None
+    ) -> dict[Synthetic, Path] | None:
+        """Trains what is not trained yet; returns the exports, or None where time is over."""
+        exports: dict[Synthetic, Path] = {}
+        for kind in self._kinds:
+            directory = self._writers_dir / kind
+            if kind in self._given:
+                exports[kind] = self._given[kind]
+            elif self._is_removed(kind):
+                exports[kind] = directory
+            else:
+                left = _minutes_until(deadline)
+                if left is not None and left <= 0:
+                    return None
+                log.info("the writer of %s: %s, in %s", kind, self._who(kind), directory)
+                writer = self._own[kind]
+                results = run_recipe(
+                    writer.recipe,
+                    corpus_dir,
+                    directory,
+                    seeds=writer.seeds,
+                    accumulate_steps=accumulate_steps,
+                    max_minutes=left,
+                )
+                if not results["finished"]:
+                    return None
+                [export] = (
+                    [results["ensemble"]["export"]]
+                    if len(writer.seeds) > 1
+                    else [seed["export"] for seed in results["seeds"].values()]
+                )
+                exports[kind] = directory / export
+        return exports
 
 
 class _Following:
@@ -175,13 +282,14 @@ class _Following:
         work_dir: Path,
         tests: Mapping[str, EvaluationSet],
         computing: Mapping[str, Any],
+        facts: Mapping[str, Any],
     ) -> None:
         self._recipe = recipe
         self._settings = {**recipe.settings, **computing}
         self._work_dir = work_dir
         self._tests = tests
         # Now: a checkout or an update while it trains changes nothing of what is trained.
-        self.facts = {**_whose(recipe), **circumstances()}
+        self.facts = {**facts, **circumstances()}
         store = TokenStore(work_dir / "data" / "valid")
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
@@ -384,9 +492,15 @@ def _whose(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _check_whose(work_dir: Path, recipe: Recipe) -> None:
-    """Raises `InputError` for a directory of another recipe, or of another version of this one."""
-    own = _whose(recipe)
+def _check_whose(work_dir: Path, recipe: Recipe, writers: Mapping[str, Any]) -> None:
+    """Raises `InputError` for a directory of another recipe, or version of it, or of other writers.
+
+    Args:
+        work_dir: the directory.
+        recipe: what is to be followed in it.
+        writers: what results say of who writes the recipe's synthetic pairs.
+    """
+    own = {**_whose(recipe), **writers}
     name = f"{recipe.name} {recipe.variant}".strip()
     for path in (work_dir / "recipe.json", work_dir / "results.json"):
         found = read_results(path)
@@ -400,4 +514,9 @@ def _check_whose(work_dir: Path, recipe: Recipe) -> None:
         if found.get("recipe_sha256") != own["recipe_sha256"]:
             raise InputError(
                 f"{path} is of another version of the recipe {name}; expected another directory"
+            )
+        if found.get("written_by") != own.get("written_by"):
+            raise InputError(
+                f"{path} has synthetic pairs by {found.get('written_by')}, not by "
+                f"{own.get('written_by')}; expected the same --synthetic_from, or another directory"
             )

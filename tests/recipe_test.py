@@ -270,7 +270,7 @@ def test_the_fingerprint_is_of_what_results_depend_on(recipe: Recipe, tmp_path: 
     same = recipe.fingerprint
     assert same == of(description="other words", published={}, variants={})
     # A field that has its default is as one that is not there: recipes may get new fields.
-    assert same == of(synthetic=[], held_out={})
+    assert same == of(synthetic={}, held_out={})
     assert len({same, of(average_last=[]), of(prepare={}), of(preset="small")}) == 4
 
 
@@ -333,50 +333,224 @@ def test_a_corpus_that_cannot_be_read_is_one_sentence(recipe: Recipe, tmp_path: 
         run_recipe(recipe, corpus, tmp_path / "work")
 
 
-def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
-    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checked: dict[Path, str] = {}
+REVERSED = {
+    "train": {"source": "train.de", "target": "train.en"},
+    "valid": {"source": "valid.de", "target": "valid.en"},
+    "tests": {},
+    "published": {},
+    "variants": {},
+}
+TAUGHT = {
+    "back_translation": {"recipe": "reversed"},
+    "distillation": {"recipe": "animals", "variant": "brief", "seeds": [3, 4]},
+}
 
-    def shout(kind: Synthetic, pairs: Corpus, model_dir: str, directory: Path) -> ParallelFiles:
-        assert model_dir == writers[kind]
-        assert checked == {
-            tmp_path / "work" / "synthetic" / kind: writers[kind] for kind in writers
-        }
-        directory.mkdir(parents=True)
+
+@pytest.fixture
+def taught(tmp_path: Path) -> Recipe:
+    """A recipe with a writer of the other direction, and one of two seeds of its own."""
+    folder = write_recipe(tmp_path / "recipes", "reversed", **REVERSED)
+    brief = {"tests": {}, "settings": {"training.max_steps": 2}}
+    variants = {"taught": {"synthetic": TAUGHT}, "brief": brief}
+    return Recipe.load(write_recipe(folder, variants=variants), "animals").varied("taught")
+
+
+@pytest.fixture
+def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Has pairs written in capitals; which model should have, by kind."""
+    asked: dict[str, Path] = {}
+
+    def shout(kind: Synthetic, pairs: Corpus, model_dir: Path, directory: Path) -> ParallelFiles:
+        asked[kind] = model_dir
+        (directory / "written").mkdir(parents=True, exist_ok=True)
         for side, name in enumerate(("en", "de")):
             lines = [pair[side].upper() + b"\n" for pair in pairs.pairs()]
             (directory / name).write_bytes(b"".join(lines))
         return ParallelFiles(directory / "en", directory / "de")
 
     monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
-    monkeypatch.setattr(recipe_run, "check_writer", checked.__setitem__)
+    monkeypatch.setattr(recipe_run, "check_writer", lambda *_: None)
     monkeypatch.setattr(recipe_run, "export", no_export)
-    kinds: list[Synthetic] = ["back_translation", "distillation"]
-    diversified = dataclasses.replace(recipe.varied("rehearsal"), synthetic=kinds)
-    writers: dict[Synthetic, str] = {"back_translation": "reverse/1", "distillation": "export/1"}
-    one: dict[Synthetic, str] = {"distillation": "export/1"}
-    for wrong, given in ((diversified, None), (diversified, one), (recipe, one)):
-        with pytest.raises(InputError, match="expected an export for each kind of pairs"):
-            run_recipe(wrong, corpus, tmp_path / "work", synthetic_from=given)
+    return asked
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Seeds that are followed, in place of training: which variant of which recipe, and which."""
+    seeds: list[tuple[str, int]] = []
+
+    def run(self: Any, seed: int, max_minutes: float | None) -> dict[str, Any]:
+        seeds.append((f"{self._recipe.name} {self._recipe.variant}".strip(), seed))
+        return {
+            "finished": True, "tests": {}, "weights": "last", "export": f"seed-{seed}/export/1",
+        }  # fmt: skip
+
+    monkeypatch.setattr(recipe_run._Following, "run", run)
+    monkeypatch.setattr(
+        recipe_run._Following, "ensemble", lambda *_: {"export": "ensemble/export/1", "tests": {}}
+    )
+    return seeds
+
+
+def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
+    taught: Recipe, corpus: Path, tmp_path: Path, shouting: dict[str, Path]
+) -> None:
+    work = tmp_path / "work"
+    given: dict[Synthetic, Path] = {"back_translation": tmp_path / "reverse"}
+    results = run_recipe(taught, corpus, work, synthetic_from=given)
+    assert results["finished"] and results["seeds"]["1"]["steps"] == 6
+    trained = TokenStore(work / "data" / "train").source_text()
+    assert len(trained) == 3 * 12
+    assert sum(line.isupper() for line in trained) == 2 * 12
+    written_by = {
+        "back_translation": "an export that was given",
+        "distillation": "animals brief, seeds 3,4",
+    }
+    assert results["written_by"] == results["seeds"]["1"]["written_by"] == written_by
+    assert [path.name for path in (work / "writers").iterdir()] == ["distillation"]
+    writer = json.loads((work / "writers/distillation/results.json").read_text())
+    assert writer["finished"] and writer["variant"] == "brief"
+    assert [seed["steps"] for seed in writer["seeds"].values()] == [2, 2]
+    assert shouting == {
+        "back_translation": tmp_path / "reverse",
+        "distillation": work / "writers/distillation" / writer["ensemble"]["export"],
+    }
+
+
+def test_writers_are_trained_first_and_once(
+    taught: Recipe,
+    corpus: Path,
+    tmp_path: Path,
+    shouting: dict[str, Path],
+    followed: list[tuple[str, int]],
+) -> None:
+    work, writers = tmp_path / "work", tmp_path / "writers"
+    run_recipe(taught, corpus, work, writers_dir=writers)
+    teachers = [("reversed", 1), ("animals brief", 3), ("animals brief", 4)]
+    assert followed == [*teachers, ("animals taught", 1)]
+    assert shouting == {
+        "back_translation": writers / "back_translation/seed-1/export/1",
+        "distillation": writers / "distillation/ensemble/export/1",
+    }
+    run_recipe(taught, corpus, tmp_path / "second", writers_dir=writers)
+    assert followed[4:] == [("animals taught", 1)]
+    run_recipe(taught, corpus, tmp_path / "third")
+    assert followed[5:] == [*teachers, ("animals taught", 1)]
+    # What has written all may be removed.
+    (tmp_path / "third" / "writers").rename(tmp_path / "removed")
+    run_recipe(taught, corpus, tmp_path / "third", seeds=[1, 2])
+    assert followed[9:] == [("animals taught", 1), ("animals taught", 2)]
+
+
+def test_no_writer_is_begun_when_no_time_is_left(
+    taught: Recipe,
+    corpus: Path,
+    tmp_path: Path,
+    shouting: dict[str, Path],
+    followed: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(recipe_run.time, "monotonic", lambda: clock[0])
+    follow = recipe_run._Following.run
+
+    def run(self: Any, seed: int, max_minutes: float | None) -> dict[str, Any]:
+        assert max_minutes == 1
+        clock[0] += 60
+        return follow(self, seed, max_minutes)
+
+    monkeypatch.setattr(recipe_run._Following, "run", run)
+    work = tmp_path / "work"
+    for begun in (1, 2, 3):  # each call has time for one of the writers' models
+        results = run_recipe(taught, corpus, work, max_minutes=1)
+        assert len(followed) == begun or followed[-1] == followed[-2]
+        if begun < 3:
+            assert not results["finished"] and results["seeds"] == {}
+            assert summary(results) == "" and not shouting
+            assert json.loads((work / "results.json").read_text()) == results
+            followed[:] = followed[:begun]
+
+
+@pytest.mark.parametrize(
+    ("writer", "message"),
+    [
+        ({"recipe": "nobody"}, "of distillation of the recipe animals: there is no recipe 'nobody"),
+        ({"recipe": "reversed", "variant": "x"}, "animals: the recipe reversed has no variant 'x'"),
+        ({"recipe": "animals", "variant": "taught"}, "animals learns from what another writes; e"),
+    ],
+)
+def test_a_writer_that_cannot_be_is_told_before_training(
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer: dict[str, str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(experiment, "train", refuse_to_train)
+    folder = write_recipe(tmp_path / "recipes", "reversed", **REVERSED)
+    variants = {"taught": {"synthetic": {"distillation": writer}}}
+    recipe = Recipe.load(write_recipe(folder, variants=variants), "animals").varied("taught")
+    with pytest.raises(InputError, match=message):
+        run_recipe(recipe, corpus, tmp_path / "work")
     assert not (tmp_path / "work").exists()
-    run_recipe(diversified, corpus, tmp_path / "work", synthetic_from=writers)
-    trained = TokenStore(tmp_path / "work" / "data" / "train").source_text()
-    assert len(trained) == 3 * (len(PAIRS) - 4)
-    assert sum(line.isupper() for line in trained) == 2 * (len(PAIRS) - 4)
+
+
+def test_mistakes_of_any_writer_show_before_one_is_trained(
+    taught: Recipe,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(experiment, "train", refuse_to_train)
+    work = tmp_path / "work"
+    (work / "writers" / "distillation").mkdir(parents=True)
+    other = {"recipe": "plants", "recipe_sha256": "0"}
+    (work / "writers/distillation/recipe.json").write_text(json.dumps(other))
+    with pytest.raises(InputError, match="distillation/recipe.json is of plants, not of the recip"):
+        run_recipe(taught, corpus, work)
+    assert [path.name for path in work.iterdir()] == ["writers"]
+    for wrong in ({"distillation": tmp_path}, {"back_translation": tmp_path}):
+        plain = Recipe.load(tmp_path / "recipes", "animals")
+        with pytest.raises(InputError, match="has no synthetic pairs, and --synthetic_from has"):
+            run_recipe(plain, corpus, tmp_path / "plain", synthetic_from=wrong)  # type: ignore[arg-type]
+
+
+def test_what_one_writer_has_begun_is_not_continued_by_another(
+    taught: Recipe,
+    corpus: Path,
+    tmp_path: Path,
+    shouting: dict[str, Path],
+    followed: list[tuple[str, int]],
+) -> None:
+    del shouting
+    work = tmp_path / "work"
+    given: dict[Synthetic, Path] = {"distillation": tmp_path, "back_translation": tmp_path}
+    run_recipe(taught, corpus, work, synthetic_from=given)
+    assert followed == [("animals taught", 1)]
+    with pytest.raises(InputError, match=r"by \{.*expected the same --synthetic_from, or another"):
+        run_recipe(taught, corpus, work)
+    assert followed == [("animals taught", 1)]
+
+
+def test_a_recipe_is_another_when_a_writer_is(taught: Recipe, tmp_path: Path) -> None:
+    before = taught.fingerprint
+    again = Recipe.load(tmp_path / "recipes", "animals").varied("taught")
+    assert again.fingerprint == before
+    write_recipe(tmp_path / "recipes", "reversed", **{**REVERSED, "preset": "small"})
+    assert again.fingerprint != before
 
 
 def test_a_mistake_in_what_is_chosen_on_shows_before_a_model_writes(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    taught: Recipe,
+    tmp_path: Path,
+    shouting: dict[str, Path],
+    followed: list[tuple[str, int]],
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus")
     (corpus / "valid.de").write_text("nur eine\n")
-    monkeypatch.setattr(recipe_run, "synthetic_pairs", lambda *_: pytest.fail("a model wrote"))
-    monkeypatch.setattr(recipe_run, "check_writer", lambda *_: None)
-    distilled = dataclasses.replace(recipe, synthetic=["distillation"])
     with pytest.raises(InputError, match=r"valid\.(en|de)"):
-        run_recipe(distilled, corpus, tmp_path / "work", synthetic_from={"distillation": "a"})
-    assert not (tmp_path / "work").exists()
+        run_recipe(taught, corpus, tmp_path / "work")
+    assert not (tmp_path / "work").exists() and not followed and not shouting
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
@@ -421,10 +595,18 @@ def test_a_mistake_in_the_test_set_shows_before_training(
         ({"preset": "huge"}, "'huge' is no preset"),
         ({"settings": {"training.steps": 3}}, "'training.steps' is no setting"),
         ({"settings": [1]}, "recipe.json: "),
-        ({"synthetic": None}, "synthetic is None; expected some of"),
-        ({"synthetic": 1}, "synthetic is 1; expected some of"),
-        ({"synthetic": "distillation"}, "synthetic is 'distillation'; expected some of"),
-        ({"synthetic": ["distillation"] * 2}, "expected some of .'back_translation', 'distilla"),
+        ({"synthetic": None}, "synthetic is None; expected a recipe for each kind"),
+        ({"synthetic": ["distillation"]}, r"synthetic is \['distillation'\]; expected a recipe"),
+        ({"synthetic": {"translation": {"recipe": "a"}}}, "synthetic has a kind 'translation'; ex"),
+        ({"synthetic": {"distillation": "a"}}, "has 'a' as the writer of distillation; expected a"),
+        ({"synthetic": {"distillation": {}}}, "has {} as the writer of distillation; expected a r"),
+        ({"synthetic": {"distillation": {"recipe": 1}}}, "has {'recipe': 1} as the writer of dist"),
+        (
+            {"synthetic": {"distillation": {"recipe": "a", "seeds": [1, 1]}}},
+            r"synthetic has the seeds \[1, 1\] of the writer of distillation; expected different",
+        ),
+        ({"synthetic": {"distillation": {"recipe": "a", "seeds": []}}}, r"has the seeds \[\] of"),
+        ({"synthetic": {"distillation": {"recipe": "a", "seeds": ["1"]}}}, r"the seeds \['1'\] of"),
         ({"average_last": [1]}, "average_last has 1; expected 2 or more"),
         ({"average_last": ["5"]}, "average_last has '5'; expected 2 or more"),
         ({"length_penalties": [-1]}, "length_penalty is -1.0; expected"),
@@ -488,6 +670,11 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
         options = PrepareOptions(**each.prepare)
         assert options.vocab_size > 0
         assert options.drop_repetitive or not each.synthetic, each.variant
+        for kind in each.synthetic:
+            train = each.writer(kind).recipe.train
+            if kind == "back_translation":
+                train = {"source": train["target"], "target": train["source"]}
+            assert train == each.train, each.variant
     readme = (ROOT / "recipes" / name / "README.md").read_text()
     assert f"--recipe={name}" in readme
 
