@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from keras_transformer.data.cleaning import CleaningOptions, CleaningReport
 from keras_transformer.data.corpus import Corpus
-from keras_transformer.data.duplicates import find_duplicates
+from keras_transformer.data.duplicates import count_known, find_duplicates
 from keras_transformer.data.report import SideStatistics
 from keras_transformer.data.stages import (
     CleanSource,
@@ -25,6 +25,7 @@ from keras_transformer.data.stages import (
     encode_block,
     forget,
     hashes_file,
+    stored_hashes_file,
 )
 from keras_transformer.data.token_store import write_index
 from keras_transformer.data.workers import Runner, alone
@@ -207,6 +208,7 @@ class Preparation:
         """Writes both token stores and returns their part of the report."""
         stores = {split: self._directory / split for split in SPLITS}
         shards: dict[str, list[tuple[str, dict[str, Any]]]] = {split: [] for split in SPLITS}
+        hashes: dict[str, list[Path]] = {split: [] for split in SPLITS}
         # What is held out of the training corpora is to validate on.
         rest = stores["valid"] if len(cleaned) == 1 else None
         for split, part in cleaned.items():
@@ -228,12 +230,18 @@ class Preparation:
             for task, result in zip(tasks, results, strict=True):
                 part.report.add(CleaningReport.from_dict(result["cleaning"]))
                 shards[split].append((task.name, result["kept"]))
+                hashes[split].append(stored_hashes_file(task, "kept"))
                 if rest:
                     shards["valid"].append((task.name, result["held_out"]))
+                    hashes["valid"].append(stored_hashes_file(task, "held_out"))
                 forget(task)
         held_out = sum(len(block.held_out) for block in cleaned["train"].blocks)
         cleaning = {split: part.report.as_dict() for split, part in cleaned.items()}
-        report: dict[str, Any] = {"held_out": held_out, "cleaning": cleaning}
+        report: dict[str, Any] = {
+            "held_out": held_out,
+            "valid_pairs_in_train": count_known(hashes["valid"], hashes["train"]),
+            "cleaning": cleaning,
+        }
         for split in SPLITS:
             parts = [(name, shard["pairs"], shard["sha256"]) for name, shard in shards[split]]
             pairs = write_index(stores[split], parts)
