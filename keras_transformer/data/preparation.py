@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_transformer.data.cleaning import CleaningOptions, CleaningReport
-from keras_transformer.data.corpus import Corpus
+from keras_transformer.data.corpus import Corpus, located
 from keras_transformer.data.duplicates import count_known, find_duplicates
 from keras_transformer.data.report import SideStatistics
 from keras_transformer.data.stages import (
@@ -171,7 +171,7 @@ class Preparation:
         rules = CleaningOptions(**{field.name: getattr(options, field.name) for field in fields})
         first = np.cumsum([0, *(entry["blocks"] for entry in inputs)]).tolist()
         sources = [
-            CleanSource(work, corpus, number, rules, entry["sha256"])
+            CleanSource(work, corpus, located(corpus), number, rules, entry["sha256"])
             for corpus, number, entry in zip(corpora, first, inputs, strict=False)
         ]
         pairs = sum(entry["pairs"] for entry in inputs)

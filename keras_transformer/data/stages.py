@@ -33,12 +33,15 @@ class CleanSource(NamedTuple):
 
     Attributes:
         directory: takes what is left of its blocks.
+        corpus: as the user has named it.
+        located: the same by absolute paths, for a process whose directory is another.
         first: number of its first block among those of all corpora.
         sha256: of its files, when they were read first.
     """
 
     directory: Path
     corpus: Corpus
+    located: Corpus
     first: int
     options: CleaningOptions
     sha256: Mapping[str, str]
@@ -82,7 +85,7 @@ def clean_tasks(source: CleanSource) -> Iterator[CleanTask]:
     Raises:
         InputError: where it is not what was read first.
     """
-    reader = BlockReader(source.corpus)
+    reader = BlockReader(source.located, named=source.corpus)
     for number, block in enumerate(reader, start=source.first):
         yield CleanTask(source.directory, f"{number:05d}", block, source.options)
     if reader.read.sha256 != source.sha256:
