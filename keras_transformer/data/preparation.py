@@ -32,11 +32,11 @@ from keras_transformer.data.workers import Runner, alone
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import (
     MAX_LINES,
-    SPECIAL_PIECES,
     ModelType,
     Normalization,
     Vocabulary,
     check_learning_options,
+    check_symbols,
     learn_vocabulary,
 )
 
@@ -76,13 +76,7 @@ class PrepareOptions(CleaningOptions):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} is {value}; expected {least} or more")
-        for symbol in self.all_symbols():
-            if not symbol or any(character.isspace() for character in symbol):
-                raise InputError(f"the symbol {symbol!r} has spaces or nothing; expected as <2de>")
-            if symbol in SPECIAL_PIECES:
-                raise InputError(
-                    f"the symbol {symbol} is a piece that every vocabulary has; expected as <2de>"
-                )
+        check_symbols(self.all_symbols(), self.byte_fallback)
 
     def all_symbols(self) -> tuple[str, ...]:
         """The pieces that stand for themselves, the tag among them."""

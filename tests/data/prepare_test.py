@@ -483,6 +483,9 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
     for symbol, message in (("to German", "has spaces"), ("</s>", "every vocabulary has")):
         with pytest.raises(InputError, match=message):
             PrepareOptions(source_tag=symbol)
+    with pytest.raises(InputError, match="<0x0A> is a piece that every vocabulary with byte_fall"):
+        PrepareOptions(source_tag="<0x0A>", byte_fallback=True)
+    assert PrepareOptions(source_tag="<0x0A>").all_symbols() == ("<0x0A>",)
 
 
 def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
