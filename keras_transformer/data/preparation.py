@@ -41,6 +41,11 @@ from keras_transformer.text.vocabulary import (
 )
 
 SPLITS = ("train", "valid")
+# Options that count for nothing where a vocabulary is given; symbols have to be in it.
+OF_LEARNING = (
+    "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
+    "vocabulary_lines",
+)  # fmt: skip
 _Source = TypeVar("_Source")
 _Task = TypeVar("_Task")
 
@@ -102,14 +107,8 @@ class PrepareOptions(CleaningOptions):
         return {
             name: value
             for name, value in dataclasses.asdict(self).items()
-            if learned or name not in _OF_LEARNING
+            if learned or name not in OF_LEARNING
         }
-
-
-_OF_LEARNING = {
-    "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
-    "vocabulary_lines",
-}  # fmt: skip
 
 
 @dataclasses.dataclass
