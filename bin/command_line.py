@@ -126,12 +126,29 @@ def define_config_flags(*names: str) -> None:
     )
 
 
+def refuse(names: Iterable[str], reason: str) -> None:
+    """Raises `InputError` for the first of these flags that was given: it would do nothing.
+
+    Args:
+        names: of flags.
+        reason: why, and what is expected, as in "without --tfds; expected both, or neither".
+    """
+    for name in names:
+        if FLAGS[name].present:
+            raise InputError(f"--{name} has no effect {reason}")
+
+
 def runner(beam: Sequence[str], workers: int, output_dir: Path) -> "Runner":
-    """Returns who does the work: Apache Beam, if it has options, or processes here."""
+    """Returns who does the work: Apache Beam, if it has options, or processes here.
+
+    Raises:
+        InputError: for --workers beside options of Apache Beam, and what Beam does not take.
+    """
     from keras_transformer.data.workers import Workers
 
     if not beam:
         return Workers(workers)
+    refuse(["workers"], "beside --beam; expected one of them")
     from keras_transformer.data.beam import BeamRunner  # late: an extra
 
     parent = output_dir.absolute().parent

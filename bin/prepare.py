@@ -23,6 +23,7 @@ import command_line
 from absl import flags
 
 from keras_transformer.data import corpus, prepare
+from keras_transformer.data.preparation import OF_LEARNING
 from keras_transformer.report import write_data_page
 
 FLAGS = flags.FLAGS
@@ -120,8 +121,24 @@ def _options() -> prepare.PrepareOptions:
     return prepare.PrepareOptions(**values)
 
 
+def _refuse_what_does_nothing() -> None:
+    """Raises `InputError` for a flag that would change nothing, given the others."""
+    if FLAGS.vocab_from is not None:
+        command_line.refuse(OF_LEARNING, "beside --vocab_from; expected one of them")
+    if not FLAGS.tfds:
+        of_tfds = ("tfds_split", "tfds_valid_split", "tfds_data_dir", "tfds_download")
+        command_line.refuse(of_tfds, "without --tfds; expected both, or neither")
+    if not (FLAGS.tfds or FLAGS.tmx or FLAGS.valid_tmx):
+        languages = ("source_language", "target_language")
+        command_line.refuse(languages, "without --tfds or --tmx; expected both, or neither")
+    to_validate_on = ("valid_source", "valid_target", "valid_tsv", "valid_tmx", "tfds_valid_split")
+    if any(FLAGS[name].value for name in to_validate_on):
+        command_line.refuse(["valid_pairs"], "beside text to validate on; expected one of them")
+
+
 def main(argv: list[str]) -> None:
     """Runs `prepare` on what the flags name."""
+    _refuse_what_does_nothing()
     workers = FLAGS.workers or len(os.sched_getaffinity(0))
     prepared = prepare.prepare(
         _corpora("", FLAGS.tfds_split),

@@ -49,6 +49,10 @@ def _files(trees: str, ids: str) -> list[Path]:
 
 def main(argv: list[str]) -> None:
     """Runs `treebank.prepare_trees` on what the flags name."""
+    if FLAGS.valid_trees:
+        command_line.refuse(["valid_pairs"], "beside --valid_trees; expected one of them")
+    else:
+        command_line.refuse(["valid_ids"], "without --valid_trees; expected both, or neither")
     names = ("vocab_size", "max_tokens", "valid_pairs", "seed")
     chosen: dict[str, Any] = {name: FLAGS[name].value for name in names}
     prepared = treebank.prepare_trees(

@@ -178,6 +178,10 @@ class CleanPairs(NamedTuple):
         for i in np.flatnonzero(~mask).tolist():
             place = Place(self.corpus, int(self.lines[i]))
             report.drop(reason, place, self.sources[i], self.targets[i])
+        return self.where(mask)
+
+    def where(self, mask: Mask) -> CleanPairs:
+        """Returns the pairs of the mask, bool `[pairs]`."""
         kept = np.flatnonzero(mask)
         return CleanPairs(
             self.corpus,

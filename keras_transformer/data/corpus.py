@@ -12,7 +12,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from keras_transformer.data.drift import describe_drift
 from keras_transformer.data.reading import LineReader, read_lines
@@ -128,6 +128,9 @@ class TextFile:
         return (self.path,)
 
 
+_FILES = (ParallelFiles, TsvFile, TextFile)
+
+
 def parallel_files(
     sources: Sequence[str | Path], targets: Sequence[str | Path]
 ) -> list[ParallelFiles]:
@@ -159,6 +162,25 @@ def require_file(path: str | Path) -> Path:
     return Path(path)
 
 
+def located(corpus: Corpus) -> Corpus:
+    """Returns the corpus with absolute paths, by which a process in any directory reads it.
+
+    What is no path of a dataclass, as the files of a TFDS set, stays as it is.
+    """
+    file: Any = corpus  # of which the protocol does not say that it is a dataclass
+    if not hasattr(file, "__dataclass_fields__"):
+        return corpus
+    values = {field.name: getattr(file, field.name) for field in dataclasses.fields(file)}
+    relative = {name: _absolute(v) for name, v in values.items() if _absolute(v) != v}
+    return dataclasses.replace(file, **relative) if relative else corpus
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, Path):
+        return value.absolute()
+    return tuple(map(_absolute, value)) if isinstance(value, tuple) else value
+
+
 def split_columns(name: str, number: int, line: bytes) -> tuple[bytes, bytes]:
     """Returns the two columns of a line; raises `InputError` where there are not two."""
     columns = line.split(b"\t")
@@ -180,10 +202,24 @@ def _unequal(corpus: ParallelFiles, source_lines: int, target_lines: int) -> Inp
 class BlockReader:
     """Reads a corpus block by block; then `read` tells what it was."""
 
-    def __init__(self, corpus: Corpus | TextFile, max_lines: int | None = None) -> None:
-        """Begins nothing yet; blocks have at most `BLOCK_LINES` lines where not told otherwise."""
+    def __init__(
+        self,
+        corpus: Corpus | TextFile,
+        max_lines: int | None = None,
+        *,
+        named: Corpus | TextFile | None = None,
+    ) -> None:
+        """Begins nothing yet.
+
+        Args:
+            corpus: what to read.
+            max_lines: of a block; `BLOCK_LINES` if None.
+            named: the same corpus under the names that blocks and `read` are to have; if None,
+                its own.
+        """
         self._corpus = corpus
         self._max_lines = max_lines or BLOCK_LINES
+        self._named = named or corpus
         self._read: Read | None = None
 
     @property
@@ -199,13 +235,16 @@ class BlockReader:
             InputError: for a file that is missing, unreadable or empty, and for
                 files with different numbers of lines.
         """
-        if isinstance(self._corpus, ParallelFiles | TsvFile | TextFile):
-            yield from self._of_files(self._corpus)
+        if isinstance(self._corpus, _FILES):
+            assert isinstance(self._named, _FILES)
+            yield from self._of_files(self._corpus, tuple(map(str, self._named.paths)))
         else:
-            yield from self._of_pairs(self._corpus)
+            assert not isinstance(self._named, TextFile)
+            yield from self._of_pairs(self._corpus, self._named.name)
 
-    def _of_files(self, corpus: ParallelFiles | TsvFile | TextFile) -> Iterator[Block]:
-        names = tuple(map(str, corpus.paths))
+    def _of_files(
+        self, corpus: ParallelFiles | TsvFile | TextFile, names: tuple[str, ...]
+    ) -> Iterator[Block]:
         with contextlib.ExitStack() as stack:
             readers = [LineReader(path) for path in corpus.paths]
             for reader in readers:
@@ -231,7 +270,7 @@ class BlockReader:
             assert isinstance(corpus, ParallelFiles)
             raise _unequal(corpus, *(reader.lines for reader in readers))
 
-    def _of_pairs(self, corpus: Corpus) -> Iterator[Block]:
+    def _of_pairs(self, corpus: Corpus, name: str) -> Iterator[Block]:
         digest, read = hashlib.sha256(), 0
         for chunk in _chunks(corpus.pairs(), self._max_lines):
             texts = tuple(
@@ -240,9 +279,9 @@ class BlockReader:
             )
             for text in texts:
                 digest.update(text)
-            yield Block((corpus.name,) * 2, read + 1, (0, 0), texts)
+            yield Block((name,) * 2, read + 1, (0, 0), texts)
             read += len(chunk)
-        self._read = Read(read, {corpus.name: digest.hexdigest()})
+        self._read = Read(read, {name: digest.hexdigest()})
 
 
 def _ahead(readers: Sequence[LineReader], lines: int) -> int:

@@ -1,4 +1,4 @@
-"""Pairs that stood in a corpus before, found in memory that does not grow with it."""
+"""Pairs that stood in a corpus before, or stand in another, found by their hashes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def find_duplicates(files: Sequence[Path]) -> list[IntArray]:
     places = np.sort(np.concatenate(found))
     ends = np.searchsorted(places, first)
     return [places[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
+
+
+def count_known(files: Sequence[Path], others: Sequence[Path]) -> int:
+    """Returns how many of the hashes in `files` stand in `others` as well.
+
+    Those of `files`, 8 bytes each, are in memory together; of the others one file at a time.
+
+    Args:
+        files, others: `.npy`, uint64.
+    """
+    hashes = np.concatenate([np.zeros(0, np.uint64), *map(np.load, files)])
+    known = np.zeros(len(hashes), np.bool_)
+    for path in others:
+        known |= np.isin(hashes, np.load(path))
+    return int(np.count_nonzero(known))
 
 
 def _again(files: Sequence[Path], first: IntArray, part: int, bits: int) -> IntArray:

@@ -12,8 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_transformer.data.cleaning import CleaningOptions, CleaningReport
-from keras_transformer.data.corpus import Corpus
-from keras_transformer.data.duplicates import find_duplicates
+from keras_transformer.data.corpus import Corpus, located
+from keras_transformer.data.duplicates import count_known, find_duplicates
 from keras_transformer.data.report import SideStatistics
 from keras_transformer.data.stages import (
     CleanSource,
@@ -25,21 +25,27 @@ from keras_transformer.data.stages import (
     encode_block,
     forget,
     hashes_file,
+    stored_hashes_file,
 )
 from keras_transformer.data.token_store import write_index
 from keras_transformer.data.workers import Runner, alone
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import (
     MAX_LINES,
-    SPECIAL_PIECES,
     ModelType,
     Normalization,
     Vocabulary,
     check_learning_options,
+    check_symbols,
     learn_vocabulary,
 )
 
 SPLITS = ("train", "valid")
+# Options that count for nothing where a vocabulary is given; symbols have to be in it.
+OF_LEARNING = (
+    "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
+    "vocabulary_lines",
+)  # fmt: skip
 _Source = TypeVar("_Source")
 _Task = TypeVar("_Task")
 
@@ -75,13 +81,7 @@ class PrepareOptions(CleaningOptions):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} is {value}; expected {least} or more")
-        for symbol in self.all_symbols():
-            if not symbol or any(character.isspace() for character in symbol):
-                raise InputError(f"the symbol {symbol!r} has spaces or nothing; expected as <2de>")
-            if symbol in SPECIAL_PIECES:
-                raise InputError(
-                    f"the symbol {symbol} is a piece that every vocabulary has; expected as <2de>"
-                )
+        check_symbols(self.all_symbols(), self.byte_fallback)
 
     def all_symbols(self) -> tuple[str, ...]:
         """The pieces that stand for themselves, the tag among them."""
@@ -107,14 +107,8 @@ class PrepareOptions(CleaningOptions):
         return {
             name: value
             for name, value in dataclasses.asdict(self).items()
-            if learned or name not in _OF_LEARNING
+            if learned or name not in OF_LEARNING
         }
-
-
-_OF_LEARNING = {
-    "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
-    "vocabulary_lines",
-}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -170,7 +164,7 @@ class Preparation:
         rules = CleaningOptions(**{field.name: getattr(options, field.name) for field in fields})
         first = np.cumsum([0, *(entry["blocks"] for entry in inputs)]).tolist()
         sources = [
-            CleanSource(work, corpus, number, rules, entry["sha256"])
+            CleanSource(work, corpus, located(corpus), number, rules, entry["sha256"])
             for corpus, number, entry in zip(corpora, first, inputs, strict=False)
         ]
         pairs = sum(entry["pairs"] for entry in inputs)
@@ -207,6 +201,7 @@ class Preparation:
         """Writes both token stores and returns their part of the report."""
         stores = {split: self._directory / split for split in SPLITS}
         shards: dict[str, list[tuple[str, dict[str, Any]]]] = {split: [] for split in SPLITS}
+        hashes: dict[str, list[Path]] = {split: [] for split in SPLITS}
         # What is held out of the training corpora is to validate on.
         rest = stores["valid"] if len(cleaned) == 1 else None
         for split, part in cleaned.items():
@@ -228,12 +223,18 @@ class Preparation:
             for task, result in zip(tasks, results, strict=True):
                 part.report.add(CleaningReport.from_dict(result["cleaning"]))
                 shards[split].append((task.name, result["kept"]))
+                hashes[split].append(stored_hashes_file(task, "kept"))
                 if rest:
                     shards["valid"].append((task.name, result["held_out"]))
+                    hashes["valid"].append(stored_hashes_file(task, "held_out"))
                 forget(task)
         held_out = sum(len(block.held_out) for block in cleaned["train"].blocks)
         cleaning = {split: part.report.as_dict() for split, part in cleaned.items()}
-        report: dict[str, Any] = {"held_out": held_out, "cleaning": cleaning}
+        report: dict[str, Any] = {
+            "held_out": held_out,
+            "valid_pairs_in_train": count_known(hashes["valid"], hashes["train"]),
+            "cleaning": cleaning,
+        }
         for split in SPLITS:
             parts = [(name, shard["pairs"], shard["sha256"]) for name, shard in shards[split]]
             pairs = write_index(stores[split], parts)

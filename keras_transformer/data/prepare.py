@@ -26,6 +26,8 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 _FORMAT = 2
 # Options that are newer than data people have: with its default one is as if it were not there.
 _NEWER = {"drop_repetitive": False}
+# Raised whenever what a stage leaves for the next is something else: then work begins anew.
+_WORK = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +95,7 @@ def prepare(
     }
     if existing is not None:
         return _reuse(output_dir, existing, report["fingerprint"])
-    with work_directory(output_dir, report["fingerprint"]) as directory:
+    with work_directory(output_dir, f"{report['fingerprint']} {_WORK}") as directory:
         preparation = Preparation(directory, options, runner or Workers(1))
         with _timed("cleaning", seconds):
             cleaned = {

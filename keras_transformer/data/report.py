@@ -93,4 +93,9 @@ def summary(report: Mapping[str, Any]) -> str:
             f"held out of the training corpus for validation: {report['held_out']:,} pairs"
             + f", of which {dropped:,} were dropped as too long" * (dropped > 0)
         )
+    if known := report.get("valid_pairs_in_train"):  # data prepared before do not tell
+        lines.append(
+            f"validation pairs that stand in the training text as well: {known:,} of "
+            f"{report['valid']['pairs']:,}; what is measured on them is not of new text"
+        )
     return "\n".join(lines)

@@ -33,12 +33,15 @@ class CleanSource(NamedTuple):
 
     Attributes:
         directory: takes what is left of its blocks.
+        corpus: as the user has named it.
+        located: the same by absolute paths, for a process whose directory is another.
         first: number of its first block among those of all corpora.
         sha256: of its files, when they were read first.
     """
 
     directory: Path
     corpus: Corpus
+    located: Corpus
     first: int
     options: CleaningOptions
     sha256: Mapping[str, str]
@@ -82,7 +85,7 @@ def clean_tasks(source: CleanSource) -> Iterator[CleanTask]:
     Raises:
         InputError: where it is not what was read first.
     """
-    reader = BlockReader(source.corpus)
+    reader = BlockReader(source.located, named=source.corpus)
     for number, block in enumerate(reader, start=source.first):
         yield CleanTask(source.directory, f"{number:05d}", block, source.options)
     if reader.read.sha256 != source.sha256:
@@ -103,7 +106,7 @@ def clean_block(task: CleanTask) -> dict[str, Any]:
             write_lines(path, lines)
     _save(_part(task, "lines.npy"), pairs.lines)
     if task.options.drop_duplicates:
-        _save(hashes_file(task.directory, task.name), _hashes(pairs))
+        _save(hashes_file(task.directory, task.name), _hashes(pairs, HASH))
     counts = {"pairs": report.read, "cleaning": report.as_dict()}
     result = {"name": task.name, "corpus": pairs.corpus, **counts}
     return _finished(_part(task, "clean.json"), result)
@@ -149,6 +152,9 @@ def encode_block(task: EncodeTask) -> dict[str, Any]:
             "sha256": write_shard(store / task.name, *sides),
             "statistics": [SideStatistics.of(s, vocabulary.unknown_id).as_dict() for s in sides],
         }
+        # 64 bits are enough to count by: nothing is dropped for being like another.
+        stored = pairs.where(full & short & mask)
+        _save(stored_hashes_file(task, name), _hashes(stored, np.dtype(np.uint64)))
     return _finished(_part(task, "encoded.json"), result)
 
 
@@ -160,6 +166,11 @@ def clean_lines(directory: Path, name: str, side: str) -> list[bytes]:
 def hashes_file(directory: Path, name: str) -> Path:
     """Returns the file with a hash of each pair that cleaning has left of a block."""
     return directory / f"{name}.hashes.npy"
+
+
+def stored_hashes_file(task: EncodeTask, part: str) -> Path:
+    """Returns the file with a hash of each pair that a block leaves, "kept" or "held_out"."""
+    return _part(task, f"{part}.npy")
 
 
 def forget(task: EncodeTask) -> None:
@@ -204,10 +215,10 @@ def _vocabulary(directory: Path, fingerprint: str) -> Vocabulary:
     return Vocabulary.load(directory)
 
 
-def _hashes(pairs: CleanPairs) -> npt.NDArray[Any]:
-    """Returns 128 bits for each pair, by which equal ones are found."""
+def _hashes(pairs: CleanPairs, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Returns as many bits as a type has for each pair, by which equal ones are found."""
     digests = (
-        hashlib.blake2b(b"%b\n%b" % pair, digest_size=16).digest()
+        hashlib.blake2b(b"%b\n%b" % pair, digest_size=dtype.itemsize).digest()
         for pair in zip(pairs.sources, pairs.targets, strict=True)
     )
-    return np.frombuffer(b"".join(digests), HASH)
+    return np.frombuffer(b"".join(digests), dtype)

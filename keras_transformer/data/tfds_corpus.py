@@ -86,6 +86,8 @@ class TfdsCorpus:
         from keras_transformer.data import tfds_sets
         from keras_transformer.data.tfds_records import SplitReader
 
+        if data_dir is not None and "://" not in data_dir:  # workers may have another directory
+            data_dir = str(Path(data_dir).expanduser().absolute())
         self.name = f"{name}[{split}]"
         builder = tfds_sets.find(name, data_dir)
         self.source_language, self.target_language = _direction(

@@ -57,7 +57,8 @@ def alone(task: _Task) -> Iterable[_Task]:
 class Workers:
     """Processes of this machine; with one, this process does the work.
 
-    With more, a script that uses them needs the line `if __name__ == "__main__":`.
+    With more, a script that uses them needs the line `if __name__ == "__main__":`. They end at
+    once, in the middle of their tasks, on Ctrl-C, after an error, and where the results are closed.
     """
 
     def __init__(self, count: int) -> None:
@@ -84,10 +85,9 @@ class Workers:
         waiting: collections.deque[Future[Result]] = collections.deque()
         with ProcessPoolExecutor(self._count, context, _begin) as pool:
             try:
-                with interrupts_ignored():  # in all workers, as they begin with the first task
-                    waiting.append(pool.submit(stage, next(tasks)))
                 for task in tasks:
-                    waiting.append(pool.submit(stage, task))
+                    with interrupts_ignored():  # any of the first tasks may begin a worker
+                        waiting.append(pool.submit(stage, task))
                     if len(waiting) > self._count + 2:
                         yield waiting.popleft().result()
                 while waiting:
@@ -97,6 +97,9 @@ class Workers:
                     "a worker process was killed, most likely for want of memory, of which fewer "
                     "workers need less; the same command continues"
                 ) from error
+            except BaseException:  # Ctrl-C, an error, or nobody takes more results
+                _kill(pool)
+                raise
             finally:
                 pool.shutdown(cancel_futures=True)
 
@@ -112,6 +115,12 @@ def interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _kill(pool: ProcessPoolExecutor) -> None:
+    """Ends the workers at once, as `kill_workers` of Python 3.14: a task can take minutes."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
 
 
 def _begin() -> None:

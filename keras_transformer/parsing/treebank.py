@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_transformer.data.corpus import require_file
@@ -54,7 +54,7 @@ class Treebank:
 
 
 def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[Path]:
-    """Returns the files of a treebank.
+    """Returns the files of a treebank, each once, under the name by which it was named first.
 
     Args:
         patterns: files, or patterns of them as `penn/*.tree`.
@@ -71,10 +71,10 @@ def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[P
             raise InputError(f"no file is called {pattern}; expected files of trees, or a pattern")
         found += [require_file(path) for path in paths]
     if ids is None:
-        return list(dict.fromkeys(found))
+        return _once(found)
     named = []
     for number, name in enumerate(map(str.strip, read_text(ids)), start=1):
-        of_name = [path for path in found if name in (path.name, path.stem)]
+        of_name = _once(path for path in found if name in (path.name, path.stem))
         if name and len(of_name) != 1:
             raise InputError(
                 f"{ids}, line {number}: {len(of_name)} of {len(found)} files of trees are called "
@@ -83,7 +83,15 @@ def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[P
         named += of_name if name else []
     if not named:
         raise InputError(f"{ids} names no files; expected a name a line")
-    return named
+    return _once(named)
+
+
+def _once(paths: Iterable[Path]) -> list[Path]:
+    """Returns the first of the paths of each file: links and folders can give it others."""
+    first: dict[Path, Path] = {}
+    for path in paths:
+        first.setdefault(path.resolve(), path)
+    return list(first.values())
 
 
 def prepare_trees(
@@ -100,7 +108,7 @@ def prepare_trees(
     The source vocabulary is learned from the words, the target vocabulary is the symbols.
 
     Args:
-        files: of trees to train on.
+        files: of trees to train on; one that is named twice is read once.
         output_dir: a new directory, or the result of the same input and options.
         options: those of learning are of the source vocabulary.
         valid_files: of trees to validate on; sentences are held out of `files` if empty.
@@ -116,7 +124,7 @@ def prepare_trees(
         raise InputError(
             f"{min(both)} is to train on and to validate on; expected it to be one of them"
         )
-    train, valid = Treebank(tuple(files), tags), Treebank(tuple(valid_files), tags)
+    train, valid = (Treebank(tuple(_once(paths)), tags) for paths in (files, valid_files))
     trees = list(train.trees())
     source = options.learn(" ".join(tree.words).encode() for tree in trees)
     return prepare(

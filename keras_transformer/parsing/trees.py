@@ -20,14 +20,15 @@ TRACE = "-NONE-"
 # Labels of an outermost bracket that stands for the sentence, not for a constituent.
 ROOTS = ("", "TOP", "ROOT", "S1")
 # Spaces are those of ASCII: some words begin with a thin space. Control characters and line
-# separators count as well, which the model takes for spaces, too.
-_NAME = r"[^\s()\x80-\x9f\u2028\u2029]+"
-_TOKEN = re.compile(rf"[()]|{_NAME}", re.ASCII)
+# separators are nowhere in a tree: cleaning makes them spaces, and one word would become two.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
+_TOKEN = re.compile(r"[()]|[^ \t\r\n()]+")
 
 
 def is_name(text: str) -> bool:
     """Whether the text can be a label, a tag or a word within brackets."""
-    return re.fullmatch(_NAME, text, re.ASCII) is not None
+    found = _TOKEN.fullmatch(text)
+    return found is not None and text not in ("(", ")") and not _CONTROL.search(text)
 
 
 class Constituent(NamedTuple):
@@ -99,11 +100,16 @@ def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
         name: where it comes from, for what is told to the user.
 
     Raises:
-        InputError: for brackets that do not fit, a tree without words, or text that is no tree;
-            line and column are told, which count from 1.
+        InputError: for brackets that do not fit, a tree without words, a control character, or
+            text that is no tree; line and column are told, which count from 1.
     """
     reader = _Reader(name)
     for number, line in enumerate(lines, start=1):
+        if control := _CONTROL.search(line):
+            raise InputError(
+                f"{name}, {_Place(number, control.start() + 1)}: the control character "
+                f"U+{ord(control[0]):04X} stands in the tree; expected words and labels without"
+            )
         for found in _TOKEN.finditer(line):
             tree = reader.take(found[0], _Place(number, found.start() + 1))
             if tree is not None:

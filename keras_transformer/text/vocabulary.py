@@ -32,6 +32,7 @@ MAX_BYTES = 60_000_000
 MAX_LINE_BYTES = 16_384
 MAX_VOCAB_SIZE = 1_000_000
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # those of byte fallback
 
 
 def learn_vocabulary(
@@ -72,10 +73,11 @@ def learn_vocabulary(
         scores of a unigram model are rounded so that ties are decided alike everywhere.
 
     Raises:
-        InputError: for no text, a size too small for the text's characters, or
-            an unknown option.
+        InputError: for no text, a size too small for the text's characters, an
+            unknown option, or what `check_symbols` refuses.
     """
     check_learning_options(vocab_size, model_type, character_coverage, normalization)
+    check_symbols(symbols, byte_fallback)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -120,6 +122,22 @@ def check_learning_options(
     ):
         if value not in choices:
             raise InputError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+
+
+def check_symbols(symbols: Iterable[str], byte_fallback: bool) -> None:
+    """Raises `InputError` for symbols that cannot be pieces of their own."""
+    for symbol in symbols:
+        if not symbol or any(character.isspace() for character in symbol):
+            raise InputError(f"the symbol {symbol!r} has spaces or nothing; expected as <2de>")
+        if symbol in SPECIAL_PIECES:
+            raise InputError(
+                f"the symbol {symbol} is a piece that every vocabulary has; expected as <2de>"
+            )
+        if byte_fallback and symbol in BYTE_PIECES:
+            raise InputError(
+                f"the symbol {symbol} is a piece that every vocabulary with byte_fallback has; "
+                "expected as <2de>"
+            )
 
 
 def _learning_error(vocab_size: int, error: RuntimeError) -> Exception:
@@ -286,7 +304,7 @@ class Vocabulary:
         shift all the lines after it.
         """
         model = self._target
-        breaks = {f"<0x{code:02X}>" for code in (*range(0x20), 0x7F)}
+        breaks = {BYTE_PIECES[code] for code in (*range(0x20), 0x7F)}
         return [
             not model.is_control(i) and not (model.is_byte(i) and model.id_to_piece(i) in breaks)
             for i in range(self.target_vocab_size)

@@ -1,5 +1,7 @@
 """Apache Beam's direct runner: the bits of the local runner, and its errors."""
 
+import contextlib
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +10,7 @@ from keras_transformer.data import corpus as corpus_module
 from keras_transformer.data import preparation, stages
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.tmx import tmx_files
 from keras_transformer.errors import InputError
 
 pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -e '.[dev]'")
@@ -15,6 +18,7 @@ pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -
 from keras_transformer.data.beam import BeamRunner
 
 OPTIONS = PrepareOptions(vocab_size=80, drop_duplicates=True, valid_pairs=9)
+TMX = {"en": "the mice", "de": "die Maus " * 9}
 
 
 @pytest.fixture
@@ -46,6 +50,39 @@ def test_the_result_is_that_of_the_local_runner(tmp_path, monkeypatch, corpora):
     assert tree(tmp_path / "beam") == tree(tmp_path / "local")
     assert len(list((tmp_path / "beam/train").iterdir())) > 5
     assert not list(tmp_path.glob(".*")), "nothing hidden is left"
+
+
+def clean_tasks(source):
+    with contextlib.chdir("/"):
+        yield from stages.clean_tasks(source)
+
+
+def clean_block(task):
+    with contextlib.chdir("/"):
+        return stages.clean_block(task)
+
+
+def encode_block(task):
+    with contextlib.chdir("/"):
+        return stages.encode_block(task)
+
+
+def test_workers_may_have_another_directory(tmp_path, monkeypatch, corpora):
+    """Paths are told as they were given, and found wherever a worker stands."""
+    monkeypatch.chdir(tmp_path)
+    tmx = tmp_path / "c.tmx"
+    segments = "".join(f"<tuv xml:lang='{c}'><seg>{t}</seg></tuv>" for c, t in TMX.items())
+    tmx.write_text(f"<tmx><body><tu>{segments}</tu></body></tmx>")
+    relative = [*parallel_files(["a.en"], ["a.de"]), *tmx_files([tmx.name], "en", "de")]
+    options = dataclasses.replace(OPTIONS, max_length_ratio=2.0)  # has examples, which name it
+    prepare(relative, "local", options)
+    for function in (clean_tasks, clean_block, encode_block):
+        monkeypatch.setattr(preparation, function.__name__, function)
+    prepare(relative, "beam", options, runner=BeamRunner("."))
+    assert tree(tmp_path / "beam") == tree(tmp_path / "local")
+    report = json.loads((tmp_path / "beam" / "report.json").read_bytes())
+    assert [entry["name"] for entry in report["inputs"]["train"]] == ["a.en + a.de", "c.tmx"]
+    assert report["cleaning"]["train"]["examples"]["length_ratio"][0]["corpus"] == "c.tmx"
 
 
 def test_errors_are_those_of_the_local_runner(tmp_path, monkeypatch, corpora):

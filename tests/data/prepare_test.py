@@ -432,6 +432,36 @@ def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
     assert prepare(corpora, tmp_path / "e", SMALL).report["cleaning"]["train"]["kept"] == 40
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, monkeypatch, given):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    # A side alone is another pair, and what is dropped is in neither store.
+    known = [*numbered(2), *numbered(1), *numbered(1, 19), ("lang " * 50, "x")]
+    other = [*numbered(9, 50), ("the 1 dogs", "die 2 Hunde")]
+    options = dataclasses.replace(SMALL, max_tokens=40, max_length_ratio=None, valid_pairs=20)
+    if given:
+        corpora, valid = [Pairs([*numbered(20), known[-1]])], [Pairs([*known, *other])]
+    else:
+        corpora, valid = [Pairs(numbered(20) * 2)], []
+    prepared = prepare(corpora, tmp_path / "d", options, valid_corpora=valid)
+    train, valid = (texts(tmp_path / "d", split) for split in ("train", "valid"))
+    expected = sum(pair in set(train) for pair in valid)
+    assert expected == 4 if given else 0 < expected < 20
+    assert prepared.report["valid_pairs_in_train"] == expected
+    assert f"training text as well: {expected} of {len(valid)};" in prepared.summary()
+
+
+def test_validation_pairs_of_their_own_are_not_told_of(tmp_path):
+    prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
+    assert prepared.report["valid_pairs_in_train"] == 0
+    assert "as well" not in prepared.summary()
+    (tmp_path / "d" / "report.json").write_text(
+        json.dumps({k: v for k, v in prepared.report.items() if k != "valid_pairs_in_train"})
+    )
+    again = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
+    assert again.reused and "as well" not in again.summary(), "older data do not tell"
+
+
 def test_a_tag_is_one_piece_before_every_source(tmp_path):
     options = dataclasses.replace(SMALL, source_tag="<2de>", symbols=("<2de>", "<2fr>"))
     prepare([Pairs(numbered(30))], tmp_path / "a", options)
@@ -453,6 +483,9 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
     for symbol, message in (("to German", "has spaces"), ("</s>", "every vocabulary has")):
         with pytest.raises(InputError, match=message):
             PrepareOptions(source_tag=symbol)
+    with pytest.raises(InputError, match="<0x0A> is a piece that every vocabulary with byte_fall"):
+        PrepareOptions(source_tag="<0x0A>", byte_fallback=True)
+    assert PrepareOptions(source_tag="<0x0A>").all_symbols() == ("<0x0A>",)
 
 
 def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):

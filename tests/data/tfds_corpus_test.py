@@ -1,5 +1,6 @@
 """Corpora from TensorFlow Datasets: direction, order, and what a mistake says."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,14 @@ def test_a_split_that_is_not_there_is_refused_before_anything_is_read(tmp_path, 
     write_set(WMT14, tmp_path, {"train": PAIRS})
     with pytest.raises(InputError, match=message):
         TfdsCorpus(WMT14, split, "de", str(tmp_path))
+
+
+def test_a_relative_data_directory_is_found_from_elsewhere(tmp_path, monkeypatch):
+    write_set(WMT14, tmp_path / "sets", {"train": PAIRS})
+    monkeypatch.chdir(tmp_path)
+    passed_on = pickle.dumps(TfdsCorpus(WMT14, "train", "de", "sets"))
+    monkeypatch.chdir("/")
+    assert len(list(pickle.loads(passed_on).pairs())) == len(PAIRS)
 
 
 def test_nothing_is_downloaded_unasked(tmp_path):

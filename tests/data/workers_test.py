@@ -1,6 +1,8 @@
 """Workers: results in the tasks' order, a few tasks ahead, errors as they are, no process left."""
 
+import contextlib
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -32,6 +34,10 @@ def begin_and_wait(task):
     (Path(os.environ["WORKERS"]) / f"{os.getpid()}.pid").touch()
     time.sleep(600)
     return {}
+
+
+def wait_unless_first(task):
+    return {} if task == 0 else begin_and_wait(task)
 
 
 # As it was before anything of ours ran in the process.
@@ -115,6 +121,51 @@ def test_workers_leave_interrupts_to_the_process_that_began_them():
     results = Workers(2)(interrupted, range(3), alone)
     assert [result["ignored"] for result in results] == [True] * 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("moment", ["working", "starting"])
+def test_ctrl_c_ends_all_at_once_and_in_silence(tmp_path, moment):
+    """A terminal interrupts all processes; those that wait for a block have a minute to go."""
+    program = """
+import os, pathlib, sys, time
+from keras_transformer.data.workers import Workers, alone
+from tests.data.workers_test import begin_and_wait
+if __name__ == "__mp_main__" and sys.argv[1] == "starting":
+    begin_and_wait(None)
+if __name__ == "__main__":
+    try:
+        # More than a pipe holds, as blocks are.
+        for result in Workers(2)(begin_and_wait, [bytes(2**20)] * 6, alone):
+            pass
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+    (tmp_path / "main.py").write_text(program)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", moment], start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while len(begun := list(tmp_path.glob("*.pid"))) < 2:
+        assert parent.poll() is None
+        time.sleep(0.02)
+    os.killpg(parent.pid, signal.SIGINT)
+    try:
+        _, errors = parent.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+    assert (parent.returncode, errors) == (130, "")
+    assert not [path for path in begun if Path(f"/proc/{path.stem}").exists()]
+
+
+def test_results_that_nobody_takes_end_the_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKERS", str(tmp_path))
+    results = Workers(2)(wait_unless_first, range(9), alone)
+    assert next(results) == {}
+    start = time.monotonic()
+    results.close()
+    assert time.monotonic() - start < 60 and not multiprocessing.active_children()
 
 
 def test_none_are_too_few():

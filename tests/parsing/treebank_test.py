@@ -43,6 +43,26 @@ def test_files_are_those_of_patterns_and_of_names(tmp_path: Path, files: list[Pa
     assert find_files([pattern], ids) == [seven, one]
 
 
+def test_a_file_is_read_once_however_often_it_is_named(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, three, seven = files
+    monkeypatch.chdir(tmp_path)
+    link = tmp_path / "link.tree"
+    link.symlink_to(three)
+    (tmp_path / "folder").symlink_to("penn")
+    for again in ("penn/3.tree", "penn/../penn/3.tree", "folder/*", "penn/*", str(link)):
+        found = find_files([str(three), again])
+        assert found[0] == three and len({path.resolve() for path in found}) == len(found)
+    ids = tmp_path / "ids.txt"
+    ids.write_text("link\n7\n3\n7.tree\n")
+    assert find_files(["link.tree", str(one.with_name("*")), "folder/*"], ids) == [
+        Path("link.tree"), seven
+    ]  # fmt: skip
+    report = prepare_trees([*files, link, one], tmp_path / "data", small(valid_pairs=2)).report
+    assert report["cleaning"]["train"]["read"] == len(TREEBANK)
+
+
 def test_names_that_are_not_those_of_one_file_are_told(tmp_path: Path, files: list[Path]) -> None:
     pattern, ids = str(tmp_path / "penn" / "*.tree"), tmp_path / "ids.txt"
     with pytest.raises(InputError, match=r"no file is called .*none\*"):

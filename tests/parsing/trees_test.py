@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.parsing.trees import Constituent, Tree, parse_trees, read_trees
+from keras_transformer.parsing.trees import Constituent, Tree, is_name, parse_trees, read_trees
 from tests.parsing.sentences import TREEBANK, trees
 
 
@@ -78,6 +78,27 @@ def test_what_is_no_tree_is_told_by_its_place(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         parsed(*text.split("\n"))
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("text", ["(S (NN ab~cd))", "(S (N~N ab))", "(S~X (NN ab))", "(S (NN~ab))"])
+def test_control_characters_are_told_by_their_place(text: str) -> None:
+    controls = {*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029} - set(b"\t\n\r")
+    for control in controls:
+        with pytest.raises(InputError) as error:
+            parsed("(S (NN a))", text.replace("~", chr(control)))
+        assert str(error.value) == (
+            f"text, line 2, column {text.index('~') + 1}: the control character U+{control:04X} "
+            "stands in the tree; expected words and labels without"
+        )
+
+
+def test_tabs_and_returns_are_spaces() -> None:
+    assert parsed("\t(S\r(NN\ta))\r") == ["(TOP (S (NN a)))"]
+
+
+@pytest.mark.parametrize("character", ["\0", "\x0b", "\x1f", "\x7f", "\x85", "\u2028", "\t", " "])
+def test_names_have_neither_spaces_nor_control_characters(character: str) -> None:
+    assert is_name("a\u200ab") and not is_name(f"a{character}b") and not is_name(character)
 
 
 def test_files_are_utf8_text(tmp_path: Path) -> None:

@@ -102,11 +102,25 @@ def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
         (LINES, {"model_type": "word"}, "model_type is 'word'; expected one of unigram, bpe"),
         (LINES, {"normalization": "nfd"}, "normalization is 'nfd'"),
         (LINES, {"character_coverage": 2.0}, "character_coverage is 2.0"),
+        (LINES, {"symbols": ["<pad>"]}, "the symbol <pad> is a piece that every vocabulary has"),
+        (LINES, {"symbols": ["a b"]}, "the symbol 'a b' has spaces"),
+        (
+            LINES,
+            {"symbols": ["<2de>", "<0x41>"], "byte_fallback": True},
+            "the symbol <0x41> is a piece that every vocabulary with byte_fallback has; expected",
+        ),
     ],
 )
 def test_what_cannot_be_learned_is_said(lines, options, message):
     with pytest.raises(InputError, match=message):
         learn_vocabulary(lines, options.pop("vocab_size", 100), **options)
+
+
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_symbols_may_look_like_bytes_that_no_piece_stands_for(byte_fallback):
+    symbols = ["<0x4a>", "<0x041>", "<0x>"] + ["<0x41>"] * (not byte_fallback)
+    learned = Vocabulary(learn_vocabulary(LINES, 300, byte_fallback=byte_fallback, symbols=symbols))
+    assert learned.source_symbols() == set(symbols)
 
 
 def test_the_smallest_size_that_the_message_names_works():

@@ -1,0 +1,88 @@
+"""bin/prepare.py and its like as their user runs them: a flag that does nothing is a mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.driver import Driver, Ended
+
+TEXT = "--source=a.en --target=a.de"
+VALID = "--valid_source=a.en --valid_target=a.de"
+ONE, BOTH = "expected one of them", "expected both, or neither"
+MISTAKES = {
+    f"prepare {TEXT} --vocab_from=data --vocab_size=80": f"--vocab_size has no effect beside "
+    f"--vocab_from; {ONE}",
+    f"prepare {TEXT} --vocab_from=data --nobyte_fallback": "--byte_fallback has no effect beside ",
+    f"prepare {TEXT} --vocab_from=data --model_type=bpe": "--model_type has no effect beside ",
+    f"prepare {TEXT} --vocab_from=data --normalization=nfkc": "--normalization has no effect ",
+    f"prepare {TEXT} {VALID} --valid_pairs=2": "--valid_pairs has no effect beside text to "
+    f"validate on; {ONE}",
+    f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2": "--valid_pairs has no effect beside text",
+    f"prepare {TEXT} --tfds_split=train": f"--tfds_split has no effect without --tfds; {BOTH}",
+    f"prepare {TEXT} --tfds_valid_split=test": "--tfds_valid_split has no effect without --tfds;",
+    f"prepare {TEXT} --notfds_download": "--tfds_download has no effect without --tfds; ",
+    f"prepare {TEXT} --target_language=de": f"--target_language has no effect without --tfds or "
+    f"--tmx; {BOTH}",
+    f"prepare {TEXT} --workers=2 --beam=--runner=DirectRunner": "--workers has no effect beside "
+    f"--beam; {ONE}",
+    "translate_corpus --model_dir=m --source=a.en --workers=2 --beam=--runner=DirectRunner": (
+        f"--workers has no effect beside --beam; {ONE}"
+    ),
+    "prepare_trees --trees=a.tree --valid_trees=b.tree --valid_pairs=2": "--valid_pairs has no "
+    f"effect beside --valid_trees; {ONE}",
+    "prepare_trees --trees=a.tree --valid_ids=ids": "--valid_ids has no effect without "
+    f"--valid_trees; {BOTH}",
+}  # fmt: skip
+TAKEN = (
+    f"prepare {TEXT} --vocab_size=60 --valid_pairs=2 --seed=3 --workers=1",
+    f"prepare {TEXT} {VALID} --vocab_from=data --seed=3 --symbols=<2de>",
+    "prepare --tmx=a.tmx --source_language=en --target_language=de --vocab_size=60",
+    f"prepare {TEXT} --valid_tmx=a.tmx --source_language=en --target_language=de --vocab_size=60",
+    "prepare --tfds=translate_folder:sets --tfds_split=train --tfds_valid_split=test "
+    "--source_language=en --vocab_size=60",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, driver: Driver) -> Path:
+    """A directory with a corpus in several forms, and prepared data."""
+    folder = tmp_path_factory.mktemp("prepare")
+    english, german = ([f"{word} {i}" for i in range(9)] for word in ("dogs", "Hunde"))
+    (folder / "sets").mkdir()
+    for language, lines in (("en", english), ("de", german)):
+        for name in (f"a.{language}", f"sets/{language}.train.txt", f"sets/{language}.test.txt"):
+            (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    pairs = list(zip(english, german, strict=True))
+    (folder / "a.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
+    units = "".join(
+        f"<tu><tuv xml:lang='en'><seg>{s}</seg></tuv><tuv xml:lang='de'><seg>{t}</seg></tuv></tu>"
+        for s, t in pairs
+    )
+    (folder / "a.tmx").write_text(f"<tmx><body>{units}</body></tmx>")
+    for name in "ab":
+        (folder / f"{name}.tree").write_text(f"(S (NN {name}))\n")
+    command = f"{TEXT} --vocab_size=60 --symbols=<2de> --output_dir=data".split()
+    assert driver.run(folder, "prepare", command, b"").code == 0
+    return folder
+
+
+def run(driver: Driver, folder: Path, command: str, output_dir: str = "new") -> Ended:
+    binary, *arguments = f"{command} --output_dir={output_dir}".split()
+    return driver.run(folder, binary, arguments, b"")
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_flag_that_would_do_nothing_is_refused(
+    driver: Driver, folder: Path, command: str
+) -> None:
+    ended = run(driver, folder, command)
+    assert ended.code == 1 and ended.err.startswith(f"error: {MISTAKES[command]}")
+    assert ended.err.count("\n") == 1 and ended.left == []
+
+
+@pytest.mark.parametrize("number", range(len(TAKEN)))
+def test_flags_that_do_something_are_taken(driver: Driver, folder: Path, number: int) -> None:
+    ended = run(driver, folder, TAKEN[number], f"new{number}")
+    assert ended.code == 0, ended.err
