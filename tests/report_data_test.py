@@ -167,6 +167,20 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepare([files], directory / "data <1>", options)
 
 
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [(None, False), (0, False), (7, True)],
+)
+def test_validation_pairs_that_were_learned_are_told(
+    tmp_path: Path, known: int | None, told: bool
+) -> None:
+    report = REPORT if known is None else {**REPORT, "valid_pairs_in_train": known}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    page = DataPage(write_data_page(tmp_path))
+    page.check()
+    assert ("7 of the pairs to validate on stand in the training text" in page.text) is told
+
+
 def test_data_as_prepared(prepared: PreparedData) -> None:
     report, path = prepared.report, write_data_page(prepared.directory, DEFAULTS)
     page = DataPage(path)

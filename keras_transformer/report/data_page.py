@@ -95,12 +95,18 @@ def _headline(report: Field) -> str:
         f"<small>{number(dropped)} of {number(read)}<br>pairs read</small>"
     )
     entries["Vocabulary"] = _vocabulary(report)
-    held_out = report["held_out"].count()
-    return facts(entries, "scores counts") + (
-        '\n<p class="muted">The pairs to validate on are held out of the training corpus.</p>'
-        if held_out
-        else ""
-    )
+    lines = [facts(entries, "scores counts")]
+    if report["held_out"].count():
+        lines.append(
+            '<p class="muted">The pairs to validate on are held out of the training corpus.</p>'
+        )
+    known = report.fields().get("valid_pairs_in_train")  # data prepared before do not tell
+    if known is not None and known.count():
+        lines.append(
+            f'<p class="notice">{number(known.count())} of the pairs to validate on stand in the '
+            "training text as well; what is measured on them is not of new text.</p>"
+        )
+    return "\n".join(lines)
 
 
 def _vocabulary(report: Field) -> str:
