@@ -222,6 +222,7 @@ def test_tensors_of_protocol_buffers() -> None:
         proto(tf.string, [2], tensor_content=b"\0"),
         proto(tf.string, [2**28], string_val=[b"a"]),  # would be repeated
         proto(tf.int32, [-3], int_val=[1]),
+        proto(tf.int32, [-1], tensor_content=b"\0\0\0\0"),  # NumPy would find the size
         proto(tf.uint8, [1], int_val=[-5]),
         proto(tf.half, [1], half_val=[70_000]),
         tensor_pb2.TensorProto(dtype=99),
@@ -232,3 +233,25 @@ def test_damaged_tensors_are_refused(tensor: Any) -> None:
     with pytest.raises(RequestError, match="^input x ") as error:
         read_tensors({"x": tensor}, 2**20)
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_strings_and_their_pointers_count() -> None:
+    text = proto(tf.string, [2], string_val=[b"abc", b""])
+    assert len(read_tensors({"x": text}, 2 * 8 + 3)) == 1
+    with pytest.raises(RequestError, match="which makes 19 bytes of inputs; expected at most 18 "):
+        read_tensors({"x": text}, 2 * 8 + 2)
+
+
+def test_the_tensors_of_a_request_are_bounded_together() -> None:
+    def request(count: int) -> dict[str, tensor_pb2.TensorProto]:
+        full = proto(tf.float32, [2**18], float_val=[0.5])  # 1 MiB of a message of some bytes
+        return {f"x{number}": full for number in range(count)}
+
+    assert len(read_tensors(request(4), 2**22)) == 4
+    with pytest.raises(RequestError) as error:
+        read_tensors(request(5), 2**22)
+    assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert str(error.value) == (
+        "input x4 has the shape [262144], which makes 5,242,880 bytes of inputs; expected at most "
+        "4,194,304 in a request"
+    )
