@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +32,10 @@ def read_document(body: bytes) -> dict[str, Any]:
     """
     try:
         document = json.loads(body.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         _refuse(f"JSON Parse error: {error}")
+    except RecursionError:
+        _refuse("JSON Parse error: the body is nested too deep; expected lists of an input's rank")
     if not isinstance(document, dict):
         _refuse(f"JSON Value: {_shown(document)} Is not object")
     if not isinstance(document.get("signature_name", ""), str):
@@ -244,7 +247,8 @@ def _names(names: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=True)
+    # Piece by piece, each of a character at least: what is read can be too deep to be written.
+    text = "".join(itertools.islice(json.JSONEncoder().iterencode(value), 61))
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 

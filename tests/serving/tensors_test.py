@@ -84,7 +84,7 @@ def test_the_dtypes_of_requests() -> None:
             b'{"instances": ["\xff"]}',
             "JSON Parse error: 'utf-8' codec can't decode byte 0xff",
         ),
-        (TEXT, "[" * 100_000, "JSON Parse error: "),
+        (TEXT, "[" * 100_000, "JSON Parse error: the body is nested too deep; expected"),
         (TEXT, '["a"]', 'JSON Value: ["a"] Is not object'),
         (TEXT, '{"signature_name": 5, "inputs": []}', "signature_name is 5; expected a string"),
         (TEXT, "{}", "the request has both or neither of 'inputs' and 'instances'"),
@@ -122,6 +122,19 @@ def test_what_is_refused(expected: Any, body: str | bytes, sentence: str) -> Non
         read(body, expected)
     assert str(error.value).startswith(sentence)
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# Python counts how deep the stack is, so that the JSON that it just reads it may not write.
+@pytest.mark.parametrize("ends", [("[", "]"), ('{"x": ', "}")], ids=["lists", "objects"])
+@pytest.mark.parametrize(
+    "body", ["%s", '{"instances": %s}', '{"inputs": %s}', '{"signature_name": %s}']
+)
+def test_a_body_of_any_depth_is_refused(body: str, ends: tuple[str, str]) -> None:
+    for depth in (*range(700, 1100), 5_000, 20_000):
+        nested = ends[0] * depth + "1" + ends[1] * depth
+        with pytest.raises(RequestError) as error:
+            read(body % nested, TEXT)
+        assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_dtype_that_json_has_not_is_unimplemented() -> None:
