@@ -6,6 +6,8 @@ import concurrent.futures
 import gzip
 import json
 import socket
+import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from unittest import mock
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
-from keras_transformer.serving import models
+from keras_transformer.serving import models, rest
 from keras_transformer.serving.models import Version
 from tests.serving.running_server import Running, model_held, running_server, wait_until
 
@@ -198,6 +201,27 @@ def test_a_body_may_be_zipped(
     answer = running.http.post(f"{running.model}:predict", content=body, headers=headers)
     assert answer.status_code == status
     assert sentence in answer.json().get("error", "")
+
+
+def test_a_body_of_many_gzip_members_takes_linear_time() -> None:
+    members = 2**17  # of 20 bytes: each may be the end, and what follows is not copied for it
+    begun = time.thread_time()
+    assert (
+        rest._decoded(gzip.compress(b"") * members + _ZIPPED, "gzip", 100)
+        == json.dumps(PREDICT).encode()
+    )
+    assert time.thread_time() - begun < 1.5
+
+
+def test_a_body_is_not_unzipped_beyond_its_bound() -> None:
+    zipped = gzip.compress(bytes(100 * 2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException, match="413: the body has more than the 1,048,576 bytes"):
+            rest._decoded(zipped, "gzip", 2**20)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("length", [{}, {"Content-Length": str(100 * 2**20)}])
