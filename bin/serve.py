@@ -15,8 +15,9 @@ takes its place without a request lost. SIGTERM or Ctrl-C answers what waits, an
     /monitoring/prometheus/metrics      for Prometheus
 
 Requests at the same time are computed in one batch. With more than --max_queue rows
-waiting the answer is 429 (gRPC: RESOURCE_EXHAUSTED). Nothing is encrypted, and anyone
-who reaches the ports may ask: other machines are to come through a proxy.
+or --max_queue_bytes waiting the answer is 429 (gRPC: RESOURCE_EXHAUSTED). Nothing is
+encrypted, and anyone who reaches the ports may ask: other machines are to come through
+a proxy.
 """
 
 import os
@@ -40,6 +41,7 @@ flags.DEFINE_integer("grpc_port", 8500, "port of gRPC; 0: any that is free")
 flags.DEFINE_integer("max_batch_size", 64, "most rows of a batch")
 flags.DEFINE_float("batch_timeout_ms", 2.0, "how long a request waits for others to go with")
 flags.DEFINE_integer("max_queue", 1024, "most rows that wait")
+flags.DEFINE_integer("max_queue_bytes", 256 * 2**20, "most bytes of the rows that wait")
 flags.DEFINE_integer("max_body_bytes", 16 * 2**20, "most bytes of a request")
 flags.DEFINE_integer(
     "batches_at_once", None, "batches computed side by side; a core for each when not given"
@@ -62,6 +64,7 @@ def main(argv: list[str]) -> None:
             FLAGS.max_batch_size,
             FLAGS.batch_timeout_ms,
             FLAGS.max_queue,
+            FLAGS.max_queue_bytes,
             FLAGS.max_body_bytes,
             FLAGS.batches_at_once,
             FLAGS.poll_seconds,

@@ -46,6 +46,7 @@ class Settings:
         max_batch_size: most rows of a batch.
         batch_timeout_ms: milliseconds that a request waits for others, if a core is idle.
         max_queue: most rows that wait; what comes then is refused.
+        max_queue_bytes: most bytes of the rows that wait, likewise.
         max_body_bytes: of a request.
         batches_at_once: batches that are computed beside each other; one for each core
             where it is None.
@@ -61,13 +62,15 @@ class Settings:
     max_batch_size: int = 64
     batch_timeout_ms: float = 2.0
     max_queue: int = 1024
+    max_queue_bytes: int = 256 * 2**20
     max_body_bytes: int = 16 * 2**20
     batches_at_once: int | None = None
     poll_seconds: float = 1.0
     grace_seconds: float = 25.0
 
     def __post_init__(self) -> None:
-        at_least = dict.fromkeys(("max_batch_size", "max_queue", "max_body_bytes"), 1)
+        counts = ("max_batch_size", "max_queue", "max_queue_bytes", "max_body_bytes")
+        at_least = dict.fromkeys(counts, 1)
         for name, least in {**at_least, "batch_timeout_ms": 0, "batches_at_once": 1}.items():
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:  # so that NaN is not
@@ -135,6 +138,7 @@ class Server:
             settings.max_batch_size,
             settings.batch_timeout_ms / 1000,
             settings.max_queue,
+            settings.max_queue_bytes,
             at_once,
             self.metrics.batch_rows.observe,
         )

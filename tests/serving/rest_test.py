@@ -316,6 +316,22 @@ def test_a_full_queue_answers_429_and_recovers(reversing_version: Path) -> None:
         assert running.predict(PREDICT).status_code == 200
 
 
+def test_the_bytes_that_wait_are_bounded(reversing_version: Path) -> None:
+    options = {"batches_at_once": 1, "max_queue_bytes": 100}
+    with running_server(reversing_version.parent, **options) as running:
+        answer = running.predict({"instances": ["x" * 93]})
+        assert answer.json() == {"error": "the request has 101 bytes; expected 0 to 100"}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool, model_held():
+            futures = [pool.submit(running.predict, PREDICT)]
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            futures.append(pool.submit(running.predict, {"instances": ["x" * 92]}))
+            wait_until(lambda: running.metric("serving_waiting_rows") == 1)
+            refused = running.predict(PREDICT)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.json()["error"].startswith("the queue is full (100 of 100 bytes wait, ")
+        assert [future.result().status_code for future in futures] == [200, 200]
+
+
 def test_a_defect_is_no_stack_trace_to_the_client(running: Running) -> None:
     with mock.patch.object(Version, "run", side_effect=RuntimeError("a defect")):
         answer = running.predict(PREDICT)

@@ -237,6 +237,7 @@ def test_a_port_that_is_taken(reversing_version: Path) -> None:
     [
         ("max_batch_size", 0),
         ("max_queue", 0),
+        ("max_queue_bytes", 0),
         ("batches_at_once", 0),
         ("batch_timeout_ms", -1.0),
         ("batch_timeout_ms", float("nan")),
