@@ -7,7 +7,8 @@ Example:
     bin/translate.py --server=localhost:8501 <input.en >output.de
 
 The highest version under --model_dir is served. A higher one that is written there
-takes its place without a request lost. SIGTERM or Ctrl-C answers what waits, and ends.
+takes its place without a request lost. SIGTERM or Ctrl-C answers what waits, and ends,
+after --grace_seconds whatever hangs; a second one ends it at once.
 
     /v1/models/NAME:predict             predictions; also /v1/models/NAME/versions/N:predict
     /v1/models/NAME, .../metadata       the state of the versions; the signatures

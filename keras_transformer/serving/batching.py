@@ -102,6 +102,11 @@ class Batcher:
         """Bytes of the same."""
         return sum(part.all_bytes for part in self._waiting if not part.answer.done())
 
+    @property
+    def running(self) -> int:
+        """Batches that have begun and not ended."""
+        return len(self._running)
+
     async def run(self, call: Call, inputs: Arrays) -> Arrays:
         """Returns what `call` returns for `inputs`, of which each has the same number of rows.
 

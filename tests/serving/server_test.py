@@ -35,7 +35,13 @@ from keras_transformer.serving.server import Settings, serve
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver, Ended
 from tests.serving.reversing_model import NAME, write_version
-from tests.serving.running_server import Running, model_held, running_server, wait_until
+from tests.serving.running_server import (
+    SECONDS,
+    Running,
+    model_held,
+    running_server,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -344,6 +350,65 @@ def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int
             assert process.stdout.read() == ""
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("second", "at_once"),
+    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True), (None, False)],
+)
+def test_a_request_that_hangs_does_not_keep_the_process(
+    reversing_version: Path, second: int | None, at_once: bool
+) -> None:
+    # After the first signal a second one ends it, or else the time that requests have.
+    grace = 600 if second else 1
+    program = (
+        "import signal, sys, time; sys.argv = sys.argv[:1] + ['--rest_port=0', '--grpc_port=0', "
+        f"'--model_dir={reversing_version.parent}', '--grace_seconds={grace}']\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import command_line, serve\n"
+        "from keras_transformer.serving import models\n"
+        "run = models.Version.run\n"
+        "def hang(version, name, *rest):\n"
+        "    if name == 'size':\n"
+        "        print('hangs', flush=True)\n"
+        "        time.sleep(3600)\n"
+        "    return run(version, name, *rest)\n"
+        "models.Version.run = hang\n"
+        "command_line.run(serve.main)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        ) as process,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            found = (
+                re.search(r"REST at (http://[^/]+/v1/models/reversing)", line) for line in lines
+            )
+            url = next(each[1] for each in found if each)
+            body = {"signature_name": "size", "instances": ["a"]}
+            asked = pool.submit(httpx.post, f"{url}:predict", json=body, timeout=SECONDS)
+            assert process.stdout.readline() == "hangs\n"
+            if second is not None and at_once:  # both come before the server looks
+                for number in (signal.SIGSTOP, signal.SIGTERM, second, signal.SIGCONT):
+                    process.send_signal(number)
+            else:
+                process.send_signal(signal.SIGTERM)
+                assert "those that wait are answered" in next(lines)
+                if second is not None:
+                    process.send_signal(second)
+            endings = {signal.SIGTERM, second} if at_once else {second or signal.SIGALRM}
+            assert -process.wait(SECONDS) in endings
+            hangs = "batches that have not ended, and are waited for: 1\n" in "".join(lines)
+            assert hangs == (second is None)
+        finally:
+            process.kill()
+        asked.exception()
 
 
 @pytest.fixture(scope="module")
