@@ -6,9 +6,10 @@ Example:
     curl localhost:8501/v1/models/export:predict -d '{"instances": ["a small dog"]}'
     bin/translate.py --server=localhost:8501 <input.en >output.de
 
-The highest version under --model_dir is served. A higher one that is written there
-takes its place without a request lost. SIGTERM or Ctrl-C answers what waits, and ends,
-after --grace_seconds whatever hangs; a second one ends it at once.
+The highest version under --model_dir is served: of build/export it is build/export/1, say,
+which is no --model_dir itself. A higher one that is written there takes its place without a
+request lost. SIGTERM or Ctrl-C answers what waits, and ends, after --grace_seconds whatever
+hangs; a second one ends it at once.
 
     /v1/models/NAME:predict             predictions; also /v1/models/NAME/versions/N:predict
     /v1/models/NAME, .../metadata       the state of the versions; the signatures
@@ -34,7 +35,9 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model_dir", None, "directory of exported versions", required=True)
+flags.DEFINE_string(
+    "model_dir", None, "directory of versions, --output_dir of bin/export.py", required=True
+)
 flags.DEFINE_string("model_name", None, "name in requests; the directory's when not given")
 flags.DEFINE_string("host", "127.0.0.1", "address to listen at; 0.0.0.0: all of this machine")
 flags.DEFINE_integer("rest_port", 8501, "port of REST; 0: any that is free")

@@ -204,6 +204,14 @@ def test_nothing_to_serve(tmp_path: Path) -> None:
             serve_at(path)
 
 
+def test_a_version_in_place_of_their_directory(reversing_version: Path) -> None:
+    reason = f"it is a version itself: {reversing_version.parent} holds it"
+    with pytest.raises(
+        InputError, match=rf"{reversing_version} has no version .*\({reason}\); exp"
+    ):
+        serve_at(reversing_version)
+
+
 def test_an_address_of_ipv6(reversing_version: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
