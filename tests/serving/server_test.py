@@ -374,7 +374,8 @@ def test_a_request_that_hangs_does_not_keep_the_process(
         f"'--model_dir={reversing_version.parent}', '--grace_seconds={grace}']\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import command_line, serve\n"
-        "from keras_transformer.serving import models\n"
+        "from keras_transformer.serving import models, server\n"
+        "server._LAST_SECONDS = 8.0\n"  # so that a busy machine comes to say what it waits for
         "run = models.Version.run\n"
         "def hang(version, name, *rest):\n"
         "    if name == 'size':\n"
