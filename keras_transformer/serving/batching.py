@@ -54,6 +54,7 @@ class _Part:
     inputs: Arrays
     rows: int
     row_bytes: int  # of the longest
+    all_bytes: int  # what it holds in memory
     came: float  # by the event loop's clock
     answer: asyncio.Future[Arrays]
 
@@ -67,6 +68,7 @@ class Batcher:
             thread is idle. One that is full starts at once, and one that others keep
             coming for after ten times as long.
         max_queue: most rows that wait.
+        max_queue_bytes: most bytes of the rows that wait.
         batches_at_once: number of threads.
         observe: is told the rows of each batch that is run.
     """
@@ -76,12 +78,14 @@ class Batcher:
         max_batch_size: int,
         batch_timeout: float,
         max_queue: int,
+        max_queue_bytes: int,
         batches_at_once: int,
         observe: Callable[[int], object],
     ):
         self._max_batch_size = max_batch_size
         self._batch_timeout = batch_timeout
         self._max_queue = max_queue
+        self._max_queue_bytes = max_queue_bytes
         self._observe = observe
         self._threads = concurrent.futures.ThreadPoolExecutor(batches_at_once, "batch")
         self._idle = batches_at_once
@@ -93,36 +97,39 @@ class Batcher:
         """Rows of requests that somebody waits for and no thread has begun with."""
         return sum(part.rows for part in self._waiting if not part.answer.done())
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the same."""
+        return sum(part.all_bytes for part in self._waiting if not part.answer.done())
+
+    @property
+    def running(self) -> int:
+        """Batches that have begun and not ended."""
+        return len(self._running)
+
     async def run(self, call: Call, inputs: Arrays) -> Arrays:
         """Returns what `call` returns for `inputs`, of which each has the same number of rows.
 
         Where it is cancelled before its batch begins, nothing is run.
 
         Raises:
-            RequestError: INVALID_ARGUMENT for no rows, or more than the queue ever takes;
-                RESOURCE_EXHAUSTED for more than it has room for now.
+            RequestError: INVALID_ARGUMENT for no rows, or more rows or bytes than the queue
+                ever takes; RESOURCE_EXHAUSTED for more than it has room for now.
         """
-        rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
-        if not 0 < rows <= self._max_queue:
-            raise RequestError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"the request has {rows:,} rows; expected 1 to {self._max_queue:,}",
-            )
-        if waiting + rows > self._max_queue:
-            raise RequestError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the queue is full ({waiting:,} of {self._max_queue:,} rows wait, and {rows:,} "
-                "more have come); try again later",
-            )
+        rows = len(next(iter(inputs.values())))
+        _check_room("rows", rows, 1, self.waiting_rows, self._max_queue)
+        sizes = _row_bytes(inputs)
+        held = sizes + _pointer_bytes(inputs)
+        _check_room("bytes", int(held.sum()), 0, self.waiting_bytes, self._max_queue_bytes)
         loop = asyncio.get_running_loop()
-        now, sizes = loop.time(), _row_bytes(inputs)
-        groups = self._groups(sizes)
+        now, groups = loop.time(), self._groups(sizes)
         parts = [
             _Part(
                 call,
                 {name: array[group] for name, array in inputs.items()},
                 len(group),
                 int(sizes[group].max()),
+                int(held[group].sum()),
                 now,
                 loop.create_future(),
             )
@@ -227,8 +234,23 @@ class Batcher:
                     part.answer.set_result(answer)
 
 
+def _check_room(what: str, more: int, least: int, waiting: int, most: int) -> None:
+    """Refuses rows, or their bytes, that the queue never takes, or has no room for now."""
+    if not least <= more <= most:
+        raise RequestError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"the request has {more:,} {what}; expected {least} to {most:,}",
+        )
+    if waiting + more > most:
+        raise RequestError(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"the queue is full ({waiting:,} of {most:,} {what} wait, and {more:,} more have "
+            "come); try again later",
+        )
+
+
 def _row_bytes(inputs: Arrays) -> np.ndarray:
-    """Returns the bytes of each row, int64 `[B]`."""
+    """Returns the bytes of each row, int64 `[B]`; of strings their text alone."""
     sizes = []
     for array in inputs.values():
         rows = len(array)
@@ -238,6 +260,11 @@ def _row_bytes(inputs: Arrays) -> np.ndarray:
         else:
             sizes.append(np.full(rows, array.nbytes // rows))
     return np.sum(sizes, axis=0)
+
+
+def _pointer_bytes(inputs: Arrays) -> int:
+    """Returns the bytes that a row has besides: an array of strings points to each of them."""
+    return sum(array[:1].nbytes for array in inputs.values() if array.dtype == object)
 
 
 def _merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:

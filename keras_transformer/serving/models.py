@@ -45,7 +45,7 @@ class Version:
     Args:
         path: its directory, whose name is its number.
         batches_at_once: calls of `run` that share the cores.
-        max_bytes: most bytes of a tensor of its warm-up requests.
+        max_bytes: most bytes of the inputs of one of its warm-up requests.
 
     Attributes:
         signatures: SignatureDef by name.

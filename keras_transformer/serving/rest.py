@@ -34,6 +34,8 @@ _PATH = re.compile(
 )
 _BODY_SECONDS = 60  # in which a body has to arrive
 _MAX_VERSION = 2**63 - 1
+_GZIP = 16 + zlib.MAX_WBITS  # 16: with gzip's header
+_PIECE_BYTES = 1024  # unzipped at once: what follows a member, which may be of 20, is copied
 
 # As TF Serving's http_server.cc; what is not here is a 500.
 _HTTP_STATUS = {
@@ -211,17 +213,21 @@ def _decoded(body: bytes, encoding: str, max_bytes: int) -> bytes:
     if encoding not in ("gzip", "x-gzip"):
         raise HTTPException(415, f"the body is encoded by {encoding!r}; expected gzip, or nothing")
     decoded = bytearray()
-    while body:  # one member of the gzip after the other
-        decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with gzip's header
-        try:
-            decoded += decompressor.decompress(body, max_bytes - len(decoded) + 1)
-        except zlib.error as error:
-            raise HTTPException(400, f"the body is no gzip ({error})") from error
-        if len(decoded) > max_bytes:
-            raise HTTPException(413, f"the body has more than the {max_bytes:,} bytes expected")
-        if not decompressor.eof:
-            raise HTTPException(400, "the body ends within its gzip; expected all of it")
-        body = decompressor.unused_data
+    member = zlib.decompressobj(_GZIP)
+    for start in range(0, len(body), _PIECE_BYTES):
+        piece = body[start : start + _PIECE_BYTES]
+        while piece:
+            if member.eof:  # one follows the other
+                member = zlib.decompressobj(_GZIP)
+            try:
+                decoded += member.decompress(piece, max_bytes - len(decoded) + 1)
+            except zlib.error as error:
+                raise HTTPException(400, f"the body is no gzip ({error})") from error
+            if len(decoded) > max_bytes:
+                raise HTTPException(413, f"the body has more than the {max_bytes:,} bytes expected")
+            piece = member.unused_data
+    if not member.eof:
+        raise HTTPException(400, "the body ends within its gzip; expected all of it")
     return bytes(decoded)
 
 

@@ -28,6 +28,9 @@ from keras_transformer.serving.rest import RestApi
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_SECONDS = 75  # of connections between requests
 _DRAIN_SECONDS = 0.5  # in which clients are told to come no more, and those who do are answered
+_LAST_SECONDS = 3.0  # that an end may take besides the grace: draining, the last words of both APIs
+_LONGEST_SECONDS = 2.0**31  # that a timer takes
+_ENDS = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG = 2048  # connections that wait to be taken
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -46,6 +49,7 @@ class Settings:
         max_batch_size: most rows of a batch.
         batch_timeout_ms: milliseconds that a request waits for others, if a core is idle.
         max_queue: most rows that wait; what comes then is refused.
+        max_queue_bytes: most bytes of the rows that wait, likewise.
         max_body_bytes: of a request.
         batches_at_once: batches that are computed beside each other; one for each core
             where it is None.
@@ -61,13 +65,15 @@ class Settings:
     max_batch_size: int = 64
     batch_timeout_ms: float = 2.0
     max_queue: int = 1024
+    max_queue_bytes: int = 256 * 2**20
     max_body_bytes: int = 16 * 2**20
     batches_at_once: int | None = None
     poll_seconds: float = 1.0
     grace_seconds: float = 25.0
 
     def __post_init__(self) -> None:
-        at_least = dict.fromkeys(("max_batch_size", "max_queue", "max_body_bytes"), 1)
+        counts = ("max_batch_size", "max_queue", "max_queue_bytes", "max_body_bytes")
+        at_least = dict.fromkeys(counts, 1)
         for name, least in {**at_least, "batch_timeout_ms": 0, "batches_at_once": 1}.items():
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:  # so that NaN is not
@@ -135,6 +141,7 @@ class Server:
             settings.max_batch_size,
             settings.batch_timeout_ms / 1000,
             settings.max_queue,
+            settings.max_queue_bytes,
             at_once,
             self.metrics.batch_rows.observe,
         )
@@ -223,26 +230,38 @@ async def serve(
         rest_api.should_exit = True
         await asyncio.gather(rest, grpc_api.stop(settings.grace_seconds))
         watch.cancel()
+        if running := server.batcher.running:
+            _LOG.warning("batches that have not ended, and are waited for: %d", running)
         server.batcher.close()
         server.model.close()
 
 
 def run(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT, as `serve` does; a second signal ends it at once."""
+    """Serves until SIGTERM or SIGINT, as `serve` does; a second signal ends it at once.
+
+    So does SIGALRM when the grace is over, whatever hangs.
+    """
 
     async def main() -> None:
         loop, stop, serves = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
-        def end() -> None:
+        def end(number: int) -> None:
             if not serves.is_set():  # a model that is being loaded cannot be told to stop
                 _LOG.info("ended before anything was served")
                 os._exit(0)
+            if stop.is_set():  # both had come before the first was looked at
+                signal.raise_signal(number)
             stop.set()
-            for each in (signal.SIGINT, signal.SIGTERM):
+            # From here on the system ends the process: Python would wait for what it computes.
+            for each in _ENDS:
                 loop.remove_signal_handler(each)
+                signal.signal(each, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            seconds = min(settings.grace_seconds + _LAST_SECONDS, _LONGEST_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, end)
+        for each in _ENDS:
+            loop.add_signal_handler(each, end, each)
         await serve(settings, stop, lambda *_: serves.set())
 
     asyncio.run(main())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +32,10 @@ def read_document(body: bytes) -> dict[str, Any]:
     """
     try:
         document = json.loads(body.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         _refuse(f"JSON Parse error: {error}")
+    except RecursionError:
+        _refuse("JSON Parse error: the body is nested too deep; expected lists of an input's rank")
     if not isinstance(document, dict):
         _refuse(f"JSON Value: {_shown(document)} Is not object")
     if not isinstance(document.get("signature_name", ""), str):
@@ -90,26 +93,35 @@ def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
 def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
     """Returns arrays of TensorProtos; strings are bytes in arrays of objects.
 
+    Args:
+        tensors: of one request, by name.
+        max_bytes: most bytes of them all, of which a string has those of its pointer, too.
+
     Raises:
-        RequestError: for a damaged one, or one of more bytes than that; a shape alone
-            can claim any number.
+        RequestError: for a damaged one, or where they have more bytes than that; a shape
+            alone can claim any number.
     """
     arrays = {}
+    total = 0
     for name, proto in tensors.items():
         problem = None
         try:
             dtype = tf.dtypes.as_dtype(proto.dtype)
             sizes = [dimension.size for dimension in proto.tensor_shape.dim]
             count, strings = math.prod(sizes), len(proto.string_val)
-            if dtype == tf.string and strings != count:  # one would be repeated for all
+            if min(sizes, default=0) < 0:
+                problem = f"input {name} has the shape {sizes}; expected no size below 0"
+            elif dtype == tf.string and strings != count:  # one would be repeated for all
                 problem = f"input {name} has the shape {sizes} and {strings:,} strings; expected as"
                 problem += f" many of one as of the other, {count:,}"
-            elif count * dtype.size > max_bytes:
-                problem = (
-                    f"input {name} has the shape {sizes}; expected at most {max_bytes:,} bytes"
-                )
             else:
-                arrays[name] = tf.make_ndarray(proto)
+                total += count * np.dtype(dtype.as_numpy_dtype).itemsize
+                total += sum(map(len, proto.string_val))
+                if total <= max_bytes:
+                    arrays[name] = tf.make_ndarray(proto)
+                else:
+                    problem = f"input {name} has the shape {sizes}, which makes {total:,} bytes of "
+                    problem += f"inputs; expected at most {max_bytes:,} in a request"
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             problem = f"input {name} is no tensor ({error})"
         if problem is not None:
@@ -235,7 +247,8 @@ def _names(names: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=True)
+    # Piece by piece, each of a character at least: what is read can be too deep to be written.
+    text = "".join(itertools.islice(json.JSONEncoder().iterencode(value), 61))
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 

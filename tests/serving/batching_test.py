@@ -32,6 +32,7 @@ class Fixture:
 
     def __init__(self, **settings: float) -> None:
         options = {"max_batch_size": 8, "batch_timeout": 0.0, "max_queue": 20, **settings}
+        options.setdefault("max_queue_bytes", 2**20)
         options.setdefault("batches_at_once", 1)
         self.rows: list[int] = []
         self.batcher = Batcher(observe=self.rows.append, **options)  # type: ignore[arg-type]
@@ -50,7 +51,7 @@ def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: float) -> Fi
     async def main() -> Fixture:
         fixture = Fixture(**settings)
         await test(fixture)
-        assert fixture.batcher.waiting_rows == 0
+        assert fixture.batcher.waiting_rows == fixture.batcher.waiting_bytes == 0
         fixture.batcher.close()
         return fixture
 
@@ -233,6 +234,34 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
         assert (await f.run(4))["x"].tolist() == [8]
 
     assert in_loop(test).rows == [1, 8, 8, 4, 1]
+
+
+def test_a_queue_is_full_of_few_rows_that_are_large() -> None:
+    async def test(f: Fixture) -> None:
+        def run(size: int) -> asyncio.Task[Arrays]:
+            text = np.array([b"y" * size], object)
+            return asyncio.ensure_future(f.batcher.run(f.call, {"x": text}))
+
+        f.call.gate.clear()
+        requests = [run(900), run(400), run(400)]  # the first does not wait
+        await f.held(*requests)
+        assert f.batcher.waiting_bytes == 2 * (400 + 8)  # 8: of a pointer
+        with pytest.raises(RequestError, match="816 of 1,000 bytes wait, and 185 more") as no:
+            await run(177)
+        assert no.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(RequestError, match="has 1,001 bytes; expected 0 to 1,000") as no:
+            await run(993)
+        assert no.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        requests.append(run(176))
+        await f.held(requests[-1])
+        assert f.batcher.waiting_bytes == 1000
+        f.call.gate.set()
+        await asyncio.gather(*requests)
+        await run(992)
+        nothing = await f.batcher.run(f.call, {"x": np.zeros((1, 0))})
+        assert nothing["x"].shape == (1, 0)
+
+    in_loop(test, max_queue_bytes=1000)
 
 
 @pytest.mark.parametrize("rows", [0, 21])

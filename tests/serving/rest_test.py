@@ -6,6 +6,8 @@ import concurrent.futures
 import gzip
 import json
 import socket
+import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from unittest import mock
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
-from keras_transformer.serving import models
+from keras_transformer.serving import models, rest
 from keras_transformer.serving.models import Version
 from tests.serving.running_server import Running, model_held, running_server, wait_until
 
@@ -200,6 +203,27 @@ def test_a_body_may_be_zipped(
     assert sentence in answer.json().get("error", "")
 
 
+def test_a_body_of_many_gzip_members_takes_linear_time() -> None:
+    members = 2**17  # of 20 bytes: each may be the end, and what follows is not copied for it
+    begun = time.thread_time()
+    assert (
+        rest._decoded(gzip.compress(b"") * members + _ZIPPED, "gzip", 100)
+        == json.dumps(PREDICT).encode()
+    )
+    assert time.thread_time() - begun < 1.5
+
+
+def test_a_body_is_not_unzipped_beyond_its_bound() -> None:
+    zipped = gzip.compress(bytes(100 * 2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException, match="413: the body has more than the 1,048,576 bytes"):
+            rest._decoded(zipped, "gzip", 2**20)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("length", [{}, {"Content-Length": str(100 * 2**20)}])
 def test_a_body_of_100_megabytes_is_refused(running: Running, length: dict[str, str]) -> None:
     answer = running.http.post(f"{running.model}:predict", content=megabytes(100), headers=length)
@@ -290,6 +314,22 @@ def test_a_full_queue_answers_429_and_recovers(reversing_version: Path) -> None:
             assert refused.json() == {"error": sentence}
         assert [future.result().status_code for future in futures] == [200, 200, 200]
         assert running.predict(PREDICT).status_code == 200
+
+
+def test_the_bytes_that_wait_are_bounded(reversing_version: Path) -> None:
+    options = {"batches_at_once": 1, "max_queue_bytes": 100}
+    with running_server(reversing_version.parent, **options) as running:
+        answer = running.predict({"instances": ["x" * 93]})
+        assert answer.json() == {"error": "the request has 101 bytes; expected 0 to 100"}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool, model_held():
+            futures = [pool.submit(running.predict, PREDICT)]
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            futures.append(pool.submit(running.predict, {"instances": ["x" * 92]}))
+            wait_until(lambda: running.metric("serving_waiting_rows") == 1)
+            refused = running.predict(PREDICT)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.json()["error"].startswith("the queue is full (100 of 100 bytes wait, ")
+        assert [future.result().status_code for future in futures] == [200, 200]
 
 
 def test_a_defect_is_no_stack_trace_to_the_client(running: Running) -> None:

@@ -35,7 +35,13 @@ from keras_transformer.serving.server import Settings, serve
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver, Ended
 from tests.serving.reversing_model import NAME, write_version
-from tests.serving.running_server import Running, model_held, running_server, wait_until
+from tests.serving.running_server import (
+    SECONDS,
+    Running,
+    model_held,
+    running_server,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -198,6 +204,14 @@ def test_nothing_to_serve(tmp_path: Path) -> None:
             serve_at(path)
 
 
+def test_a_version_in_place_of_their_directory(reversing_version: Path) -> None:
+    reason = f"it is a version itself: {reversing_version.parent} holds it"
+    with pytest.raises(
+        InputError, match=rf"{reversing_version} has no version .*\({reason}\); exp"
+    ):
+        serve_at(reversing_version)
+
+
 def test_an_address_of_ipv6(reversing_version: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -237,6 +251,7 @@ def test_a_port_that_is_taken(reversing_version: Path) -> None:
     [
         ("max_batch_size", 0),
         ("max_queue", 0),
+        ("max_queue_bytes", 0),
         ("batches_at_once", 0),
         ("batch_timeout_ms", -1.0),
         ("batch_timeout_ms", float("nan")),
@@ -343,6 +358,66 @@ def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int
             assert process.stdout.read() == ""
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("second", "at_once"),
+    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True), (None, False)],
+)
+def test_a_request_that_hangs_does_not_keep_the_process(
+    reversing_version: Path, second: int | None, at_once: bool
+) -> None:
+    # After the first signal a second one ends it, or else the time that requests have.
+    grace = 600 if second else 1
+    program = (
+        "import signal, sys, time; sys.argv = sys.argv[:1] + ['--rest_port=0', '--grpc_port=0', "
+        f"'--model_dir={reversing_version.parent}', '--grace_seconds={grace}']\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import command_line, serve\n"
+        "from keras_transformer.serving import models, server\n"
+        "server._LAST_SECONDS = 8.0\n"  # so that a busy machine comes to say what it waits for
+        "run = models.Version.run\n"
+        "def hang(version, name, *rest):\n"
+        "    if name == 'size':\n"
+        "        print('hangs', flush=True)\n"
+        "        time.sleep(3600)\n"
+        "    return run(version, name, *rest)\n"
+        "models.Version.run = hang\n"
+        "command_line.run(serve.main)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        ) as process,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            found = (
+                re.search(r"REST at (http://[^/]+/v1/models/reversing)", line) for line in lines
+            )
+            url = next(each[1] for each in found if each)
+            body = {"signature_name": "size", "instances": ["a"]}
+            asked = pool.submit(httpx.post, f"{url}:predict", json=body, timeout=SECONDS)
+            assert process.stdout.readline() == "hangs\n"
+            if second is not None and at_once:  # both come before the server looks
+                for number in (signal.SIGSTOP, signal.SIGTERM, second, signal.SIGCONT):
+                    process.send_signal(number)
+            else:
+                process.send_signal(signal.SIGTERM)
+                assert "those that wait are answered" in next(lines)
+                if second is not None:
+                    process.send_signal(second)
+            endings = {signal.SIGTERM, second} if at_once else {second or signal.SIGALRM}
+            assert -process.wait(SECONDS) in endings
+            hangs = "batches that have not ended, and are waited for: 1\n" in "".join(lines)
+            assert hangs == (second is None)
+        finally:
+            process.kill()
+        asked.exception()
 
 
 @pytest.fixture(scope="module")

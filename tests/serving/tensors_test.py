@@ -84,7 +84,7 @@ def test_the_dtypes_of_requests() -> None:
             b'{"instances": ["\xff"]}',
             "JSON Parse error: 'utf-8' codec can't decode byte 0xff",
         ),
-        (TEXT, "[" * 100_000, "JSON Parse error: "),
+        (TEXT, "[" * 100_000, "JSON Parse error: the body is nested too deep; expected"),
         (TEXT, '["a"]', 'JSON Value: ["a"] Is not object'),
         (TEXT, '{"signature_name": 5, "inputs": []}', "signature_name is 5; expected a string"),
         (TEXT, "{}", "the request has both or neither of 'inputs' and 'instances'"),
@@ -122,6 +122,19 @@ def test_what_is_refused(expected: Any, body: str | bytes, sentence: str) -> Non
         read(body, expected)
     assert str(error.value).startswith(sentence)
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# Python counts how deep the stack is, so that the JSON that it just reads it may not write.
+@pytest.mark.parametrize("ends", [("[", "]"), ('{"x": ', "}")], ids=["lists", "objects"])
+@pytest.mark.parametrize(
+    "body", ["%s", '{"instances": %s}', '{"inputs": %s}', '{"signature_name": %s}']
+)
+def test_a_body_of_any_depth_is_refused(body: str, ends: tuple[str, str]) -> None:
+    for depth in (*range(700, 1100), 5_000, 20_000):
+        nested = ends[0] * depth + "1" + ends[1] * depth
+        with pytest.raises(RequestError) as error:
+            read(body % nested, TEXT)
+        assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_dtype_that_json_has_not_is_unimplemented() -> None:
@@ -222,6 +235,7 @@ def test_tensors_of_protocol_buffers() -> None:
         proto(tf.string, [2], tensor_content=b"\0"),
         proto(tf.string, [2**28], string_val=[b"a"]),  # would be repeated
         proto(tf.int32, [-3], int_val=[1]),
+        proto(tf.int32, [-1], tensor_content=b"\0\0\0\0"),  # NumPy would find the size
         proto(tf.uint8, [1], int_val=[-5]),
         proto(tf.half, [1], half_val=[70_000]),
         tensor_pb2.TensorProto(dtype=99),
@@ -232,3 +246,25 @@ def test_damaged_tensors_are_refused(tensor: Any) -> None:
     with pytest.raises(RequestError, match="^input x ") as error:
         read_tensors({"x": tensor}, 2**20)
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_strings_and_their_pointers_count() -> None:
+    text = proto(tf.string, [2], string_val=[b"abc", b""])
+    assert len(read_tensors({"x": text}, 2 * 8 + 3)) == 1
+    with pytest.raises(RequestError, match="which makes 19 bytes of inputs; expected at most 18 "):
+        read_tensors({"x": text}, 2 * 8 + 2)
+
+
+def test_the_tensors_of_a_request_are_bounded_together() -> None:
+    def request(count: int) -> dict[str, tensor_pb2.TensorProto]:
+        full = proto(tf.float32, [2**18], float_val=[0.5])  # 1 MiB of a message of some bytes
+        return {f"x{number}": full for number in range(count)}
+
+    assert len(read_tensors(request(4), 2**22)) == 4
+    with pytest.raises(RequestError) as error:
+        read_tensors(request(5), 2**22)
+    assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert str(error.value) == (
+        "input x4 has the shape [262144], which makes 5,242,880 bytes of inputs; expected at most "
+        "4,194,304 in a request"
+    )
