@@ -29,7 +29,7 @@ from typing import Any
 from absl import app, flags
 
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.recipe import Recipe, Synthetic
+from keras_transformer.recipe import Recipe, Synthetic, Writer
 from keras_transformer.recipe_run import run_recipe
 from keras_transformer.synthetic import check_writer, parse_writers
 
@@ -68,14 +68,21 @@ def ablate(
 
 def check(recipes: Collection[Recipe], writers: Mapping[Synthetic, str], work_dir: Path) -> None:
     """Raises `InputError` for what would else show after hours, when a recipe's turn comes."""
+    own: dict[Synthetic, Writer] = {}
     for recipe in recipes:
         if recipe.tests:
             raise InputError(
                 f"the variant {recipe.variant} has tests; expected a --base with tests {{}}, "
                 "since nothing may be chosen by them"
             )
-        for kind in recipe.synthetic.keys() & writers.keys():
-            check_writer(work_dir / recipe.variant / "synthetic" / kind, writers[kind])
+        for kind in recipe.synthetic:
+            if kind in writers:
+                check_writer(work_dir / recipe.variant / "synthetic" / kind, writers[kind])
+            elif own.setdefault(kind, recipe.writer(kind)) != recipe.writer(kind):
+                raise InputError(
+                    f"the variant {recipe.variant} has another writer of {kind} than one before; "
+                    "expected one writer for all, or an ablation of its own"
+                )
     for kind in writers:
         if not any(kind in recipe.synthetic for recipe in recipes):
             raise InputError(f"no variant has pairs of {kind}, which --synthetic_from names")

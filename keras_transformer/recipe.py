@@ -66,8 +66,9 @@ class Recipe:
         average_last: numbers of the last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
         published: for a test the `bleu` of others, and the `source` of that figure.
-        variants: by name, the fields of which a variant of the recipe has others; of `prepare`
-            and `settings` those that differ. A `rehearsal` is the whole in small.
+        variants: by name, the fields of which a variant of the recipe has others; of
+            `prepare`, `settings` and `synthetic` those that differ. A `rehearsal` is the whole
+            in small.
         variant: the name of the one that this is, or empty; of several, with a + between them.
         recipes_dir: where it and the recipes of its writers are.
     """
@@ -222,12 +223,13 @@ class Recipe:
         return dataclasses.replace(varied, variant=names)
 
     def _with(self, changes: Mapping[str, Any]) -> Recipe:
-        """Returns the recipe with other fields; of `prepare` and `settings` those that differ."""
+        """Returns the recipe with other fields; of those that are merged what differs."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name in (*_NOT_IN_FILE, "variants"):
             del fields[name]
         merged = {
-            name: {**fields[name], **changes.get(name, {})} for name in ("prepare", "settings")
+            name: {**fields[name], **changes.get(name, {})}
+            for name in ("prepare", "settings", "synthetic")
         }
         if "tests" in changes:
             fields["published"] = {}  # they are of other tests
@@ -237,7 +239,8 @@ class Recipe:
         """Returns who writes the recipe's synthetic pairs of a kind.
 
         Raises:
-            InputError: for a recipe that is not there, and one that has synthetic pairs itself.
+            InputError: for a recipe that is not there, has synthetic pairs itself, translates
+                the wrong way as far as its files tell, or may learn from what is held out.
         """
         fields = self.synthetic[kind]
         try:
@@ -250,6 +253,20 @@ class Recipe:
             raise InputError(
                 f"the writer of {kind} of the recipe {self.name} learns from what another writes; "
                 "expected one that learns from real text alone"
+            )
+        same = self.train
+        if "source" in same and kind == "distillation":
+            same = {"source": same["target"], "target": same["source"]}
+        if recipe.train == same and (kind == "back_translation" or "source" in same):
+            raise InputError(
+                f"the writer of {kind} of the recipe {self.name} translates {recipe.train}; "
+                "expected the other direction"
+            )
+        held_out = (self.held_out, recipe.held_out)
+        if any(held_out) and (kind == "back_translation" or held_out[0] != held_out[1]):
+            raise InputError(  # parts are chosen by source: those of another direction are others
+                f"the writer of {kind} of the recipe {self.name} may learn from pairs that are "
+                "held out; expected parts in files of their own, or for distillation the same"
             )
         return Writer(recipe, tuple(fields.get("seeds", [1])))
 

@@ -28,14 +28,14 @@ from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.preparation import PrepareOptions
 from keras_transformer.data.prepare import prepare
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.export import export
 from keras_transformer.recipe import Recipe, Synthetic, Texts, Writer
 from keras_transformer.report import write_data_page
 from keras_transformer.results import circumstances, read_results, write_lines, write_results
 from keras_transformer.run_directory import RunDirectory, training_alone
-from keras_transformer.synthetic import check_writer, synthetic_pairs
+from keras_transformer.synthetic import check_writer, synthetic_pairs, writer_fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -93,28 +93,26 @@ def run_recipe(
             "the recipe has"
         )
     work_dir = Path(work_dir)
-    if len(seeds) > 1 and set(",@") & set(str(work_dir)):
-        raise InputError(
-            f"{work_dir} has a comma or an @, which stand between the runs of an ensemble; "
-            "expected another directory, or one seed"
-        )
-    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    _check_ensemble(work_dir, seeds)
     try:
         writers = _Writers(recipe, work_dir, Path(writers_dir or work_dir / "writers"), given)
-        _check_whose(work_dir, recipe, writers.facts)
+        facts = {**_whose(recipe), **writers.facts}
+        _check_whose(work_dir, facts)
         results = read_results(work_dir / "results.json")
         if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
             log.info("%s is finished: %s", work_dir, work_dir / "results.json")
             return results
-        # All mistakes show before anything is trained.
-        texts = _checked_texts(recipe, corpus_dir, work_dir)
+        # Mistakes show before anything is trained.
+        texts = _checked_texts(recipe, corpus_dir, work_dir, before_writers=bool(recipe.synthetic))
         writers.check(corpus_dir)
         work_dir.mkdir(parents=True, exist_ok=True)
-        facts = {**_whose(recipe), **writers.facts}
         write_results(work_dir / "recipe.json", facts)
+        deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         exports = writers.trained(corpus_dir, accumulate_steps, deadline)
         if exports is None:
-            results = {**facts, **circumstances(), "finished": False, "seeds": {}}
+            log.info("the time is over before all writers are trained; the same command continues")
+            known = results.get("seeds", {})  # of another call
+            results = {**facts, **circumstances(), "finished": False, "seeds": known}
         else:
             results = _run(
                 recipe, texts, work_dir, seeds, exports, facts, accumulate_steps, deadline
@@ -128,14 +126,28 @@ def run_recipe(
         ) from error
 
 
-def _checked_texts(recipe: Recipe, corpus_dir: str | Path, work_dir: Path) -> Texts:
-    """Opens what a recipe is followed on, and finds the mistakes in it that are found quickly."""
+def _check_ensemble(directory: Path, seeds: Sequence[int]) -> None:
+    if len(seeds) > 1 and set(",@") & set(str(directory)):
+        raise InputError(
+            f"{directory} has a comma or an @, which stand between the runs of an ensemble; "
+            "expected another directory, or one seed"
+        )
+
+
+def _checked_texts(
+    recipe: Recipe, corpus_dir: str | Path, work_dir: Path, *, before_writers: bool
+) -> Texts:
+    """Opens what a recipe is followed on, and finds the mistakes in it.
+
+    Those in the text to train on only where it is not prepared next.
+    """
     texts = recipe.texts(corpus_dir, work_dir / "text")
-    for test in texts.tests.values():  # so does a package that scoring needs
+    for test in texts.tests.values():  # what is missed may be a package that scoring needs
         first = dataclasses.replace(test, references=[each[:1] for each in test.references])
         evaluation.assess(list(first.references[0]), first, **recipe.evaluate)
-    for _ in texts.valid.pairs():
-        pass
+    for corpus in (texts.valid, *([texts.train] if before_writers else [])):
+        for _ in corpus.pairs():
+            pass
     return texts
 
 
@@ -158,6 +170,9 @@ def _run(
     for kind, model_dir in writers.items():
         directory = work_dir / "synthetic" / kind
         corpora.append(synthetic_pairs(kind, texts.train, model_dir, directory))
+    if writers:
+        hashes = {kind: writer_fingerprint(work_dir / "synthetic" / kind) for kind in writers}
+        facts = {**facts, "writers_sha256": hashes}
     prepared = prepare(
         corpora,
         work_dir / "data",
@@ -223,50 +238,67 @@ class _Writers:
         for kind, model_dir in self._given.items():
             check_writer(self._work_dir / "synthetic" / kind, model_dir)
         for kind, writer in self._own.items():
-            directory = self._writers_dir / kind
-            _check_whose(directory, writer.recipe, {})
-            if not self._is_removed(kind):
-                _checked_texts(writer.recipe, corpus_dir, directory)
+            directory, pairs = self._writers_dir / kind, self._work_dir / "synthetic" / kind
+            _check_ensemble(directory, writer.seeds)
+            _check_whose(directory, _whose(writer.recipe))
+            exported = self._exported(kind)
+            if exported is not None and (exported.exists() or (pairs / "written").exists()):
+                check_writer(pairs, exported)
+            elif exported is not None:
+                raise InputError(
+                    f"{exported} is gone, which was to write {pairs}; expected it, or no "
+                    f"{directory}"
+                )
+            elif writer_fingerprint(pairs):
+                raise InputError(
+                    f"{pairs} was begun by a model that is gone; expected it in {directory}, or no "
+                    f"{pairs}"
+                )
+            else:
+                _checked_texts(writer.recipe, corpus_dir, directory, before_writers=True)
 
-    def _is_removed(self, kind: Synthetic) -> bool:
-        """Whether an own writer has written all, and is not there any more."""
-        written = self._work_dir / "synthetic" / kind / "written"
-        return written.exists() and not (self._writers_dir / kind).exists()
+    def _exported(self, kind: Synthetic) -> Path | None:
+        """Returns the export of an own writer that is trained, or has written all.
+
+        It may have been removed.
+        """
+        directory, seeds = self._writers_dir / kind, self._own[kind].seeds
+        results = read_results(directory / "results.json")
+        if results.get("finished") and results["seeds"].keys() == {str(seed) for seed in seeds}:
+            [result] = [results["ensemble"]] if len(seeds) > 1 else results["seeds"].values()
+            return directory / result["export"]
+        if (self._work_dir / "synthetic" / kind / "written").exists():
+            return directory / "removed"
+        return None
 
     def trained(
         self, corpus_dir: str | Path, accumulate_steps: int | None, deadline: float | None
     ) -> dict[Synthetic, Path] | None:
         """Trains what is not trained yet; returns the exports, or None where time is over."""
-        exports: dict[Synthetic, Path] = {}
-        for kind in self._kinds:
-            directory = self._writers_dir / kind
-            if kind in self._given:
-                exports[kind] = self._given[kind]
-            elif self._is_removed(kind):
-                exports[kind] = directory
-            else:
+        exports = dict(self._given)
+        for kind, writer in self._own.items():
+            directory, exported = self._writers_dir / kind, self._exported(kind)
+            if exported is None:
                 left = _minutes_until(deadline)
                 if left is not None and left <= 0:
                     return None
                 log.info("the writer of %s: %s, in %s", kind, self._who(kind), directory)
-                writer = self._own[kind]
-                results = run_recipe(
-                    writer.recipe,
-                    corpus_dir,
-                    directory,
-                    seeds=writer.seeds,
-                    accumulate_steps=accumulate_steps,
-                    max_minutes=left,
-                )
-                if not results["finished"]:
-                    return None
-                [export] = (
-                    [results["ensemble"]["export"]]
-                    if len(writer.seeds) > 1
-                    else [seed["export"] for seed in results["seeds"].values()]
-                )
-                exports[kind] = directory / export
-        return exports
+                try:
+                    run_recipe(
+                        writer.recipe,
+                        corpus_dir,
+                        directory,
+                        seeds=writer.seeds,
+                        accumulate_steps=accumulate_steps,
+                        max_minutes=left,
+                    )
+                except DivergedError as error:
+                    raise InputError(f"the writer of {kind} has diverged: {error}") from error
+                exported = self._exported(kind)
+            if exported is None:
+                return None
+            exports[kind] = exported
+        return {kind: exports[kind] for kind in self._kinds}
 
 
 class _Following:
@@ -492,16 +524,14 @@ def _whose(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _check_whose(work_dir: Path, recipe: Recipe, writers: Mapping[str, Any]) -> None:
-    """Raises `InputError` for a directory of another recipe, or version of it, or of other writers.
+def _check_whose(work_dir: Path, facts: Mapping[str, Any]) -> None:
+    """Raises `InputError` for a directory of another recipe, or version of it, or other writers.
 
     Args:
         work_dir: the directory.
-        recipe: what is to be followed in it.
-        writers: what results say of who writes the recipe's synthetic pairs.
+        facts: what its results will say of the recipe and of its writers.
     """
-    own = {**_whose(recipe), **writers}
-    name = f"{recipe.name} {recipe.variant}".strip()
+    name = f"{facts['recipe']} {facts['variant']}".strip()
     for path in (work_dir / "recipe.json", work_dir / "results.json"):
         found = read_results(path)
         if not found:
@@ -511,12 +541,14 @@ def _check_whose(work_dir: Path, recipe: Recipe, writers: Mapping[str, Any]) -> 
             raise InputError(
                 f"{path} is of {other}, not of the recipe {name}; expected another directory"
             )
-        if found.get("recipe_sha256") != own["recipe_sha256"]:
+        if found.get("recipe_sha256") != facts["recipe_sha256"]:
             raise InputError(
                 f"{path} is of another version of the recipe {name}; expected another directory"
             )
-        if found.get("written_by") != own.get("written_by"):
-            raise InputError(
-                f"{path} has synthetic pairs by {found.get('written_by')}, not by "
-                f"{own.get('written_by')}; expected the same --synthetic_from, or another directory"
-            )
+        before, now = found.get("written_by", {}), facts.get("written_by", {})
+        for kind in now:
+            if before.get(kind) != now[kind]:
+                raise InputError(
+                    f"{path} was begun with {before.get(kind)} as the writer of {kind}, not with "
+                    f"{now[kind]}; expected the same --synthetic_from, or another directory"
+                )

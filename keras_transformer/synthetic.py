@@ -57,17 +57,23 @@ def check_writer(directory: Path, model_dir: str | Path) -> None:
     Where none has begun in `directory` yet, the model is read: hours of the work that comes
     before its own may depend on it.
     """
-    writer = directory / _WRITER
     if (directory / "written").exists() and not Path(model_dir).exists():
         return  # an export may be removed when it has written all
-    if not writer.exists():
+    begun = writer_fingerprint(directory)
+    if not begun:
         check_export(model_dir)
         load_model(model_dir)
-    elif writer.read_text(encoding="utf-8") != model_fingerprint(Path(model_dir)):
+    elif begun != model_fingerprint(Path(model_dir)):
         raise InputError(
             f"{directory} is written by another model than {model_dir}; expected the same, or "
             "another directory"
         )
+
+
+def writer_fingerprint(directory: Path) -> str:
+    """Returns the SHA-256 of the model that has begun to write in `directory`, "" for none."""
+    writer = directory / _WRITER
+    return writer.read_text(encoding="utf-8") if writer.exists() else ""
 
 
 def synthetic_pairs(

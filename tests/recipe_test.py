@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -282,6 +283,9 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
     assert (smooth.tests, smooth.published) == (recipe.tests, recipe.published)
     assert (smooth.name, smooth.variant) == ("animals", "smooth")
     assert smooth.fingerprint != recipe.fingerprint
+    variants = {kind: {"synthetic": {kind: {"recipe": "x"}}} for kind in TAUGHT}
+    both = dataclasses.replace(recipe, variants=variants).varied("back_translation+distillation")
+    assert both.synthetic == {kind: {"recipe": "x"} for kind in TAUGHT}
     both = recipe.varied("rehearsal+smooth")
     assert both.variant == "rehearsal+smooth"
     assert both.config().training.label_smoothing == 0.3
@@ -379,16 +383,21 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Seeds that are followed, in place of training: which variant of which recipe, and which."""
     seeds: list[tuple[str, int]] = []
 
-    def run(self: Any, seed: int, max_minutes: float | None) -> dict[str, Any]:
-        seeds.append((f"{self._recipe.name} {self._recipe.variant}".strip(), seed))
+    def exported(work_dir: Path, name: str) -> dict[str, Any]:
+        (work_dir / name / "export" / "1").mkdir(parents=True, exist_ok=True)
         return {
-            "finished": True, "tests": {}, "weights": "last", "export": f"seed-{seed}/export/1",
+            "finished": True, "tests": {}, "weights": "last", "export": f"{name}/export/1",
         }  # fmt: skip
 
+    def run(self: Any, seed: int, max_minutes: float | None) -> dict[str, Any]:
+        seeds.append((f"{self._recipe.name} {self._recipe.variant}".strip(), seed))
+        return exported(self._work_dir, f"seed-{seed}")
+
+    def ensemble(self: Any, weights: dict[int, str]) -> dict[str, Any]:
+        return exported(self._work_dir, "ensemble")
+
     monkeypatch.setattr(recipe_run._Following, "run", run)
-    monkeypatch.setattr(
-        recipe_run._Following, "ensemble", lambda *_: {"export": "ensemble/export/1", "tests": {}}
-    )
+    monkeypatch.setattr(recipe_run._Following, "ensemble", ensemble)
     return seeds
 
 
@@ -450,25 +459,69 @@ def test_no_writer_is_begun_when_no_time_is_left(
     followed: list[tuple[str, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = [0.0]
+    clock, minutes = [0.0], []
     monkeypatch.setattr(recipe_run.time, "monotonic", lambda: clock[0])
-    follow = recipe_run._Following.run
+    follow, checked = recipe_run._Following.run, recipe_run._checked_texts
 
-    def run(self: Any, seed: int, max_minutes: float | None) -> dict[str, Any]:
-        assert max_minutes == 1
+    def slow(recipe: Recipe, *args: Any, **kwargs: Any) -> Any:
+        clock[0] += 600 * (recipe.variant == "taught")  # the minutes are of training
+        return checked(recipe, *args, **kwargs)
+
+    def run(self: Any, seed: int, max_minutes: float) -> dict[str, Any]:
+        minutes.append(max_minutes)
         clock[0] += 60
         return follow(self, seed, max_minutes)
 
+    monkeypatch.setattr(recipe_run, "_checked_texts", slow)
     monkeypatch.setattr(recipe_run._Following, "run", run)
     work = tmp_path / "work"
-    for begun in (1, 2, 3):  # each call has time for one of the writers' models
-        results = run_recipe(taught, corpus, work, max_minutes=1)
-        assert len(followed) == begun or followed[-1] == followed[-2]
-        if begun < 3:
-            assert not results["finished"] and results["seeds"] == {}
-            assert summary(results) == "" and not shouting
-            assert json.loads((work / "results.json").read_text()) == results
-            followed[:] = followed[:begun]
+    results = run_recipe(taught, corpus, work, max_minutes=1.5)
+    assert followed == [("reversed", 1), ("animals brief", 3)] and minutes == [1.5, 0.5]
+    assert not results["finished"] and results["seeds"] == {}
+    assert summary(results) == "" and not shouting
+    assert json.loads((work / "results.json").read_text()) == results
+
+
+def test_seeds_that_have_results_keep_them_when_a_writer_has_no_time(
+    taught: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe_run._Writers, "trained", lambda *_: None)
+    run_recipe(taught, corpus, tmp_path / "work", max_minutes=1)
+    path = tmp_path / "work" / "results.json"
+    seeds = {"1": {"finished": True}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": seeds}))
+    assert run_recipe(taught, corpus, tmp_path / "work", max_minutes=1)["seeds"] == seeds
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("written", "distillation was begun by a model that is gone; expected it in"),
+        ("export", "ensemble/export/1 is gone, which was to write .*; expected it, or no /"),
+    ],
+)
+def test_a_writer_that_is_gone_is_told_before_another_is_trained(
+    taught: Recipe,
+    corpus: Path,
+    tmp_path: Path,
+    shouting: dict[str, Path],
+    followed: list[tuple[str, int]],
+    gone: str,
+    message: str,
+) -> None:
+    del shouting
+    work = tmp_path / "work"
+    writer = taught.writer("distillation")
+    if gone == "written":
+        (work / "synthetic" / "distillation").mkdir(parents=True)
+        (work / "synthetic" / "distillation" / "writer").write_text("0123")
+    else:
+        run_recipe(writer.recipe, corpus, work / "writers/distillation", seeds=writer.seeds)
+        shutil.rmtree(work / "writers/distillation/ensemble/export")
+        followed.clear()
+    with pytest.raises(InputError, match=message):
+        run_recipe(taught, corpus, work)
+    assert not followed
 
 
 @pytest.mark.parametrize(
@@ -477,6 +530,11 @@ def test_no_writer_is_begun_when_no_time_is_left(
         ({"recipe": "nobody"}, "of distillation of the recipe animals: there is no recipe 'nobody"),
         ({"recipe": "reversed", "variant": "x"}, "animals: the recipe reversed has no variant 'x'"),
         ({"recipe": "animals", "variant": "taught"}, "animals learns from what another writes; e"),
+        ({"recipe": "reversed"}, "animals translates {.*; expected the other direction"),
+        (
+            {"recipe": "animals", "variant": "rehearsal"},
+            "animals may learn from pairs that are held",
+        ),
     ],
 )
 def test_a_writer_that_cannot_be_is_told_before_training(
@@ -488,7 +546,7 @@ def test_a_writer_that_cannot_be_is_told_before_training(
 ) -> None:
     monkeypatch.setattr(experiment, "train", refuse_to_train)
     folder = write_recipe(tmp_path / "recipes", "reversed", **REVERSED)
-    variants = {"taught": {"synthetic": {"distillation": writer}}}
+    variants = {**FIELDS["variants"], "taught": {"synthetic": {"distillation": writer}}}
     recipe = Recipe.load(write_recipe(folder, variants=variants), "animals").varied("taught")
     with pytest.raises(InputError, match=message):
         run_recipe(recipe, corpus, tmp_path / "work")
@@ -509,6 +567,8 @@ def test_mistakes_of_any_writer_show_before_one_is_trained(
     with pytest.raises(InputError, match="distillation/recipe.json is of plants, not of the recip"):
         run_recipe(taught, corpus, work)
     assert [path.name for path in work.iterdir()] == ["writers"]
+    with pytest.raises(InputError, match="a,b/writers/distillation has a comma or an @"):
+        run_recipe(taught, corpus, tmp_path / "a,b")
     for wrong in ({"distillation": tmp_path}, {"back_translation": tmp_path}):
         plain = Recipe.load(tmp_path / "recipes", "animals")
         with pytest.raises(InputError, match="has no synthetic pairs, and --synthetic_from has"):
@@ -527,7 +587,10 @@ def test_what_one_writer_has_begun_is_not_continued_by_another(
     given: dict[Synthetic, Path] = {"distillation": tmp_path, "back_translation": tmp_path}
     run_recipe(taught, corpus, work, synthetic_from=given)
     assert followed == [("animals taught", 1)]
-    with pytest.raises(InputError, match=r"by \{.*expected the same --synthetic_from, or another"):
+    with pytest.raises(
+        InputError,
+        match="with an export that was given as the writer of back_translation, not with",
+    ):
         run_recipe(taught, corpus, work)
     assert followed == [("animals taught", 1)]
 
@@ -540,7 +603,7 @@ def test_a_recipe_is_another_when_a_writer_is(taught: Recipe, tmp_path: Path) ->
     assert again.fingerprint != before
 
 
-def test_a_mistake_in_what_is_chosen_on_shows_before_a_model_writes(
+def test_a_mistake_in_a_text_shows_before_a_writer_is_trained(
     taught: Recipe,
     tmp_path: Path,
     shouting: dict[str, Path],
@@ -549,6 +612,10 @@ def test_a_mistake_in_what_is_chosen_on_shows_before_a_model_writes(
     corpus = write_corpus(tmp_path / "corpus")
     (corpus / "valid.de").write_text("nur eine\n")
     with pytest.raises(InputError, match=r"valid\.(en|de)"):
+        run_recipe(taught, corpus, tmp_path / "work")
+    write_corpus(tmp_path / "corpus")
+    (corpus / "train.de").write_text("nur eine\n")
+    with pytest.raises(InputError, match=r"train\.(en|de)"):
         run_recipe(taught, corpus, tmp_path / "work")
     assert not (tmp_path / "work").exists() and not followed and not shouting
 

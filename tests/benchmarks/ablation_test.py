@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -113,6 +114,25 @@ def test_mistakes_show_before_anything_is_followed(
 ) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         ablate(**given)
+    assert followed == []
+
+
+def test_one_writer_of_a_kind_is_for_all(followed: list[tuple[str, dict[str, str]]]) -> None:
+    variants = {
+        "brief": {"tests": {}},
+        "one": {"synthetic": {"back_translation": {"recipe": "multi30k_de_en"}}},
+        "two": {"synthetic": {"back_translation": {"recipe": "multi30k_de_en", "seeds": [2]}}},
+        "none": {"synthetic": {"back_translation": {"recipe": "nobody"}}},
+    }
+    recipe = dataclasses.replace(Recipe.load(ROOT / "recipes", "multi30k_en_de"), variants=variants)
+    for others, message in (
+        (["one", "two"], "has another writer of back_translation than one before; expected"),
+        (["none"], "there is no recipe 'nobody'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ablation.ablate(
+                recipe, "multi30k", Path("work"), base="brief", variants=others, writers={}
+            )
     assert followed == []
 
 
