@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keras_transformer.data.corpus import Corpus, ParallelFiles
+from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
 
 TRAIN = "train"
@@ -23,7 +24,7 @@ def split_by_source(
     translations. Which ones, and in which order, follows from their SHA-256 alone. All other
     pairs are "train", in the order in which they come, but each pair only once.
 
-    It is written anew each time: what is there already may be half of it.
+    It is written anew each time, whole: another process may be reading what is there.
 
     Args:
         corpus: what is split; it is read twice.
@@ -47,7 +48,10 @@ def split_by_source(
     seen: set[bytes] = set()  # of the others, 16 bytes each
     with contextlib.ExitStack() as stack:
         out = {
-            part: [stack.enter_context(path.open("wb")) for path in pair.paths]
+            part: [
+                stack.enter_context(stack.enter_context(whole(path)).open("wb"))
+                for path in pair.paths
+            ]
             for part, pair in files.items()
         }
 

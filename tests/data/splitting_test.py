@@ -62,3 +62,22 @@ def test_who_is_held_out_is_spread_over_the_corpus(tmp_path):
     parts = split_by_source(Pairs(pairs), tmp_path, {"test": 100})
     places = [int(source) for source, _ in read(parts["test"])]
     assert 400 < sum(places) / len(places) < 600 and places != sorted(places)
+
+
+def test_what_is_there_stays_whole_while_it_is_written_anew(tmp_path):
+    class Stopping(Pairs):
+        readings = 0
+
+        def pairs(self):
+            self.readings += 1
+            yield from self._pairs[:3]
+            if self.readings == 2:  # the one in which the parts are written
+                raise KeyboardInterrupt
+            yield from self._pairs[3:]
+
+    pairs = [(b"%d" % i, b"t") for i in range(10)]
+    split_by_source(Pairs(pairs), tmp_path, {"test": 1})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(KeyboardInterrupt):
+        split_by_source(Stopping(pairs), tmp_path, {"test": 1})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
