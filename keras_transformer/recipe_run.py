@@ -76,13 +76,14 @@ def run_recipe(
             there are no results of seeds yet.
 
     Returns:
-        What is in results.json.
+        What is in results.json. Its `peak_memory_mb` is of this process so far: of writers that
+        it has trained, too.
 
     Raises:
         InputError: for a corpus that cannot be read, or a `work_dir` of something else.
     """
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"the seeds are {list(seeds)}; expected different ones, at least one")
+    work_dir = Path(work_dir)
+    _check_seeds(recipe, work_dir, seeds)
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
     given = dict(synthetic_from or {})
@@ -92,8 +93,6 @@ def run_recipe(
             f", and --synthetic_from has {' and '.join(given)}; expected only kinds of pairs that "
             "the recipe has"
         )
-    work_dir = Path(work_dir)
-    _check_ensemble(work_dir, seeds)
     try:
         writers = _Writers(recipe, work_dir, Path(writers_dir or work_dir / "writers"), given)
         facts = {**_whose(recipe), **writers.facts}
@@ -126,7 +125,12 @@ def run_recipe(
         ) from error
 
 
-def _check_ensemble(directory: Path, seeds: Sequence[int]) -> None:
+def _check_seeds(recipe: Recipe, directory: Path, seeds: Sequence[int]) -> None:
+    """Raises `InputError` for seeds that cannot all be followed in a directory."""
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"the seeds are {list(seeds)}; expected different ones, at least one")
+    for seed in seeds:
+        recipe.config().updated({"training.seed": seed})
     if len(seeds) > 1 and set(",@") & set(str(directory)):
         raise InputError(
             f"{directory} has a comma or an @, which stand between the runs of an ensemble; "
@@ -239,7 +243,7 @@ class _Writers:
             check_writer(self._work_dir / "synthetic" / kind, model_dir)
         for kind, writer in self._own.items():
             directory, pairs = self._writers_dir / kind, self._work_dir / "synthetic" / kind
-            _check_ensemble(directory, writer.seeds)
+            _check_seeds(writer.recipe, directory, writer.seeds)
             _check_whose(directory, _whose(writer.recipe))
             exported = self._exported(kind)
             if exported is not None and (exported.exists() or (pairs / "written").exists()):
@@ -264,11 +268,11 @@ class _Writers:
         """
         directory, seeds = self._writers_dir / kind, self._own[kind].seeds
         results = read_results(directory / "results.json")
-        if results.get("finished") and results["seeds"].keys() == {str(seed) for seed in seeds}:
+        if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
             [result] = [results["ensemble"]] if len(seeds) > 1 else results["seeds"].values()
             return directory / result["export"]
         if (self._work_dir / "synthetic" / kind / "written").exists():
-            return directory / "removed"
+            return directory / "removed"  # a path of nothing: nothing is asked of it any more
         return None
 
     def trained(

@@ -367,6 +367,7 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     def shout(kind: Synthetic, pairs: Corpus, model_dir: Path, directory: Path) -> ParallelFiles:
         asked[kind] = model_dir
         (directory / "written").mkdir(parents=True, exist_ok=True)
+        (directory / "writer").write_text(f"the hash of {model_dir}")
         for side, name in enumerate(("en", "de")):
             lines = [pair[side].upper() + b"\n" for pair in pairs.pairs()]
             (directory / name).write_bytes(b"".join(lines))
@@ -424,6 +425,8 @@ def test_synthetic_pairs_are_trained_on_beside_the_real_ones(
         "back_translation": tmp_path / "reverse",
         "distillation": work / "writers/distillation" / writer["ensemble"]["export"],
     }
+    hashes = {kind: f"the hash of {model_dir}" for kind, model_dir in shouting.items()}
+    assert results["writers_sha256"] == results["seeds"]["1"]["writers_sha256"] == hashes
 
 
 def test_writers_are_trained_first_and_once(
@@ -500,16 +503,15 @@ def test_seeds_that_have_results_keep_them_when_a_writer_has_no_time(
         ("export", "ensemble/export/1 is gone, which was to write .*; expected it, or no /"),
     ],
 )
+@pytest.mark.usefixtures("shouting")
 def test_a_writer_that_is_gone_is_told_before_another_is_trained(
     taught: Recipe,
     corpus: Path,
     tmp_path: Path,
-    shouting: dict[str, Path],
     followed: list[tuple[str, int]],
     gone: str,
     message: str,
 ) -> None:
-    del shouting
     work = tmp_path / "work"
     writer = taught.writer("distillation")
     if gone == "written":
@@ -575,14 +577,13 @@ def test_mistakes_of_any_writer_show_before_one_is_trained(
             run_recipe(plain, corpus, tmp_path / "plain", synthetic_from=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("shouting")
 def test_what_one_writer_has_begun_is_not_continued_by_another(
     taught: Recipe,
     corpus: Path,
     tmp_path: Path,
-    shouting: dict[str, Path],
     followed: list[tuple[str, int]],
 ) -> None:
-    del shouting
     work = tmp_path / "work"
     given: dict[Synthetic, Path] = {"distillation": tmp_path, "back_translation": tmp_path}
     run_recipe(taught, corpus, work, synthetic_from=given)
@@ -620,10 +621,28 @@ def test_a_mistake_in_a_text_shows_before_a_writer_is_trained(
     assert not (tmp_path / "work").exists() and not followed and not shouting
 
 
-@pytest.mark.parametrize("seeds", [[], [1, 1]])
-def test_seeds_are_different_ones(recipe: Recipe, tmp_path: Path, seeds: list[int]) -> None:
-    with pytest.raises(InputError, match=r"the seeds are \[.*expected different ones"):
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([], r"the seeds are \[\]; expected different ones"),
+        ([1, 1], r"the seeds are \[1, 1\]; expected different ones"),
+        ([1, 2**31], "training.seed is 2147483648; expected less than"),
+    ],
+)
+def test_seeds_are_different_ones(
+    recipe: Recipe, tmp_path: Path, seeds: list[int], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
         run_recipe(recipe, tmp_path, tmp_path / "work", seeds=seeds)
+
+
+def test_seeds_of_a_writer_are_checked_before_another_is_trained(
+    taught: Recipe, corpus: Path, tmp_path: Path, followed: list[tuple[str, int]]
+) -> None:
+    large = {**TAUGHT, "distillation": {**TAUGHT["distillation"], "seeds": [2**31]}}
+    with pytest.raises(InputError, match="training.seed is 2147483648; expected less than"):
+        run_recipe(dataclasses.replace(taught, synthetic=large), corpus, tmp_path / "work")
+    assert not followed
 
 
 @pytest.mark.parametrize(
