@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell's background job begins with Ctrl-C ignored, and hands that to the processes that it
+# starts; tests send it to processes and to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

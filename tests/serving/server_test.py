@@ -339,9 +339,8 @@ def test_who_comes_while_it_ends_is_answered_and_sent_away(
 def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int) -> None:
     # Of a directory that is read for ever: what is loaded cannot be told to stop.
     code = (
-        "import signal, sys, threading, time; sys.argv = sys.argv[:1] + ['--rest_port=0', "
+        "import sys, threading, time; sys.argv = sys.argv[:1] + ['--rest_port=0', "
         f"'--grpc_port=0', '--model_dir={reversing_version.parent}']\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import command_line, serve\n"
         "from keras_transformer.serving import models\n"
         "models.Version.__init__ = lambda *a: (print('loading', flush=True), time.sleep(600))\n"
@@ -370,9 +369,8 @@ def test_a_request_that_hangs_does_not_keep_the_process(
     # After the first signal a second one ends it, or else the time that requests have.
     grace = 600 if second else 1
     program = (
-        "import signal, sys, time; sys.argv = sys.argv[:1] + ['--rest_port=0', '--grpc_port=0', "
+        "import sys, time; sys.argv = sys.argv[:1] + ['--rest_port=0', '--grpc_port=0', "
         f"'--model_dir={reversing_version.parent}', '--grace_seconds={grace}']\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import command_line, serve\n"
         "from keras_transformer.serving import models, server\n"
         "server._LAST_SECONDS = 8.0\n"  # so that a busy machine comes to say what it waits for
