@@ -135,10 +135,13 @@ def table(measured: dict[str, dict[str, Any]]) -> str:
 
 def main(argv: list[str]) -> int:
     """Prints the measurements."""
-    del argv
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
     try:
+        if argv[1:]:
+            raise InputError(
+                f"nothing takes {argv[1]!r}; --variants has commas between names, no spaces"
+            )
         measured = ablate(
             Recipe.load(recipes_dir, FLAGS.recipe),
             FLAGS.corpus_dir,

@@ -136,12 +136,21 @@ def test_one_writer_of_a_kind_is_for_all(followed: list[tuple[str, dict[str, str
     assert followed == []
 
 
-def test_the_command_tells_a_mistake_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("--synthetic_from=a", "is 'a'; expected KIND=EXPORT"),
+        ("post_norm", "'post_norm'; --variants has commas between names, no spaces"),
+    ],
+)
+def test_the_command_tells_a_mistake_in_one_sentence(
+    tmp_path: Path, argument: str, told: str
+) -> None:
     command = [sys.executable, ROOT / "benchmarks/ablation.py", "--recipe=multi30k_en_de"]
     command += ["--corpus_dir=multi30k", f"--work_dir={tmp_path}", "--variants=ema"]
-    command += ["--synthetic_from=a"]
+    command += [argument]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].startswith("error: ")
-    assert "is 'a'; expected KIND=EXPORT" in ended.stderr.splitlines()[-1]
+    assert told in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
