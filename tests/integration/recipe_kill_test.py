@@ -1,0 +1,77 @@
+"""kill -9 at the stages of a recipe: the same command continues, and ends with the same results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.recipe_test import write_corpus, write_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+OF_THE_CLOCK = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
+PROGRAM = """
+import os, pathlib, signal, sys, threading, time
+from keras_transformer import experiment, inference, recipe, recipe_run
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def after(function, **changes):
+    return lambda *args, **options: die(function(*args, **{**options, **changes}))
+
+def watch():
+    while not list(pathlib.Path("work/seed-1/export").glob(".exporting-*/*")):
+        time.sleep(0.01)
+    die()
+
+match sys.argv[1]:
+    case "training":
+        experiment.train = after(experiment.train, max_minutes=1e-9)
+    case "averaging":
+        inference.average_checkpoints = after(inference.average_checkpoints)
+    case "exporting":
+        threading.Thread(target=watch, daemon=True).start()
+    case "scored":
+        recipe_run.write_results = die
+results = recipe_run.run_recipe(
+    recipe.Recipe.load(pathlib.Path("recipes"), "animals"), "corpus", "work"
+)
+assert results["finished"]
+"""
+
+
+def follow(folder: Path, stage: str) -> int:
+    command = [sys.executable, "-c", PROGRAM, stage]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+
+
+def begin(folder: Path) -> Path:
+    folder.mkdir()
+    write_recipe(folder / "recipes")
+    write_corpus(folder / "corpus")
+    return folder
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """The results of the seed; what depends on the clock is left out."""
+    results = json.loads((folder / "work" / "results.json").read_text())["seeds"]["1"]
+    assert (folder / "work" / results["export"] / "saved_model.pb").is_file()
+    (scores,) = results.pop("tests").values()
+    del results["export"], scores["repeat"]  # name a version: of exports none is overwritten
+    return {k: v for k, v in {**results, **scores}.items() if k not in OF_THE_CLOCK}
+
+
+def test_killed_at_every_stage_it_ends_with_the_same_results(tmp_path: Path) -> None:
+    killed, whole = begin(tmp_path / "killed"), begin(tmp_path / "whole")
+    for stage in ("training", "averaging", "exporting", "scored"):
+        assert follow(killed, stage) == -signal.SIGKILL, stage
+        assert not (killed / "work" / "results.json").exists(), stage
+    assert follow(killed, "") == 0
+    assert follow(whole, "") == 0
+    assert measured(killed) == measured(whole)
