@@ -269,8 +269,13 @@ class _Writers:
         directory, seeds = self._writers_dir / kind, self._own[kind].seeds
         results = read_results(directory / "results.json")
         if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
-            [result] = [results["ensemble"]] if len(seeds) > 1 else results["seeds"].values()
-            return directory / result["export"]
+            result = results if len(seeds) > 1 else {"ensemble": results["seeds"][str(seeds[0])]}
+            try:
+                return directory / result["ensemble"]["export"]
+            except (KeyError, TypeError):
+                raise InputError(
+                    f"{directory / 'results.json'} is finished and names no export; expected one"
+                ) from None
         if (self._work_dir / "synthetic" / kind / "written").exists():
             return directory / "removed"  # a path of nothing: nothing is asked of it any more
         return None

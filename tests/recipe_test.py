@@ -636,6 +636,24 @@ def test_seeds_are_different_ones(
         run_recipe(recipe, tmp_path, tmp_path / "work", seeds=seeds)
 
 
+@pytest.mark.usefixtures("shouting")
+def test_results_of_a_writer_without_an_export_are_one_sentence(
+    taught: Recipe, corpus: Path, tmp_path: Path, followed: list[tuple[str, int]]
+) -> None:
+    given: dict[Synthetic, Path] = {"back_translation": tmp_path}
+    writers = tmp_path / "writers"
+    options: Any = {"synthetic_from": given, "writers_dir": writers}
+    run_recipe(taught, corpus, tmp_path / "work", **options)
+    path = writers / "distillation" / "results.json"
+    results = json.loads(path.read_text())
+    del results["ensemble"]
+    path.write_text(json.dumps(results))
+    followed.clear()
+    with pytest.raises(InputError, match="distillation/results.json is finished and names no"):
+        run_recipe(taught, corpus, tmp_path / "second", **options)
+    assert not followed
+
+
 def test_seeds_of_a_writer_are_checked_before_another_is_trained(
     taught: Recipe, corpus: Path, tmp_path: Path, followed: list[tuple[str, int]]
 ) -> None:
