@@ -30,7 +30,7 @@ from absl import app, flags
 
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.recipe import Recipe, Synthetic, Writer
-from keras_transformer.recipe_run import run_recipe
+from keras_transformer.recipe_run import run_recipe, steps_to_train
 from keras_transformer.synthetic import check_writer, parse_writers
 
 FLAGS = flags.FLAGS
@@ -55,9 +55,11 @@ def ablate(
     varied = {name: recipe.varied(name) for name in names}
     check(varied.values(), writers, work_dir)
     measured: dict[str, dict[str, Any]] = {}
-    for name, each in varied.items():
+    for number, (name, each) in enumerate(varied.items(), 1):
+        later = list(varied.values())[number:]
+        steps = sum(steps_to_train(other, work_dir / other.variant, [1]) for other in later)
         try:
-            measured[name] = measure(each, corpus_dir, work_dir, writers)
+            measured[name] = measure(each, corpus_dir, work_dir, writers, steps)
         except DivergedError as error:  # a result, too, and no reason to leave out the others
             if name == base:
                 raise
@@ -89,7 +91,11 @@ def check(recipes: Collection[Recipe], writers: Mapping[Synthetic, str], work_di
 
 
 def measure(
-    recipe: Recipe, corpus_dir: str, work_dir: Path, writers: Mapping[Synthetic, str]
+    recipe: Recipe,
+    corpus_dir: str,
+    work_dir: Path,
+    writers: Mapping[Synthetic, str],
+    steps_after: int,
 ) -> dict[str, Any]:
     """Follows a recipe and returns what is told of it."""
     results = run_recipe(
@@ -98,6 +104,7 @@ def measure(
         work_dir / recipe.variant,
         synthetic_from={kind: writers[kind] for kind in recipe.synthetic if kind in writers},
         writers_dir=work_dir / "writers",
+        steps_after=steps_after,
     )
     [result] = results["seeds"].values()
     return {
@@ -110,6 +117,7 @@ def measure(
         "tokens_per_second": result["tokens_per_second"],
         "parameters": result["parameters"],
         "commit": result["commit"],
+        "processor": result["machine"]["processor"],
     }
 
 
@@ -130,6 +138,11 @@ def table(measured: dict[str, dict[str, Any]]) -> str:
             f"{row['perplexity']:.2f} | {row['parameters']:,} | {row['steps']:,} | "
             f"{row['minutes']:.0f} |"
         )
+    rows = {name: row for name, row in measured.items() if "diverged" not in row}
+    origins = {name: f"{row['commit']} on {row['processor']}" for name, row in rows.items()}
+    if len(set(origins.values())) > 1:  # rows of earlier calls are taken as they are
+        listed = "; ".join(f"`{name}`: {origin}" for name, origin in origins.items())
+        lines += ["", f"Not all of one commit and one processor: {listed}"]
     return "\n".join(lines)
 
 

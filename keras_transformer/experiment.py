@@ -91,6 +91,7 @@ def train(
     device: str = "auto",
     logical_cpus: int | None = None,
     max_minutes: float | None = None,
+    steps_after: int = 0,
     architecture: type[EncoderDecoder] = Transformer,
 ) -> Trained:
     """Trains, or continues training, the run in `run_dir` on the prepared data in `data_dir`.
@@ -108,6 +109,7 @@ def train(
         device: "cpu", "gpu", or "auto" for GPUs where there are any.
         logical_cpus: split the CPU into so many replicas.
         max_minutes: stop after so much time in this call, to be continued.
+        steps_after: of trainings that are to follow, for the time left that is shown.
         architecture: of the model. One other than the Transformer has no presets, and begins
             with the defaults of its own configuration.
 
@@ -148,6 +150,7 @@ def train(
                     trainer, run, batches, valid_batches, metrics, stop, early_stopping,
                     bleu=_make_bleu(cluster, trainer, run, data),
                     is_chief=cluster.is_chief,
+                    steps_after=steps_after,
                 )  # fmt: skip
             except InputError:
                 with contextlib.suppress(InputError):  # a disk that is full stays full

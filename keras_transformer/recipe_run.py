@@ -52,6 +52,7 @@ def run_recipe(
     writers_dir: str | Path | None = None,
     accumulate_steps: int | None = None,
     max_minutes: float | None = None,
+    steps_after: int = 0,
 ) -> dict[str, Any]:
     """Prepares, and for each seed trains, chooses on validation, exports and scores the export.
 
@@ -74,6 +75,7 @@ def run_recipe(
         max_minutes: end this call's training after so long; what comes after is
             done with the weights so far, and the next call trains on. Where that is a writer's,
             there are no results of seeds yet.
+        steps_after: of trainings that are to follow all these, for the time left that is shown.
 
     Returns:
         What is in results.json. Its `peak_memory_mb` is of this process so far: of writers that
@@ -107,15 +109,17 @@ def run_recipe(
         work_dir.mkdir(parents=True, exist_ok=True)
         write_results(work_dir / "recipe.json", facts)
         deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-        exports = writers.trained(corpus_dir, accumulate_steps, deadline)
+        own_steps = steps_to_train(recipe, work_dir, seeds)
+        exports = writers.trained(corpus_dir, accumulate_steps, deadline, own_steps + steps_after)
         if exports is None:
             log.info("the time is over before all writers are trained; the same command continues")
             known = results.get("seeds", {})  # of another call
             results = {**facts, **circumstances(), "finished": False, "seeds": known}
         else:
             results = _run(
-                recipe, texts, work_dir, seeds, exports, facts, accumulate_steps, deadline
-            )
+                recipe, texts, work_dir, seeds, exports, facts, accumulate_steps, deadline,
+                steps_after,
+            )  # fmt: skip
         write_results(work_dir / "results.json", results)
         return results
     except OSError as error:  # what modules below write, they tell of themselves
@@ -123,6 +127,13 @@ def run_recipe(
             f"the recipe cannot be followed in {work_dir} ({error}); once that is mended, the same "
             "command continues"
         ) from error
+
+
+def steps_to_train(recipe: Recipe, work_dir: Path, seeds: Sequence[int]) -> int:
+    """Returns the steps of the seeds that have no results yet; all of one that is half done."""
+    paths = [work_dir / f"seed-{seed}" / "results.json" for seed in seeds]
+    to_train = [path for path in paths if not read_results(path).get("finished")]
+    return len(to_train) * recipe.config().training.max_steps
 
 
 def _check_seeds(recipe: Recipe, directory: Path, seeds: Sequence[int]) -> None:
@@ -168,6 +179,7 @@ def _run(
     facts: Mapping[str, Any],
     accumulate_steps: int | None,
     deadline: float | None,
+    steps_after: int,
 ) -> dict[str, Any]:
     """Prepares and follows each seed, in a directory that is the recipe's; returns the results."""
     corpora: list[Corpus] = [texts.train]
@@ -188,11 +200,13 @@ def _run(
     computing = {} if accumulate_steps is None else {"training.accumulate_steps": accumulate_steps}
     following = _Following(recipe, work_dir, texts.tests, computing, facts)
     by_seed: dict[str, dict[str, Any]] = {}
-    for seed in seeds:
+    for number, seed in enumerate(seeds, 1):
         left = _minutes_until(deadline)
         if left is not None and left <= 0 and by_seed:
             break
-        by_seed[str(seed)] = following.run(seed, None if left is None else max(1e-9, left))
+        minutes = None if left is None else max(1e-9, left)
+        later = steps_to_train(recipe, work_dir, seeds[number:]) + steps_after
+        by_seed[str(seed)] = following.run(seed, minutes, later)
         if not by_seed[str(seed)]["finished"]:
             break
     results = {**following.facts, "finished": False, "seeds": by_seed}
@@ -281,13 +295,23 @@ class _Writers:
         return None
 
     def trained(
-        self, corpus_dir: str | Path, accumulate_steps: int | None, deadline: float | None
+        self,
+        corpus_dir: str | Path,
+        accumulate_steps: int | None,
+        deadline: float | None,
+        steps_after: int,
     ) -> dict[Synthetic, Path] | None:
         """Trains what is not trained yet; returns the exports, or None where time is over."""
         exports = dict(self._given)
+        steps = {
+            kind: steps_to_train(writer.recipe, self._writers_dir / kind, writer.seeds)
+            for kind, writer in self._own.items()
+            if self._exported(kind) is None
+        }
         for kind, writer in self._own.items():
             directory, exported = self._writers_dir / kind, self._exported(kind)
             if exported is None:
+                del steps[kind]
                 left = _minutes_until(deadline)
                 if left is not None and left <= 0:
                     return None
@@ -300,6 +324,7 @@ class _Writers:
                         seeds=writer.seeds,
                         accumulate_steps=accumulate_steps,
                         max_minutes=left,
+                        steps_after=sum(steps.values()) + steps_after,
                     )
                 except DivergedError as error:
                     raise InputError(f"the writer of {kind} has diverged: {error}") from error
@@ -338,7 +363,7 @@ class _Following:
                 write_lines(work_dir / "tests" / f"{name}.source", test.sources or [])
                 write_lines(work_dir / "tests" / f"{name}.reference", test.references[0])
 
-    def run(self, seed: int, max_minutes: float | None) -> dict[str, Any]:
+    def run(self, seed: int, max_minutes: float | None, steps_after: int) -> dict[str, Any]:
         """Trains, chooses, exports and scores by one seed; returns its results.
 
         Raises:
@@ -346,9 +371,11 @@ class _Following:
         """
         directory = self._work_dir / f"seed-{seed}"
         with training_alone(directory):  # until its results are there, not just while it trains
-            return self._run(seed, directory, max_minutes)
+            return self._run(seed, directory, max_minutes, steps_after)
 
-    def _run(self, seed: int, directory: Path, max_minutes: float | None) -> dict[str, Any]:
+    def _run(
+        self, seed: int, directory: Path, max_minutes: float | None, steps_after: int
+    ) -> dict[str, Any]:
         existing = read_results(directory / "results.json")
         if existing.get("finished"):
             return existing
@@ -358,6 +385,7 @@ class _Following:
             self._recipe.preset,
             {**self._settings, "training.seed": seed},
             max_minutes=max_minutes,
+            steps_after=steps_after,
         )
         log.info(trained.summary(directory / "run"))
         if trained.interrupted:

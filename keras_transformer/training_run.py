@@ -112,6 +112,7 @@ def fit(
     early_stopping: EarlyStopping,
     bleu: Callable[[], float] | None = None,
     is_chief: bool = True,
+    steps_after: int = 0,
 ) -> dict[str, float]:
     """Trains from the trainer's step on until something stops it.
 
@@ -125,6 +126,7 @@ def fit(
         early_stopping: what ends it after a validation.
         bleu: gives the BLEU of the weights as they are, if that is asked for.
         is_chief: whether this worker writes checkpoints and shows progress.
+        steps_after: of trainings that follow, for the time left that is shown.
 
     Returns:
         The metrics of the newest checkpoint.
@@ -141,6 +143,7 @@ def fit(
         run.tensorboard_directory,
         len(batches.shapes) * trainer.local_replicas,
         is_shown=is_chief,
+        steps_after=steps_after,
     )
     writer = _CheckpointWriter(trainer, run, progress, metrics, is_chief)
     callbacks = [stop, early_stopping, progress, Checkpoints(writer)]

@@ -167,7 +167,11 @@ def test_stopped_by_time_continued_and_then_left_alone(
 
 
 def test_a_rehearsal_with_parts_held_out_and_two_seeds(
-    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(recipe_run, "export", no_export)
     work = tmp_path / "work"
@@ -180,6 +184,8 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
 
     monkeypatch.setattr(recipe_run._Following, "_validate", validated)
     results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
+    told = capsys.readouterr().err
+    assert told.count(" left, ") == told.count(" with the trainings that follow\n") == 1
     assert results["finished"] and results["variant"] == "rehearsal"
     assert {path.name for path in work.iterdir()} == {
         "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json", "recipe.json",
@@ -237,9 +243,9 @@ def test_no_seed_is_begun_when_no_time_is_left(
 ) -> None:
     begun: list[int] = []
 
-    def run(self: Any, seed: int, max_minutes: float) -> dict[str, Any]:
+    def run(self: Any, seed: int, max_minutes: float, steps_after: int) -> dict[str, Any]:
         begun.append(seed)
-        assert max_minutes > 0
+        assert max_minutes > 0 and steps_after == 6 * (3 - seed)
         clock[0] += 60
         return {"finished": True, "tests": {}}
 
@@ -379,10 +385,14 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     return asked
 
 
+after: list[int] = []  # steps that were to follow each of `followed`, for the time left
+
+
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Seeds that are followed, in place of training: which variant of which recipe, and which."""
     seeds: list[tuple[str, int]] = []
+    after.clear()
 
     def exported(work_dir: Path, name: str) -> dict[str, Any]:
         (work_dir / name / "export" / "1").mkdir(parents=True, exist_ok=True)
@@ -390,7 +400,8 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
             "finished": True, "tests": {}, "weights": "last", "export": f"{name}/export/1",
         }  # fmt: skip
 
-    def run(self: Any, seed: int, max_minutes: float | None) -> dict[str, Any]:
+    def run(self: Any, seed: int, max_minutes: float | None, steps_after: int) -> dict[str, Any]:
+        after.append(steps_after)
         seeds.append((f"{self._recipe.name} {self._recipe.variant}".strip(), seed))
         return exported(self._work_dir, f"seed-{seed}")
 
@@ -440,12 +451,13 @@ def test_writers_are_trained_first_and_once(
     run_recipe(taught, corpus, work, writers_dir=writers)
     teachers = [("reversed", 1), ("animals brief", 3), ("animals brief", 4)]
     assert followed == [*teachers, ("animals taught", 1)]
+    assert after == [2 + 2 + 6, 2 + 6, 6, 0]
     assert shouting == {
         "back_translation": writers / "back_translation/seed-1/export/1",
         "distillation": writers / "distillation/ensemble/export/1",
     }
     run_recipe(taught, corpus, tmp_path / "second", writers_dir=writers)
-    assert followed[4:] == [("animals taught", 1)]
+    assert followed[4:] == [("animals taught", 1)] and after[4:] == [0]
     run_recipe(taught, corpus, tmp_path / "third")
     assert followed[5:] == [*teachers, ("animals taught", 1)]
     # What has written all may be removed.
@@ -470,10 +482,10 @@ def test_no_writer_is_begun_when_no_time_is_left(
         clock[0] += 600 * (recipe.variant == "taught")  # the minutes are of training
         return checked(recipe, *args, **kwargs)
 
-    def run(self: Any, seed: int, max_minutes: float) -> dict[str, Any]:
+    def run(self: Any, seed: int, max_minutes: float, steps_after: int) -> dict[str, Any]:
         minutes.append(max_minutes)
         clock[0] += 60
-        return follow(self, seed, max_minutes)
+        return follow(self, seed, max_minutes, steps_after)
 
     monkeypatch.setattr(recipe_run, "_checked_texts", slow)
     monkeypatch.setattr(recipe_run._Following, "run", run)

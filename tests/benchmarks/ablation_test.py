@@ -16,6 +16,8 @@ from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.recipe import Recipe
 from tests.conftest import ROOT
 
+after: list[int] = []  # steps that were to follow each, for the time left
+
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]]:
@@ -30,12 +32,14 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]
         *,
         synthetic_from: dict[str, str],
         writers_dir: Path,
+        steps_after: int,
     ) -> dict[str, Any]:
         assert work_dir.name == recipe.variant
         assert writers_dir == work_dir.parent / "writers", "trained once for all"
         for kind, export in synthetic_from.items():
             assert (work_dir / "synthetic" / kind, export) in checked
         calls.append((recipe.variant, synthetic_from))
+        after.append(steps_after)
         if "post_norm" in recipe.variant:
             raise DivergedError("step 9: the loss is no number")
         last = 30.0 + len(calls)
@@ -49,10 +53,12 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]
                     "tokens_per_second": 6000,
                     "parameters": 1831424,
                     "commit": "0123456",
+                    "machine": {"processor": "abacus" if len(calls) < 3 else "slide rule"},
                 }
             }
         }
 
+    after.clear()
     monkeypatch.setattr(ablation, "run_recipe", follow)
     monkeypatch.setattr(ablation, "check_writer", lambda *writer: checked.append(writer))
     return calls
@@ -81,7 +87,10 @@ def test_each_variant_has_the_writers_of_its_kinds_and_its_gain(
     assert [row["last"] for row in measured.values()] == [31.0, 32.0, 33.0, 34.0]
     told = capsys.readouterr().err
     last = "| `short+diversified` | 34.00 | +3.00 | 42.00 | +9.00 | 4.00 | 1,831,424 | 7,000 | 30 |"
-    assert told.rstrip().endswith(last)
+    assert last in told
+    both = "| 30 |\n\nNot all of one commit and one processor: `short`: 0123456 on abacus; `"
+    assert told.count(both) == 2, "of the third row on, since only they differ"
+    assert after == [21000, 14000, 7000, 0]
 
 
 def test_a_variant_that_diverges_is_a_row(
