@@ -26,7 +26,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+import command
+from absl import flags
 
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.recipe import Recipe, Synthetic, Writer
@@ -146,15 +147,11 @@ def table(measured: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
     try:
-        if argv[1:]:
-            raise InputError(
-                f"nothing takes {argv[1]!r}; --variants has commas between names, no spaces"
-            )
         measured = ablate(
             Recipe.load(recipes_dir, FLAGS.recipe),
             FLAGS.corpus_dir,
@@ -163,9 +160,6 @@ def main(argv: list[str]) -> int:
             variants=FLAGS.variants,
             writers=parse_writers(FLAGS.synthetic_from),
         )
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("stopped; the same command continues", file=sys.stderr)
         return 130
@@ -183,4 +177,4 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string(
         "synthetic_from", [], "KIND=EXPORT: who writes a variant's synthetic pairs of a kind"
     )
-    app.run(main)
+    command.run(main)

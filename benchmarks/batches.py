@@ -36,8 +36,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import command
 import numpy as np
-from absl import app, flags
+from absl import flags
 from decoders import machine
 
 from keras_transformer.data import token_store
@@ -166,30 +167,25 @@ def of_large_corpus(store: token_store.TokenStore, batch_tokens: int) -> dict[st
     }
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
-    del argv
     result: dict[str, Any] = {"machine": machine.describe(), "vocab_size": FLAGS.vocab_size}
     first = None
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            for source, target in zip(FLAGS.source, FLAGS.target, strict=True):
-                print(source, target, file=sys.stderr, flush=True)
-                directory = Path(folder) / str(len(result))
-                store, vocabulary = write_store(Path(source), Path(target), directory)
-                first = first or store
-                corpus: dict[str, Any] = {"pairs": len(store)}
-                for batch_tokens in map(int, FLAGS.batch_tokens):
-                    corpus[str(batch_tokens)] = of_corpus(store, vocabulary, batch_tokens)
-                result[f"{source} {target}"] = corpus
-            if FLAGS.pairs and first is not None:
-                result["large"] = of_large_corpus(first, int(FLAGS.batch_tokens[-1]))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        for source, target in zip(FLAGS.source, FLAGS.target, strict=True):
+            print(source, target, file=sys.stderr, flush=True)
+            directory = Path(folder) / str(len(result))
+            store, vocabulary = write_store(Path(source), Path(target), directory)
+            first = first or store
+            corpus: dict[str, Any] = {"pairs": len(store)}
+            for batch_tokens in map(int, FLAGS.batch_tokens):
+                corpus[str(batch_tokens)] = of_corpus(store, vocabulary, batch_tokens)
+            result[f"{source} {target}"] = corpus
+        if FLAGS.pairs and first is not None:
+            result["large"] = of_large_corpus(first, int(FLAGS.batch_tokens[-1]))
     print(json.dumps(result))
     return 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -51,7 +51,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from absl import app, flags
+import command
+from absl import flags
 from decoders import batches, machine
 from decoders.comparison import quiet, ratios, report, say, take_rounds
 from decoders.process import Decoder, Way
@@ -303,19 +304,14 @@ flags.register_multi_flags_validator(
 )
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
-    del argv
-    try:
-        ways = _named_ways()
-        result = compare_random(ways) if FLAGS.model_dir is None else compare_trained(ways)
-    except InputError as error:
-        say(f"error: {error}")
-        return 1
+    ways = _named_ways()
+    result = compare_random(ways) if FLAGS.model_dir is None else compare_trained(ways)
     settings = {name: getattr(FLAGS, name) for name in ("beam_size", "rounds", "threads")}
     print(json.dumps({"machine": machine.describe(), "settings": settings, **result}))
     return 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

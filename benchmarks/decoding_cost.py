@@ -30,11 +30,12 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import command
 import keras
 import matplotlib.style
 import numpy as np
 import tensorflow as tf
-from absl import app, flags, logging
+from absl import flags, logging
 from decoders import machine
 from decoders.comparison import say, spread
 from matplotlib.axes import Axes
@@ -316,9 +317,8 @@ def _short(value: float, _: int) -> str:
     return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Prints the measurements."""
-    del argv
     logging.set_verbosity(logging.WARNING)  # the libraries'
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
@@ -347,4 +347,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -36,10 +36,11 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import command
 import numpy as np
 import sentencepiece
 import tensorflow as tf
-from absl import app, flags, logging
+from absl import flags, logging
 from decoders import machine
 from decoders.comparison import say
 
@@ -279,21 +280,16 @@ def _with(translator: Translator, **changes: Any) -> Translator:
     return Translator(translator.transformers, translator.tokenizer, config)
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints what came out."""
-    del argv
     inference.use_cores_for_batches(lines=1000)
     logging.set_verbosity(logging.ERROR)  # every translator has a graph of its own, by intent
-    try:
-        run = RunDirectory(FLAGS.model_dir)
-        result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])
-    except InputError as error:
-        say(f"error: {error}")
-        return 1
+    run = RunDirectory(FLAGS.model_dir)
+    result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])
     holds = all(section.get("holds", True) for section in result.values())
     print(json.dumps({"machine": machine.describe(), **result, "holds": holds}))
     return int(not holds)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

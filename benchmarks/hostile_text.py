@@ -34,8 +34,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
-from absl import app, flags
+from absl import flags
 from decoders import machine
 from hostile import checks, engines, failures, requests
 from hostile.process import Answer, Arrays, ModelProcess
@@ -245,9 +246,8 @@ def examine() -> dict[str, Any]:
     }
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints what came out."""
-    del argv
     try:
         for name in _engines():
             engines.version(name)
@@ -264,4 +264,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

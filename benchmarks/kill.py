@@ -34,7 +34,8 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from absl import app, flags
+import command
+from absl import flags
 
 from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
@@ -289,9 +290,8 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints what came out."""
-    del argv
     generator = random.Random(FLAGS.random_seed)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(FLAGS.work_dir or temporary)
@@ -307,4 +307,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -36,6 +36,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU has other memory, and other kernels for LSTM
 
+import command
 import keras
 import tensorflow as tf
 from absl import app, flags, logging
@@ -101,9 +102,8 @@ def _milliseconds(points: Sequence[Point]) -> float:
     return sum(each["median"] for point in points for each in point.milliseconds.values())
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Prints the measurements."""
-    del argv
     check_flags()
     logging.set_verbosity(logging.WARNING)  # the libraries'
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
@@ -139,4 +139,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

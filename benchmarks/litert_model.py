@@ -26,15 +26,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import command
 import decode
-from absl import app, flags
+from absl import flags
 from decoders import machine
 from decoders.comparison import say
 from decoders.litert_decoder import make_file
 from decoders.process import Way
 
 from keras_transformer.data.reading import read_lines
-from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("precisions", ["float32", "float16", "int8"], "how weights are held")
@@ -79,28 +79,21 @@ def measure(size: str, vocabulary: Any, folder: Path) -> dict[str, Any]:
     return result
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
-    del argv
     result: dict[str, Any] = {"machine": machine.describe(), "threads": FLAGS.threads}
-    try:
-        vocabulary = decode.joint_vocabulary()
-        with tempfile.TemporaryDirectory() as folder:
-            vocabulary.save(folder)
-            result["models"] = {
-                size: measure(size, vocabulary, Path(folder)) for size in FLAGS.sizes
-            }
-        if FLAGS.peers_python is not None:
-            # LiteRT's models take one sentence. Set both at once, as the validator has it.
-            FLAGS["batches"].value, FLAGS["sentences"].value = ["1"], ["20"]
-            ways = [Way.parse(name) for name in FLAGS.ways or _WAYS]
-            result["comparison"] = decode.compare_random(ways)
-    except InputError as error:
-        say(f"error: {error}")
-        return 1
+    vocabulary = decode.joint_vocabulary()
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary.save(folder)
+        result["models"] = {size: measure(size, vocabulary, Path(folder)) for size in FLAGS.sizes}
+    if FLAGS.peers_python is not None:
+        # LiteRT's models take one sentence. Set both at once, as the validator has it.
+        FLAGS["batches"].value, FLAGS["sentences"].value = ["1"], ["20"]
+        ways = [Way.parse(name) for name in FLAGS.ways or _WAYS]
+        result["comparison"] = decode.compare_random(ways)
     print(json.dumps(result))
     return 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

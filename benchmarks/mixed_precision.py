@@ -26,9 +26,10 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import command
 import keras
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 from absl import logging as absl_logging
 
 from keras_transformer import experiment
@@ -107,23 +108,18 @@ def _skipped_steps(directory: Path) -> int:
     return restored.checkpoint.step - updates
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints what came out."""
-    del argv
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(message)s"))
     absl_logging.set_verbosity(absl_logging.WARNING)  # the libraries'
     logging.getLogger("keras_transformer").setLevel(logging.INFO)
     runs: dict[str, dict[str, Any]] = {}
-    try:
-        for precision in FLAGS.precisions:
-            run = train(precision)
-            if run is None:
-                print("interrupted; the same command continues", file=sys.stderr)
-                return 130
-            runs[precision] = run
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    for precision in FLAGS.precisions:
+        run = train(precision)
+        if run is None:
+            print("interrupted; the same command continues", file=sys.stderr)
+            return 130
+        runs[precision] = run
     reference = runs[FLAGS.precisions[0]]["val_loss"]
     for run in runs.values():
         run["relative_difference"] = run["val_loss"] / reference - 1.0
@@ -141,4 +137,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

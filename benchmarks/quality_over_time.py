@@ -35,8 +35,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
-from absl import app, flags
+from absl import flags
 from steppers.cost import Sizes
 from steppers.sorted_batches import sorted_batches
 
@@ -315,9 +316,8 @@ def compare(
     }
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
-    del argv
     try:
         measured = compare(
             RunDirectory(FLAGS.run),
@@ -328,9 +328,6 @@ def main(argv: list[str]) -> int:
             ),  # a link stays one: a venv's Python is
             threads=FLAGS.threads or len(os.sched_getaffinity(0)),
         )
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("stopped; the same command continues", file=sys.stderr)
         return 130
@@ -348,4 +345,4 @@ if __name__ == "__main__":
     flags.DEFINE_string("torch_python", None, "a Python with PyTorch", required=True)
     flags.DEFINE_integer("threads", None, "PyTorch's; by default the cores it may run on")
     flags.DEFINE_string("plot", None, "SVG file to draw")
-    app.run(main)
+    command.run(main)

@@ -41,7 +41,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+import command
+from absl import flags
 from decoders import machine
 from decoders.comparison import quiet, say, spread
 from load import scenarios
@@ -195,9 +196,8 @@ def failures(result: dict[str, Any]) -> list[str]:
     return found
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
-    del argv
     sentences = read_sentences(FLAGS.source)
     names = ("clients", "seconds", "rounds", "server_flags", "limit_s")
     result: dict[str, Any] = {
@@ -221,4 +221,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -40,7 +40,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from absl import app, flags, logging
+import command
+from absl import flags, logging
 from decoders import machine
 from decoders.comparison import Turns, quiet, say, spread
 from steppers.cost import Sizes
@@ -261,19 +262,14 @@ flags.register_multi_flags_validator(
 )
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
-    del argv
     logging.set_verbosity(logging.WARNING)  # TensorFlow has much to say of what it saves
-    try:
-        ways = _named_ways()
-        if FLAGS.model_dir is None:
-            preset(FLAGS.size)  # a wrong name is told before anything is made
-        with tempfile.TemporaryDirectory() as folder:
-            result = compare(ways, Path(folder))
-    except InputError as error:
-        say(f"error: {error}")
-        return 1
+    ways = _named_ways()
+    if FLAGS.model_dir is None:
+        preset(FLAGS.size)  # a wrong name is told before anything is made
+    with tempfile.TemporaryDirectory() as folder:
+        result = compare(ways, Path(folder))
     names = ("size", "steps", "beam_size", "runs", "threads")
     settings = {name: getattr(FLAGS, name) for name in names}
     print(json.dumps({"machine": machine.describe(), "settings": settings, **result}))
@@ -281,4 +277,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

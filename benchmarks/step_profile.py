@@ -23,10 +23,11 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import command
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from keras_transformer import Trainer, Transformer, preset
@@ -103,9 +104,8 @@ def milliseconds_by_part(folder: Path, steps: int) -> dict[str, float]:
     return {part: round(value, 1) for part, value in parts.most_common()}
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Prints the measurements."""
-    del argv
     step = make_step()
     for _ in range(3):
         step()
@@ -136,4 +136,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

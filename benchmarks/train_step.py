@@ -40,8 +40,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
-from absl import app, flags
+from absl import flags
 from decoders.comparison import quiet
 from steppers.cost import Sizes
 from steppers.process import Stepper, Way
@@ -272,16 +273,11 @@ def compare(ways: Sequence[Way]) -> dict[str, Any]:
     }
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the measurements."""
-    del argv
-    try:
-        print(json.dumps(compare(_named_ways())))
-    except InputError as error:
-        _say(f"error: {error}")
-        return 1
+    print(json.dumps(compare(_named_ways())))
     return 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

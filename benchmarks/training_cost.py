@@ -30,11 +30,12 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import command
 import keras
 import matplotlib.style
 import numpy as np
 import tensorflow as tf
-from absl import app, flags, logging
+from absl import flags, logging
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
@@ -225,9 +226,8 @@ def _draw_panel(axes: Axes, name: str, points: Sequence[Point]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Prints the measurements."""
-    del argv
     logging.set_verbosity(logging.WARNING)  # the libraries'
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
@@ -262,4 +262,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

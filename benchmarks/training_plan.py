@@ -23,16 +23,15 @@ Prints one JSON object.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
-from absl import app, flags
+from absl import flags
 from steppers.cost import Sizes, training_flop
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.errors import InputError
 from keras_transformer.recipe import Recipe
 
 FLAGS = flags.FLAGS
@@ -107,19 +106,14 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """Prints the plans."""
-    del argv
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
-    try:
-        plans = {name: plan(Recipe.load(recipes_dir, name)) for name in FLAGS.recipes}
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    plans = {name: plan(Recipe.load(recipes_dir, name)) for name in FLAGS.recipes}
     assumed = {"sentence_tokens": FLAGS.sentence_tokens, "utilization": FLAGS.utilization}
     print(json.dumps({**assumed, "recipes": plans}))
     return 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

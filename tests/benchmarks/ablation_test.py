@@ -149,7 +149,7 @@ def test_one_writer_of_a_kind_is_for_all(followed: list[tuple[str, dict[str, str
     ("argument", "told"),
     [
         ("--synthetic_from=a", "is 'a'; expected KIND=EXPORT"),
-        ("post_norm", "'post_norm'; --variants has commas between names, no spaces"),
+        ("post_norm", "'post_norm'; expected --name=value, and where that is several commas"),
     ],
 )
 def test_the_command_tells_a_mistake_in_one_sentence(
