@@ -57,8 +57,7 @@ def ablate(
     check(varied.values(), writers, work_dir)
     measured: dict[str, dict[str, Any]] = {}
     for number, (name, each) in enumerate(varied.items(), 1):
-        later = list(varied.values())[number:]
-        steps = sum(steps_to_train(other, work_dir / other.variant, [1]) for other in later)
+        steps = _steps_after(each, list(varied.values())[number:], work_dir, writers)
         try:
             measured[name] = measure(each, corpus_dir, work_dir, writers, steps)
         except DivergedError as error:  # a result, too, and no reason to leave out the others
@@ -67,6 +66,22 @@ def ablate(
             measured[name] = {"diverged": str(error)}
         print(f"\n{table(measured)}\n", file=sys.stderr, flush=True)
     return measured
+
+
+def _steps_after(
+    recipe: Recipe, later: Sequence[Recipe], work_dir: Path, writers: Mapping[Synthetic, str]
+) -> int:
+    """Returns the steps of trainings that follow a recipe and its own writers."""
+    own: dict[Synthetic, Writer] = {  # trained once for all
+        kind: other.writer(kind)
+        for other in later
+        for kind in other.synthetic
+        if kind not in writers and kind not in recipe.synthetic
+    }
+    return sum(steps_to_train(other, work_dir / other.variant, [1]) for other in later) + sum(
+        steps_to_train(writer.recipe, work_dir / "writers" / kind, writer.seeds)
+        for kind, writer in own.items()
+    )
 
 
 def check(recipes: Collection[Recipe], writers: Mapping[Synthetic, str], work_dir: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     monkeypatch.setattr(recipe_run._Following, "_validate", validated)
     results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
     told = capsys.readouterr().err
-    assert told.count(" left, ") == told.count(" with the trainings that follow\n") == 1
+    assert told.count(" left (") == told.count(" of all trainings)\n") == 1
     assert results["finished"] and results["variant"] == "rehearsal"
     assert {path.name for path in work.iterdir()} == {
         "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json", "recipe.json",

@@ -155,10 +155,11 @@ class Progress(keras.callbacks.Callback):
         if metrics["skipped"]:
             parts.append(f"{metrics['skipped']:.0f} steps skipped, their gradients not finite")
         steps_left = self._config.max_steps - self._step
-        parts.append(f"{tqdm.format_interval(steps_left * seconds_per_step)} left")
+        left = f"{tqdm.format_interval(steps_left * seconds_per_step)} left"
         if self._steps_after:
             seconds = (steps_left + self._steps_after) * seconds_per_step
-            parts.append(f"{tqdm.format_interval(seconds)} with the trainings that follow")
+            left += f" ({tqdm.format_interval(seconds)} of all trainings)"
+        parts.append(left)
         if self._bar.disable:
             self._say(f"step {self._step} of {self._config.max_steps}: {', '.join(parts)}")
         else:

@@ -90,7 +90,8 @@ def test_each_variant_has_the_writers_of_its_kinds_and_its_gain(
     assert last in told
     both = "| 30 |\n\nNot all of one commit and one processor: `short`: 0123456 on abacus; `"
     assert told.count(both) == 2, "of the third row on, since only they differ"
-    assert after == [21000, 14000, 7000, 0]
+    german = 2 * 7000  # a writer of two seeds, trained in its variant's turn
+    assert after == [21000 + german, 14000 + german, 7000, 0]
 
 
 def test_a_variant_that_diverges_is_a_row(

@@ -267,7 +267,7 @@ def test_time_left_with_trainings_that_follow(
     clock = iter(range(0, 1000, 3))  # each reading 3 seconds after the one before
     monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", lambda: next(clock))
     config = TrainingConfig(log_steps=1, max_steps=10)
-    for steps_after, told in ((0, ""), (90, ", 09:54 with the trainings that follow")):
+    for steps_after, told in ((0, ""), (90, " (09:54 of all trainings)")):
         progress = Progress(0, config, Lines(), tmp_path, 16, steps_after=steps_after)
         with progress:
             Steps(progress).take(1)  # of 6 seconds: the clock is read in between
