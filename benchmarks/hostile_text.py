@@ -34,7 +34,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import command
 import numpy as np
 from absl import flags
 from decoders import machine
@@ -264,4 +263,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    import command  # late: the process that is asked imports this file, and has TensorFlow alone
+
     command.run(main)
