@@ -283,9 +283,9 @@ class _Writers:
         directory, seeds = self._writers_dir / kind, self._own[kind].seeds
         results = read_results(directory / "results.json")
         if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
-            result = results if len(seeds) > 1 else {"ensemble": results["seeds"][str(seeds[0])]}
             try:
-                return directory / result["ensemble"]["export"]
+                result = results["ensemble"] if len(seeds) > 1 else results["seeds"][str(seeds[0])]
+                return directory / result["export"]
             except (KeyError, TypeError):
                 raise InputError(
                     f"{directory / 'results.json'} is finished and names no export; expected one"

@@ -385,14 +385,16 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     return asked
 
 
-after: list[int] = []  # steps that were to follow each of `followed`, for the time left
+@pytest.fixture
+def after() -> list[int]:
+    """Steps that were to follow each of `followed`, for the time left."""
+    return []
 
 
 @pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def followed(monkeypatch: pytest.MonkeyPatch, after: list[int]) -> list[tuple[str, int]]:
     """Seeds that are followed, in place of training: which variant of which recipe, and which."""
     seeds: list[tuple[str, int]] = []
-    after.clear()
 
     def exported(work_dir: Path, name: str) -> dict[str, Any]:
         (work_dir / name / "export" / "1").mkdir(parents=True, exist_ok=True)
@@ -446,6 +448,7 @@ def test_writers_are_trained_first_and_once(
     tmp_path: Path,
     shouting: dict[str, Path],
     followed: list[tuple[str, int]],
+    after: list[int],
 ) -> None:
     work, writers = tmp_path / "work", tmp_path / "writers"
     run_recipe(taught, corpus, work, writers_dir=writers)

@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 import sys
+from pathlib import Path
 
-import command
 import pytest
-from absl import flags
 
-from keras_transformer.errors import InputError
 from tests.conftest import ROOT
 
 
-@pytest.fixture(autouse=True)
-def _flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a process of its own: none of another benchmark that is imported here."""
-    monkeypatch.setattr(command.app.flags, "FLAGS", flags.FlagValues())
+def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a benchmark that is quick, from a directory of its own."""
+    command = [sys.executable, ROOT / "benchmarks/training_plan.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, ends: object, *arguments: str) -> object:
-    """Returns the exit code."""
-
-    def main() -> int | None:
-        if isinstance(ends, BaseException):
-            raise ends
-        assert ends is None or isinstance(ends, int)
-        return ends
-
-    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
-    with pytest.raises(SystemExit) as exit:
-        command.run(main)
-    return exit.value.code
+def test_it_ends_with_what_main_returns(tmp_path: Path) -> None:
+    done = plan(tmp_path, "--recipes=wmt14_en_de_base")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["recipes"].keys() == {"wmt14_en_de_base"}
 
 
-def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [run(monkeypatch, ends) for ends in (None, 0, 3)] == [0, 0, 3]
-    assert capsys.readouterr().err == ""
-    assert run(monkeypatch, InputError("a.txt is not there; expected it")) == 1
-    assert capsys.readouterr().err == "error: a.txt is not there; expected it\n"
-    assert run(monkeypatch, KeyboardInterrupt()) == 130
-    assert capsys.readouterr().err == "stopped by Ctrl-C before the end\n"
-
-
-def test_what_is_no_flag_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, AssertionError("not to be called"), "base") == 1
-    assert capsys.readouterr().err.startswith("error: nothing takes 'base'; expected --name=value")
+@pytest.mark.parametrize(
+    ("argument", "code", "told"),
+    [
+        ("wmt14_en_de_big", 2, "'wmt14_en_de_big' is no flag; expected --name=value"),
+        ("--recipes=nobody", 1, "there is no recipe 'nobody'; expected one of "),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, argument: str, code: int, told: str) -> None:
+    done = plan(tmp_path, argument)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.splitlines()[-1].startswith(f"error: {told}")
+    assert "Traceback" not in done.stderr
 
 
 def test_every_benchmark_starts_so() -> None:
@@ -58,5 +47,5 @@ def test_every_benchmark_starts_so() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("command.run", "app.run"):
                 started.add((path.stem, ast.unparse(node)))
     others = {(name, call) for name, call in started if call != "command.run(main)"}
-    assert others == {("prepare", "app.run(main)"), ("command", "app.run(guarded)")}
+    assert others == {("prepare", "app.run(main)")}
     assert len(started - others) > 10
