@@ -8,6 +8,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -93,6 +94,7 @@ class Workers:
                 while waiting:
                     yield waiting.popleft().result()
             except BrokenProcessPool as error:
+                _kill(pool)
                 raise StoppedError(
                     "a worker process was killed, most likely for want of memory, of which fewer "
                     "workers need less; the same command continues"
@@ -121,6 +123,10 @@ def _kill(pool: ProcessPoolExecutor) -> None:
     """Ends the workers at once, as `kill_workers` of Python 3.14: a task can take minutes."""
     for process in list((pool._processes or {}).values()):
         process.kill()
+    if sys.version_info < (3, 11, 5):  # as of Debian 12
+        # Newer ones do it themselves: https://github.com/python/cpython/issues/94777. A task that
+        # is more than the pipe holds would be written for ever, with nobody left to read it.
+        pool._call_queue._reader.close()  # type: ignore[attr-defined]
 
 
 def _begin() -> None:

@@ -50,7 +50,8 @@ def interrupted(task):
 
 
 def killed(task):
-    if task == 2:
+    number, _ = task
+    if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return {}
 
@@ -88,9 +89,11 @@ def test_errors_come_as_they_are(count):
         next(results)
 
 
-def test_a_process_that_is_killed_is_told():
+@pytest.mark.parametrize("size", [0, 2**20])  # a pipe holds less: others wait to be written
+def test_a_process_that_is_killed_is_told(size):
+    tasks = [(number, bytes(size)) for number in range(6)]
     with pytest.raises(StoppedError, match="a worker process was killed, most likely for want "):
-        list(Workers(2)(killed, range(5), alone))
+        list(Workers(2)(killed, tasks, alone))
 
 
 def test_workers_end_with_the_process_that_began_them(tmp_path):
