@@ -4,16 +4,17 @@ r"""Says what the recipes need on GPUs that are not here: memory of each, and ho
 Example:
     benchmarks/training_plan.py --recipes=wmt14_en_de_base,wmt14_en_de_big --gpus=1,8
 
-Nothing is run. For each recipe, of a step with --sentence_tokens tokens a sentence on both sides
-and the recipe's batch of target tokens:
+Nothing is run. For each recipe, of steps with its batch of target tokens:
 
-* `flop`: of all steps' matrix products (backward twice the forward, causal attention half), beside
-  `paper_flop`, which the paper's Table 2 has from hours and the GPUs' speed;
+* `flop`: of all steps' matrix products (backward twice the forward, causal attention half), with
+  --sentence_tokens tokens a sentence on both sides; beside `paper_flop`, which the paper's Table 2
+  has from hours and the GPUs' speed;
 * `memory_gb` by the number of GPUs and of parts (`training.accumulate_steps`): weights, gradients
   and Adam's moments in float32, 16 bytes a weight; a compute copy of the weights; and what a
   part's forward pass leaves for the backward pass in 2 bytes a value (`activation_values` a
-  token: inputs of products, attention weights, normalized values). What the framework holds
-  besides is not in it: leave a fifth of a GPU for that.
+  token: inputs of products, attention weights, normalized values). Of the longest batch that
+  there can be, of sentences with `longest_tokens` on both sides, whose attention weights are the
+  most. What the framework holds besides is not in it: leave a fifth of a GPU for that.
 * `hours` by GPU and number: flop over --utilization of what the maker states for dense products
   in bfloat16 or float16 (P100: the paper's 9.5 TFLOP/s in float32, which it takes as sustained).
 
@@ -32,6 +33,7 @@ from absl import flags
 from steppers.cost import Sizes, training_flop
 
 from keras_transformer.config import ModelConfig
+from keras_transformer.data.preparation import PrepareOptions
 from keras_transformer.recipe import Recipe
 
 FLAGS = flags.FLAGS
@@ -77,7 +79,8 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     lengths = np.full(t.batch_tokens // FLAGS.sentence_tokens, FLAGS.sentence_tokens)
     flop = t.max_steps * training_flop(sizes, lengths, lengths)
     weights = m.num_parameters()
-    values = activation_values(m, FLAGS.sentence_tokens)
+    longest = PrepareOptions(**recipe.prepare).max_tokens
+    values = activation_values(m, longest)
     # Full logits never exist at once: the loss takes 512 rows at a time.
     fixed = weights * (16 + 2) + 512 * vocab_size * 3 * 4
     memory = {
@@ -100,6 +103,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "steps": t.max_steps,
         "flop": float(f"{flop:.3g}"),
         "paper_flop": PAPER_FLOP.get(recipe.preset),
+        "longest_tokens": longest,
         "activation_values": values,
         "memory_gb": memory,
         "hours": hours,
