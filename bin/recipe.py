@@ -5,8 +5,8 @@ Examples:
     bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --work_dir=build/multi30k
     bin/recipe.py --recipe=wmt14_en_de_base --variant=rehearsal --corpus_dir=corpora \
         --work_dir=build/rehearsal
-    bin/recipe.py --recipe=multi30k_en_de --variant=vocab_4000+diversified \
-        --corpus_dir=multi30k/tok --work_dir=build/diversified
+    bin/recipe.py --recipe=multi30k_en_de --variant=diversified \
+        --corpus_dir=multi30k/tok --work_dir=build/diversified --seeds=1,2
     bin/recipe.py --recipe=multi30k_en_de --variant=back_translation --corpus_dir=multi30k/tok \
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
 
