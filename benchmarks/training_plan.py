@@ -12,9 +12,10 @@ Nothing is run. For each recipe, of steps with its batch of target tokens:
 * `memory_gb` by the number of GPUs and of parts (`training.accumulate_steps`): weights, gradients
   and Adam's moments in float32, 16 bytes a weight; a compute copy of the weights; and what a
   part's forward pass leaves for the backward pass in 2 bytes a value (`activation_values` a
-  token: inputs of products, attention weights, normalized values). Of the longest batch that
-  there can be, of sentences with `longest_tokens` on both sides, whose attention weights are the
-  most. What the framework holds besides is not in it: leave a fifth of a GPU for that.
+  token: inputs of products, attention weights, normalized values). Of a batch
+  of sentences with `longest_tokens` on both sides. It is no upper bound: where sources are longer
+  than targets, a batch has more source positions. What the framework holds besides is not in it,
+  either: leave a fifth of a GPU for that.
 * `hours` by GPU and number: flop over --utilization of what the maker states for dense products
   in bfloat16 or float16 (P100: the paper's 9.5 TFLOP/s in float32, which it takes as sustained).
 
