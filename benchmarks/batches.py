@@ -51,7 +51,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("source", None, "files of source sentences", required=True)
 flags.DEFINE_list("target", None, "as many files of their translations", required=True)
 flags.DEFINE_integer("vocab_size", 8000, "pieces of each vocabulary")
-flags.DEFINE_list("batch_tokens", ["2048", "4096", "8192", "25000"], "target positions of a batch")
+command.define_numbers("batch_tokens", [2048, 4096, 8192, 25000], "target positions of a batch")
 flags.DEFINE_integer("epochs", 5, "so many are read for each number", lower_bound=1)
 flags.DEFINE_float("subword_alpha", 0.2, "that of Kudo (2018)")
 flags.DEFINE_integer("pairs", 10_000_000, "of the large corpus; 0 leaves it out")

@@ -1,15 +1,42 @@
-"""How every benchmark starts and fails: as the binaries do, by their own module."""
+"""How every benchmark starts and fails, as the binaries do by their own module; its numbers."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bin"))  # last: some names are in both
 import command_line
 
+from absl import flags
+
+flags.disclaim_key_flags()  # flags defined here count as the calling benchmark's, for --help
+
 
 def run(main: Callable[[], int | None]) -> None:
     """Parses the flags, calls `main` and exits, with the codes of `command_line.run`."""
     command_line.run(lambda _: main(), needs_tensorflow=False)  # they load what they need
+
+
+def define_numbers(
+    name: str, default: Sequence[int], help_text: str, *, or_none: bool = False
+) -> None:
+    """Defines a flag of whole numbers from 1 on, as in 1,2,8; its value is their texts.
+
+    Args:
+        name: of the flag.
+        default: the numbers where it is not given.
+        help_text: what they are.
+        or_none: whether it may be "none", for no number.
+    """
+    flags.DEFINE_list(name, [str(number) for number in default], help_text)
+    flags.register_validator(
+        name,
+        lambda texts: _are_numbers(texts) or (or_none and texts == ["none"]),
+        "expected whole numbers from 1 on, as in 1,2,8" + or_none * ", or none",
+    )
+
+
+def _are_numbers(texts: Sequence[str]) -> bool:
+    return all(text.isascii() and text.isdecimal() and int(text) > 0 for text in texts)

@@ -65,8 +65,8 @@ from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
-flags.DEFINE_list("batches", ["1", "32"], "sentences of a batch; of a trained model, the last")
-flags.DEFINE_list("sentences", ["20", "64"], "sentences of a turn, for each of --batches")
+command.define_numbers("batches", [1, 32], "sentences of a batch; of a trained model, the last")
+command.define_numbers("sentences", [20, 64], "sentences of a turn, for each of --batches")
 flags.DEFINE_string("source", None, "sentences to translate, one a line", required=True)
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model, or a SentencePiece model")
 flags.DEFINE_list("text", None, "files that a vocabulary is learnt from, in place of --vocabulary")
@@ -285,13 +285,7 @@ def _are_ways(names: Sequence[str] | None) -> bool:
         return False
 
 
-def _are_counts(values: Sequence[str]) -> bool:
-    return bool(values) and all(value.isdecimal() and int(value) > 0 for value in values)
-
-
 flags.register_validator("ways", _are_ways, "expected names like graph:bfloat16:1")
-for _name in ("batches", "sentences"):
-    flags.register_validator(_name, _are_counts, "expected numbers of sentences")
 flags.register_multi_flags_validator(
     ["batches", "sentences"],
     lambda values: len(values["batches"]) == len(values["sentences"]),

@@ -44,7 +44,7 @@ from keras_transformer.run_directory import RunDirectory
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("kills", 30, "kills of a run", lower_bound=1)
 flags.DEFINE_integer("inside_writes", 5, "kills, of these, inside the write of a checkpoint")
-flags.DEFINE_list("replicas", ["1", "2"], "numbers of replicas; 2 and more split the CPU")
+command.define_numbers("replicas", [1, 2], "numbers of replicas; 2 and more split the CPU")
 flags.DEFINE_integer("random_seed", 1, "seed of the moments")
 flags.DEFINE_string("work_dir", None, "folder for runs and logs, to be kept; default: temporary")
 

@@ -49,12 +49,12 @@ from decoders import machine
 from tqdm import tqdm
 
 FLAGS = flags.FLAGS
-_LENGTHS = ["64", "128", "256", "512", "1024", "2048", "4096"]
-flags.DEFINE_list("lengths", _LENGTHS, "n, at --width")
-flags.DEFINE_list("widths", ["64", "128", "256", "512"], "d, at --length; multiples of --head_dim")
+_LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096]
+command.define_numbers("lengths", _LENGTHS, "n, at --width")
+command.define_numbers("widths", [64, 128, 256, 512], "d, at --length; multiples of --head_dim")
 flags.DEFINE_integer("length", 1024, "n where d varies", lower_bound=2)
 flags.DEFINE_integer("width", 128, "d where n varies", lower_bound=1)
-flags.DEFINE_list("path_lengths", ["32", "64", "128", "256", "512"], "n of the path lengths")
+command.define_numbers("path_lengths", [32, 64, 128, 256, 512], "n of the path lengths")
 flags.DEFINE_integer("window", 64, "r of restricted self-attention", lower_bound=2)
 flags.DEFINE_integer("kernel", 3, "k of convolutions", lower_bound=2)
 flags.DEFINE_integer("head_dim", 64, "width of a head: d_k and d_v", lower_bound=1)

@@ -38,7 +38,7 @@ from keras_transformer.data.reading import read_lines
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("precisions", ["float32", "float16", "int8"], "how weights are held")
-flags.DEFINE_list("lengths", ["16", "32", "64", "128"], "tokens of outputs that are timed")
+command.define_numbers("lengths", [16, 32, 64, 128], "tokens of outputs that are timed")
 
 _WAYS = [
     "litert:float32",

@@ -3,7 +3,7 @@ r"""Puts a load on bin/serve.py, with batching and without, and tries what may g
 
 Examples:
     benchmarks/serve.py --export=build/export --source=newstest2013.en,test_2016_flickr.en
-    benchmarks/serve.py --export=build/export --source=newstest2013.en --clients= \
+    benchmarks/serve.py --export=build/export --source=newstest2013.en --clients=none \
         --soak_minutes=20 --switches=20 --overload
 
 The server is a process of its own; this one is all of the clients, on the same cores. A
@@ -49,10 +49,15 @@ from load import scenarios
 from load.clients import Clients
 from load.process import ServerProcess
 
+from keras_transformer.data.reading import read_text
+from keras_transformer.errors import InputError
+
 FLAGS = flags.FLAGS
 flags.DEFINE_string("export", None, "directory of versions, as build/export", required=True)
 flags.DEFINE_list("source", None, "files of sentences, one a line", required=True)
-flags.DEFINE_list("clients", ["1", "4", "16", "64"], "clients at once; none: no comparison")
+command.define_numbers(
+    "clients", [1, 4, 16, 64], "clients at once; none: no comparison", or_none=True
+)
 flags.DEFINE_float("seconds", 15, "of a turn", lower_bound=1)
 flags.DEFINE_float("warm_up", 5, "seconds before a turn, which do not count", lower_bound=0)
 flags.DEFINE_integer("rounds", 2, "rounds, in each of which both take a turn", lower_bound=1)
@@ -75,7 +80,9 @@ def served(**settings: object) -> Iterator[tuple[ServerProcess, Path]]:
     """Gives a server of a copy of the export, and the copy."""
     given = dict(flag.split("=", 1) for flag in FLAGS.server_flags)
     with tempfile.TemporaryDirectory() as folder:
-        versions = [path for path in Path(FLAGS.export).iterdir() if path.name.isdecimal()]
+        versions = [path for path in Path(FLAGS.export).glob("*") if path.name.isdecimal()]
+        if not versions:
+            raise InputError(f"--export={FLAGS.export} has no version; expected a number in it")
         newest = max(versions, key=lambda path: int(path.name))
         base_path = Path(folder) / "model"
         shutil.copytree(newest, base_path / "1")
@@ -172,8 +179,10 @@ def overload(sentences: Sequence[str]) -> dict[str, Any]:
 
 def read_sentences(paths: Sequence[str]) -> list[str]:
     """Returns the sentences of all files in turn, as many of each as the shortest has."""
-    files = [Path(path).read_text(encoding="utf-8").split("\n") for path in paths]
-    kept = [[line for line in lines if line.strip()] for lines in files]
+    kept = [[line for line in read_text(path) if line.strip()] for path in paths]
+    for path, lines in zip(paths, kept, strict=True):
+        if not lines:
+            raise InputError(f"{path} has no sentence; expected one a line")
     return list(itertools.chain.from_iterable(zip(*kept, strict=False)))
 
 
@@ -206,7 +215,7 @@ def main() -> int:
         "settings": {name: getattr(FLAGS, name) for name in names},
     }
     parts = {
-        "comparison": (FLAGS.clients, compare),
+        "comparison": (FLAGS.clients != ["none"], compare),
         "soak": (FLAGS.soak_minutes, soak),
         "switches": (FLAGS.switches, switch),
         "overload": (FLAGS.overload, overload),

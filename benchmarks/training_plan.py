@@ -43,10 +43,12 @@ flags.DEFINE_list(
     ["wmt14_en_de_base", "wmt14_en_de_big", "wmt14_en_fr_base", "wmt14_en_fr_big"],
     "folders of recipes/",
 )
-flags.DEFINE_list("gpus", ["1", "2", "8"], "numbers of GPUs")
-flags.DEFINE_list("parts", ["1", "2", "4", "8"], "numbers of parts of a batch")
-flags.DEFINE_integer("sentence_tokens", 30, "tokens of a sentence", lower_bound=1)
-flags.DEFINE_float("utilization", 0.35, "share of a GPU's stated speed that is reached")
+command.define_numbers("gpus", [1, 2, 8], "numbers of GPUs")
+command.define_numbers("parts", [1, 2, 4, 8], "numbers of parts of a batch")
+flags.DEFINE_integer("sentence_tokens", 30, "tokens of a sentence", 1, upper_bound=256)
+flags.DEFINE_float(
+    "utilization", 0.35, "share of a GPU's stated speed that is reached", 0.01, upper_bound=1
+)
 
 TERAFLOP = {"V100": 125.0, "RTX 4090": 165.0, "A100": 312.0, "H100": 989.0}
 PAPER_P100 = 9.5  # "sustained", footnote 5 of the paper

@@ -82,20 +82,20 @@ def test_each_variant_has_the_writers_of_its_kinds_and_its_gain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     writers = {"back_translation": "reverse/1"}
-    measured = ablate(["ema", "distillation", "back_translation"], writers)
+    measured = ablate(["ema", "distillation", "diversified"], writers)
     assert followed == [
         ("short", {}),
         ("short+ema", {}),
         ("short+distillation", {}),
-        ("short+back_translation", writers),
+        ("short+diversified", writers),
     ]
     assert [row["last"] for row in measured.values()] == [31.0, 32.0, 33.0, 34.0]
     told = capsys.readouterr().err
-    last = "| `short+back_translation` | 34.00 | +3.00 | 42.00 | +9.00 | 4.00 | 1,831,424 | 7,000 |"
+    last = "| `short+diversified` | 34.00 | +3.00 | 42.00 | +9.00 | 4.00 | 1,831,424 | 7,000 | 30 |"
     assert last in told
     both = "| 30 |\n\nNot all of one commit and one processor: `short`: 0123456 on abacus; `"
     assert told.count(both) == 2, "of the third row on, since only they differ"
-    german = 2 * 7000  # a writer of two seeds, trained in its variant's turn
+    german = 2 * 18000  # a writer of two seeds, trained in its variant's turn
     assert after == [21000 + german, 14000 + german, 7000, 0]
 
 

@@ -13,10 +13,15 @@ import pytest
 from tests.conftest import ROOT
 
 
-def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a benchmark that is quick, from a directory of its own."""
-    command = [sys.executable, ROOT / "benchmarks/training_plan.py", *arguments]
+def run(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a benchmark from a directory of its own."""
+    command = [sys.executable, ROOT / "benchmarks" / name, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs one that is quick."""
+    return run(folder, "training_plan.py", *arguments)
 
 
 def test_it_ends_with_what_main_returns(tmp_path: Path) -> None:
@@ -30,6 +35,10 @@ def test_it_ends_with_what_main_returns(tmp_path: Path) -> None:
     [
         ("wmt14_en_de_big", 2, "'wmt14_en_de_big' is no flag; expected --name=value"),
         ("--recipes=nobody", 1, "there is no recipe 'nobody'; expected one of "),
+        ("--gpus=8,x", 2, "flag --gpus=['8', 'x']: expected whole numbers from 1 on, as in 1,2,8"),
+        ("--parts=0", 2, "flag --parts=['0']: expected whole numbers from 1 on, as in 1,2,8"),
+        ("--gpus=none", 2, "flag --gpus=['none']: expected whole numbers from 1 on"),
+        ("--utilization=0", 2, "flag --utilization=0: 0.0 is not a number in the range"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, argument: str, code: int, told: str) -> None:
@@ -37,6 +46,13 @@ def test_mistakes_are_one_sentence(tmp_path: Path, argument: str, code: int, tol
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.splitlines()[-1].startswith(f"error: {told}")
     assert "Traceback" not in done.stderr
+
+
+def test_a_number_may_be_none_where_that_says_something(tmp_path: Path) -> None:
+    arguments = ["--export=nowhere", "--source=nowhere.txt", "--clients=none"]
+    done = run(tmp_path, "serve.py", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: nowhere.txt is missing; expected a ")
 
 
 def test_every_benchmark_starts_so() -> None:
