@@ -16,30 +16,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import shlex
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from keras_transformer import evaluation, experiment, inference, loading
+from keras_transformer import evaluation
 from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.preparation import PrepareOptions
 from keras_transformer.data.prepare import prepare
-from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.evaluation_sets import EvaluationSet
-from keras_transformer.export import export
 from keras_transformer.recipe import Recipe, Synthetic, Texts, Writer
+from keras_transformer.recipe_models import RecipeModels
 from keras_transformer.report import write_data_page
-from keras_transformer.results import circumstances, read_results, write_lines, write_results
-from keras_transformer.run_directory import RunDirectory, training_alone
+from keras_transformer.results import circumstances, read_results, write_results
 from keras_transformer.synthetic import check_writer, synthetic_pairs, writer_fingerprint
 
 log = logging.getLogger(__name__)
-
-_PENALTY = "decoding.length_penalty"
 
 
 def run_recipe(
@@ -198,7 +192,7 @@ def _run(
     log.info(prepared.summary())
     write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
     computing = {} if accumulate_steps is None else {"training.accumulate_steps": accumulate_steps}
-    following = _Following(recipe, work_dir, texts.tests, computing, facts)
+    models = RecipeModels(recipe, work_dir, texts.tests, computing, facts)
     by_seed: dict[str, dict[str, Any]] = {}
     for number, seed in enumerate(seeds, 1):
         left = _minutes_until(deadline)
@@ -206,15 +200,15 @@ def _run(
             break
         minutes = None if left is None else max(1e-9, left)
         later = steps_to_train(recipe, work_dir, seeds[number:]) + steps_after
-        by_seed[str(seed)] = following.run(seed, minutes, later)
+        by_seed[str(seed)] = models.run(seed, minutes, later)
         if not by_seed[str(seed)]["finished"]:
             break
-    results = {**following.facts, "finished": False, "seeds": by_seed}
+    results = {**models.facts, "finished": False, "seeds": by_seed}
     if len(by_seed) == len(seeds) and all(result["finished"] for result in by_seed.values()):
         if len(seeds) > 1:
             results |= _spread(by_seed)
             weights = {seed: by_seed[str(seed)]["weights"] for seed in sorted(seeds)}
-            results["ensemble"] = following.ensemble(weights)
+            results["ensemble"] = models.ensemble(weights)
         results["finished"] = True
     return results
 
@@ -335,192 +329,6 @@ class _Writers:
         return {kind: exports[kind] for kind in self._kinds}
 
 
-class _Following:
-    """What the seeds of a recipe have in common.
-
-    Attributes:
-        facts: what results say of the recipe and of where it is followed.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        work_dir: Path,
-        tests: Mapping[str, EvaluationSet],
-        computing: Mapping[str, Any],
-        facts: Mapping[str, Any],
-    ) -> None:
-        self._recipe = recipe
-        self._settings = {**recipe.settings, **computing}
-        self._work_dir = work_dir
-        self._tests = tests
-        # Now: a checkout or an update while it trains changes nothing of what is trained.
-        self.facts = {**facts, **circumstances()}
-        store = TokenStore(work_dir / "data" / "valid")
-        self._sources, self._references = store.source_text(), store.target_text()
-        for name, test in tests.items():
-            if not test.name:
-                write_lines(work_dir / "tests" / f"{name}.source", test.sources or [])
-                write_lines(work_dir / "tests" / f"{name}.reference", test.references[0])
-
-    def run(self, seed: int, max_minutes: float | None, steps_after: int) -> dict[str, Any]:
-        """Trains, chooses, exports and scores by one seed; returns its results.
-
-        Raises:
-            InputError: where another process is at the same seed.
-        """
-        directory = self._work_dir / f"seed-{seed}"
-        with training_alone(directory):  # until its results are there, not just while it trains
-            return self._run(seed, directory, max_minutes, steps_after)
-
-    def _run(
-        self, seed: int, directory: Path, max_minutes: float | None, steps_after: int
-    ) -> dict[str, Any]:
-        existing = read_results(directory / "results.json")
-        if existing.get("finished"):
-            return existing
-        trained = experiment.train(
-            self._work_dir / "data",
-            directory / "run",
-            self._recipe.preset,
-            {**self._settings, "training.seed": seed},
-            max_minutes=max_minutes,
-            steps_after=steps_after,
-        )
-        log.info(trained.summary(directory / "run"))
-        if trained.interrupted:
-            raise KeyboardInterrupt
-        run = RunDirectory(directory / "run")
-        validation, penalty = self._choose(run)
-        results = {
-            **self.facts,
-            "seed": seed,
-            "finished": trained.finished,
-            "validation": validation,
-            # A stop by time is not validated.
-            "validation_perplexity": trained.metrics.get("val_perplexity"),
-            "weights": run.selected,
-            "length_penalty": penalty,
-            **self._export_and_score(run, directory, penalty),
-            "steps": trained.step,
-            "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
-            "tokens_per_second": round(trained.tokens_per_second),
-            "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
-            "parameters": run.config.model.num_parameters(),
-        }
-        write_results(directory / "results.json", results)
-        return results
-
-    def ensemble(self, weights: Mapping[int, str]) -> dict[str, Any]:
-        """Exports runs as one model, and scores it; returns the results.
-
-        Args:
-            weights: by seed, the name of those that were chosen for it.
-
-        Raises:
-            InputError: where another process is at it.
-        """
-        directory = self._work_dir / "ensemble"
-        with training_alone(directory):
-            return self._ensemble(weights, directory)
-
-    def _ensemble(self, weights: Mapping[int, str], directory: Path) -> dict[str, Any]:
-        members = ",".join(
-            f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
-        )
-        by_penalty = self._by_penalty(members, self._recipe.config().decoding.length_penalty)
-        penalty = _best(by_penalty)
-        results = {
-            **self.facts,
-            "weights": {str(seed): name for seed, name in weights.items()},
-            "validation": {f"length penalty {a:g}": bleu for a, bleu in by_penalty.items()},
-            "length_penalty": penalty,
-            **self._export_and_score(members, directory, penalty),
-        }
-        write_results(directory / "results.json", results)
-        return results
-
-    def _choose(self, run: RunDirectory) -> tuple[dict[str, float], float]:
-        """Selects the weights that have the most BLEU on validation, then a length penalty."""
-        checkpoints = len(run.checkpoints())
-        counts = sorted({min(count, checkpoints) for count in self._recipe.average_last} - {0, 1})
-        names = ["last", *(inference.average_checkpoints(run, count) for count in counts)]
-        if run.config.training.ema_decay:
-            names.append("ema")
-        default = run.config.decoding.length_penalty
-        bleu = {}
-        for name in names:
-            run.select(name)
-            bleu[name] = self._validate(run.path, default)
-            log.info("validation BLEU of %s: %.2f", name, bleu[name])
-        run.select(_best(bleu))
-        by_penalty = self._by_penalty(run.path, default, bleu[run.selected])
-        for penalty, score in by_penalty.items():
-            if penalty != default:
-                bleu[f"{run.selected}, length penalty {penalty:g}"] = score
-        return bleu, _best(by_penalty)
-
-    def _by_penalty(
-        self, model_dir: str | Path, default: float, known: float | None = None
-    ) -> dict[float, float]:
-        """Returns BLEU on the validation set by length penalty; the default's may be known."""
-        bleu = {} if known is None else {default: known}
-        for penalty in (default, *self._recipe.length_penalties):
-            if penalty not in bleu:
-                bleu[penalty] = self._validate(model_dir, penalty)
-                log.info("validation BLEU with α %g: %.2f", penalty, bleu[penalty])
-        return bleu
-
-    def _validate(self, model_dir: str | Path, penalty: float) -> float:
-        """Returns BLEU on the validation set."""
-        model = loading.load_model(model_dir, {_PENALTY: penalty})
-        hypotheses = _translations(model, self._sources)
-        scoring = {**self._recipe.evaluate, "as_in_paper": False}
-        return round(evaluation.assess(hypotheses, self._references, **scoring).scores.bleu, 2)
-
-    def _export_and_score(
-        self, run: RunDirectory | str, directory: Path, penalty: float
-    ) -> dict[str, Any]:
-        """Exports, and translates and scores every test by the export."""
-        exported = export(run, directory / "export", self._sources, settings={_PENALTY: penalty})
-        log.info("exported %s", exported.path)
-        model = loading.load_model(exported.path)
-        results = {}
-        for name, test in self._tests.items():
-            start = time.perf_counter()
-            hypotheses = _translations(model, test.sources or [])
-            seconds = time.perf_counter() - start
-            assessment = evaluation.assess(hypotheses, test, **self._recipe.evaluate)
-            log.info("%s: %s", name, assessment.summary())
-            results[name] = {
-                **assessment.fields(),
-                "seconds": round(seconds, 1),
-                "published": self._recipe.published.get(name),
-                "repeat": self._evaluate_command(name, test, exported.path),
-            }
-            write_lines(directory / f"{name}.translations", hypotheses)
-        return {"tests": results, "export": str(exported.path.relative_to(self._work_dir))}
-
-    def _evaluate_command(self, name: str, test: EvaluationSet, model_dir: Path) -> str:
-        """Returns the command that scores an export on a test again."""
-        flags = [f"--model_dir={model_dir}"]
-        if test.name:
-            flags += [f"--test_set={test.name}", f"--language_pair={test.language_pair}"]
-        else:
-            for side in ("source", "reference"):
-                flags.append(f"--{side}={self._work_dir / 'tests' / f'{name}.{side}'}")
-        scoring = self._recipe.evaluate
-        if scoring.get("tokenize"):
-            flags.append(f"--tokenize={scoring['tokenize']}")
-        flags += ["--lowercase"] * bool(scoring.get("lowercase"))
-        flags += ["--paper_bleu"] * bool(scoring.get("as_in_paper"))
-        return shlex.join(["bin/evaluate.py", *flags])
-
-
-def _translations(model: loading.Model, sources: Sequence[str]) -> list[str]:
-    return [best.text for best, *_ in inference.translate_lines(model, sources)]
-
-
 def summary(results: Mapping[str, Any]) -> str:
     """Returns a table of the tests' BLEU, published figures beside it, for a person."""
     models = {f"seed {seed}": result for seed, result in results["seeds"].items()}
@@ -537,10 +345,6 @@ def summary(results: Mapping[str, Any]) -> str:
         spread = results["standard_deviation"][test]
         lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {spread:.2f}")
     return "\n".join(lines)
-
-
-def _best(bleu: Mapping[Any, float]) -> Any:
-    return max(bleu, key=lambda name: bleu[name])
 
 
 def _spread(by_seed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keras_transformer import experiment, inference, loading, recipe_run
+from keras_transformer import experiment, inference, loading, recipe_models, recipe_run
 from keras_transformer.data.corpus import Corpus, ParallelFiles
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.data.token_store import TokenStore
@@ -107,7 +107,7 @@ def no_export(run: RunDirectory | str, *_: Any, **__: Any) -> Exported:
 def test_stopped_by_time_continued_and_then_left_alone(
     recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe_run, "export", no_export)
+    monkeypatch.setattr(recipe_models, "export", no_export)
     work = tmp_path / "work"
     stopped = run_recipe(recipe, corpus, work, max_minutes=1e-9)
     assert not stopped["finished"] and 0 < stopped["seeds"]["1"]["steps"] < 6
@@ -173,16 +173,16 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(recipe_run, "export", no_export)
+    monkeypatch.setattr(recipe_models, "export", no_export)
     work = tmp_path / "work"
     rehearsed = recipe.varied("rehearsal")
-    validate = recipe_run._Following._validate
+    validate = recipe_models.RecipeModels._validate
 
     def validated(self: Any, model_dir: str | Path, penalty: float) -> float:
         bleu = validate(self, model_dir, penalty)
         return bleu + penalty if "," in str(model_dir) else bleu - penalty
 
-    monkeypatch.setattr(recipe_run._Following, "_validate", validated)
+    monkeypatch.setattr(recipe_models.RecipeModels, "_validate", validated)
     results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
     told = capsys.readouterr().err
     assert told.count(" left (") == told.count(" of all trainings)\n") == 1
@@ -251,7 +251,7 @@ def test_no_seed_is_begun_when_no_time_is_left(
 
     clock = [0.0]
     monkeypatch.setattr(recipe_run.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(recipe_run._Following, "run", run)
+    monkeypatch.setattr(recipe_models.RecipeModels, "run", run)
     results = run_recipe(recipe, corpus, tmp_path / "work", seeds=[1, 2, 3], max_minutes=2)
     assert begun == [1, 2] == [int(seed) for seed in results["seeds"]]
     assert not results["finished"]
@@ -381,7 +381,7 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
     monkeypatch.setattr(recipe_run, "synthetic_pairs", shout)
     monkeypatch.setattr(recipe_run, "check_writer", lambda *_: None)
-    monkeypatch.setattr(recipe_run, "export", no_export)
+    monkeypatch.setattr(recipe_models, "export", no_export)
     return asked
 
 
@@ -410,8 +410,8 @@ def followed(monkeypatch: pytest.MonkeyPatch, after: list[int]) -> list[tuple[st
     def ensemble(self: Any, weights: dict[int, str]) -> dict[str, Any]:
         return exported(self._work_dir, "ensemble")
 
-    monkeypatch.setattr(recipe_run._Following, "run", run)
-    monkeypatch.setattr(recipe_run._Following, "ensemble", ensemble)
+    monkeypatch.setattr(recipe_models.RecipeModels, "run", run)
+    monkeypatch.setattr(recipe_models.RecipeModels, "ensemble", ensemble)
     return seeds
 
 
@@ -479,7 +479,7 @@ def test_no_writer_is_begun_when_no_time_is_left(
 ) -> None:
     clock, minutes = [0.0], []
     monkeypatch.setattr(recipe_run.time, "monotonic", lambda: clock[0])
-    follow, checked = recipe_run._Following.run, recipe_run._checked_texts
+    follow, checked = recipe_models.RecipeModels.run, recipe_run._checked_texts
 
     def slow(recipe: Recipe, *args: Any, **kwargs: Any) -> Any:
         clock[0] += 600 * (recipe.variant == "taught")  # the minutes are of training
@@ -491,7 +491,7 @@ def test_no_writer_is_begun_when_no_time_is_left(
         return follow(self, seed, max_minutes, steps_after)
 
     monkeypatch.setattr(recipe_run, "_checked_texts", slow)
-    monkeypatch.setattr(recipe_run._Following, "run", run)
+    monkeypatch.setattr(recipe_models.RecipeModels, "run", run)
     work = tmp_path / "work"
     results = run_recipe(taught, corpus, work, max_minutes=1.5)
     assert followed == [("reversed", 1), ("animals brief", 3)] and minutes == [1.5, 0.5]

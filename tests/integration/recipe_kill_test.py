@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OF_THE_CLOCK = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
 PROGRAM = """
 import os, pathlib, signal, sys, threading, time
-from keras_transformer import inference, recipe, recipe_run
+from keras_transformer import inference, recipe, recipe_models, recipe_run
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -37,7 +37,7 @@ match sys.argv[1]:
     case "exporting":
         die_at("export/.exporting-*/*")
     case "scored":
-        recipe_run.write_results = die
+        recipe_models.write_results = die
 results = recipe_run.run_recipe(
     recipe.Recipe.load(pathlib.Path("recipes"), "animals"), "corpus", "work"
 )
