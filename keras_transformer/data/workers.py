@@ -84,7 +84,7 @@ class Workers:
         # Not forked: TensorFlow's threads may be here, and would be missing in the children.
         context = multiprocessing.get_context("spawn")
         waiting: collections.deque[Future[Result]] = collections.deque()
-        with ProcessPoolExecutor(self._count, context, _begin) as pool:
+        with _Pool(self._count, context, _begin) as pool:
             try:
                 for task in tasks:
                     with interrupts_ignored():  # any of the first tasks may begin a worker
@@ -94,7 +94,6 @@ class Workers:
                 while waiting:
                     yield waiting.popleft().result()
             except BrokenProcessPool as error:
-                _kill(pool)
                 raise StoppedError(
                     "a worker process was killed, most likely for want of memory, of which fewer "
                     "workers need less; the same command continues"
@@ -104,6 +103,28 @@ class Workers:
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
+
+
+class _Pool(ProcessPoolExecutor):
+    """A pool that ends when its workers are killed.
+
+    Before Python 3.11.5, as of Debian 12, a task that is more than the pipe holds would be written
+    for ever, with nobody left to read it: https://github.com/python/cpython/issues/94777. What
+    newer ones do is done here by the same thread as there, which closes the queue next: of two
+    threads that close the pipe at once one fails, and the queue is waited for in vain.
+    """
+
+    if sys.version_info < (3, 11, 5):
+
+        def _start_executor_manager_thread(self) -> None:
+            super()._start_executor_manager_thread()
+            manager: Any = self._executor_manager_thread
+
+            def terminate_broken(cause: object) -> None:
+                manager.call_queue._reader.close()
+                type(manager).terminate_broken(manager, cause)
+
+            manager.terminate_broken = terminate_broken
 
 
 @contextlib.contextmanager
@@ -123,10 +144,6 @@ def _kill(pool: ProcessPoolExecutor) -> None:
     """Ends the workers at once, as `kill_workers` of Python 3.14: a task can take minutes."""
     for process in list((pool._processes or {}).values()):
         process.kill()
-    if sys.version_info < (3, 11, 5):  # as of Debian 12
-        # Newer ones do it themselves: https://github.com/python/cpython/issues/94777. A task that
-        # is more than the pipe holds would be written for ever, with nobody left to read it.
-        pool._call_queue._reader.close()  # type: ignore[attr-defined]
 
 
 def _begin() -> None:
