@@ -222,9 +222,9 @@ def run(main: Callable[[list[str]], int | None], needs_tensorflow: bool = True) 
 
     Exit codes: what `main` returns, or 0; 1 after an `InputError`, whose message
     goes to stderr without a stack trace; 2 for a command line that cannot be
-    read; 130 after Ctrl-C; 141 when the reader of standard output is gone, as
-    for any program in a pipe. Other exceptions are defects and keep their stack
-    trace.
+    read; 130 after Ctrl-C, or a SIGTERM that ended training with a checkpoint; 141
+    when the reader of standard output is gone, as for any program in a pipe. Other
+    exceptions are defects and keep their stack trace.
     """
 
     def guarded(argv: list[str]) -> int:
@@ -237,7 +237,7 @@ def run(main: Callable[[list[str]], int | None], needs_tensorflow: bool = True) 
             print(f"error: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print("\nerror: stopped by Ctrl-C before the end", file=sys.stderr)
+            print("\nerror: stopped by Ctrl-C or SIGTERM before the end", file=sys.stderr)
             return 130
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

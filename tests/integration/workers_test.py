@@ -239,4 +239,4 @@ def test_a_worker_alone_waits_until_it_is_stopped(cluster: Callable[[int], Worke
         time.sleep(0.05)
     workers.processes[0].send_signal(signal.SIGINT)
     assert workers.wait(0) == 130, workers.said(0)
-    assert workers.said(0).endswith("error: stopped by Ctrl-C before the end\n")
+    assert workers.said(0).endswith("error: stopped by Ctrl-C or SIGTERM before the end\n")
