@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
         raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}; expected numbers, as in 1,2,3")
     results = recipe_run.run_recipe(
-        loaded.varied(FLAGS.variant) if FLAGS.variant else loaded,
+        loaded if FLAGS.variant is None else loaded.varied(FLAGS.variant),
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],

@@ -68,7 +68,7 @@ def _coerce(place: str, hint: Any, value: Any) -> Any:
             if isinstance(number, bool) or int(number) != number:
                 raise ValueError
             return int(number)
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
         if not math.isfinite(number):
             raise ValueError
         return number

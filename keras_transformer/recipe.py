@@ -12,41 +12,62 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_type_hints
 
-from keras_transformer import evaluation, evaluation_sets
+from keras_transformer import evaluation
 from keras_transformer.config import Config
-from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.data.prepare import PrepareOptions
-from keras_transformer.data.splitting import TRAIN, split_by_source
-from keras_transformer.data.tfds_corpus import tfds_corpus
+from keras_transformer.data.splitting import TRAIN
 from keras_transformer.errors import InputError
-from keras_transformer.evaluation_sets import EvaluationSet
+from keras_transformer.json_types import check_json
 from keras_transformer.presets import preset
+from keras_transformer.recipe_texts import FORMS, Text, Texts, open_texts
 
-Text = Mapping[str, str]
 Synthetic = Literal["back_translation", "distillation"]
 
 # What a recipe is told by where it comes from.
 _NOT_IN_FILE = ("name", "variant", "recipes_dir")
 
-# The forms that a text of a recipe has: their fields.
-_TEXTS = (
-    {"source", "target"},  # files of the corpus directory
-    {"tsv"},  # such a file with both
-    {"tfds", "split", "source_language"},  # a set whose data is in the corpus directory
-    {"held_out"},  # a part of the training text
-    {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
-)
+
+class Scoring(TypedDict, total=False):
+    """How translations are scored: arguments of `evaluation.assess`."""
+
+    tokenize: str | None
+    lowercase: bool
+    as_in_paper: bool
+
+
+class _Figure(TypedDict):
+    bleu: float
+    source: str
+
+
+class Published(_Figure, total=False):
+    """A figure of others, and where it is from.
+
+    What it measures is `bleu`, as the recipe scores by default, or `paper_bleu`; a measure of
+    any other name says that no score here is like it.
+    """
+
+    measure: str
+
+
+class _WriterName(TypedDict):
+    recipe: str
+
+
+class WriterFields(_WriterName, total=False):
+    """Which recipe's models write pairs: its variant and, of several as an ensemble, the seeds."""
+
+    variant: str
+    seeds: Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """What recipe.json says, by its own names.
 
-    A text is `{"source": FILE, "target": FILE}`, `{"tsv": FILE}`, `{"tfds": NAME, "split":
-    SPLIT, "source_language": CODE}`, `{"held_out": PART}`, or, to test on,
-    `{"sacrebleu": NAME, "language_pair": PAIR}`.
+    What a text is, `recipe_texts.py` says.
 
     Attributes:
         name: the folder's name.
@@ -57,15 +78,14 @@ class Recipe:
         prepare: fields of `PrepareOptions`.
         preset: name of the configuration to begin with.
         settings: what differs from it.
-        evaluate: how translations are scored: `tokenize`, `lowercase`, `as_in_paper`.
+        evaluate: how translations are scored.
         held_out: sentences of parts that are taken out of `train`.
         synthetic: pairs that are added to `train`, of which a model writes one side:
             "back_translation" its sources again, "distillation" its targets; both together are
-            data diversification (Nguyen et al., 2020). For each the recipe that the model comes
-            from: `recipe`, and perhaps its `variant` and `seeds` (of several: their ensemble).
+            data diversification (Nguyen et al., 2020). For each where the model comes from.
         average_last: numbers of the last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
-        published: for a test the `bleu` of others, and the `source` of that figure.
+        published: figures of others, by test.
         variants: by name, the fields of which a variant of the recipe has others; of
             `prepare`, `settings` and `synthetic` those that differ. A `rehearsal` is the whole
             in small.
@@ -81,12 +101,12 @@ class Recipe:
     prepare: Mapping[str, Any]
     preset: str
     settings: Mapping[str, Any]
-    evaluate: Mapping[str, Any]
+    evaluate: Scoring
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    synthetic: Mapping[Synthetic, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    synthetic: Mapping[Synthetic, WriterFields] = dataclasses.field(default_factory=dict)
     average_last: Sequence[int] = dataclasses.field(default_factory=list)
     length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
-    published: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    published: Mapping[str, Published] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variant: str = ""
     recipes_dir: Path = Path()
@@ -122,19 +142,19 @@ class Recipe:
             InputError: for a recipe that is not there, or that does not fit the code.
         """
         name = name.rstrip("/")  # as a shell completes it
-        path = Path(recipes_dir) / name / "recipe.json"
-        if not path.is_file():
-            known = sorted(p.parent.name for p in Path(recipes_dir).glob("*/recipe.json"))
+        known = sorted(path.parent.name for path in Path(recipes_dir).glob("*/recipe.json"))
+        if name not in known:
             raise InputError(f"there is no recipe {name!r}; expected one of {', '.join(known)}")
+        path = Path(recipes_dir) / name / "recipe.json"
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path} is no JSON: {error}") from None
         try:
             recipe = cls._of(name, fields, Path(recipes_dir))
             for variant in recipe.variants:
                 recipe.varied(variant)
-        except (InputError, TypeError, ValueError, AttributeError) as error:
+        except InputError as error:
             raise InputError(f"{path}: {error}") from None
         return recipe
 
@@ -149,54 +169,63 @@ class Recipe:
                 f"the fields are not those of a recipe; expected {', '.join(sorted(needed))}, and "
                 f"perhaps {', '.join(sorted(own.keys() - needed))}"
             )
+        hints = get_type_hints(cls)
+        for key, value in fields.items():
+            check_json(key, hints[key], value)
         recipe = cls(name=name, recipes_dir=recipes_dir, **fields)
         recipe._check()
         return recipe
 
     def _check(self) -> None:
+        hints = get_type_hints(PrepareOptions)
+        for name, value in self.prepare.items():
+            if name not in hints:
+                raise InputError(f"prepare has {name!r}; expected some of {', '.join(hints)}")
+            check_json(f"prepare.{name}", hints[name], value)
         PrepareOptions(**self.prepare)
         self.config()
-        evaluation.assess(["a"], ["a"], **{**self.evaluate, "as_in_paper": False})
+        scoring: Scoring = {**self.evaluate, "as_in_paper": False}
+        evaluation.assess(["a"], ["a"], **scoring)
         for part, count in self.held_out.items():
-            if type(count) is not int or count < 1:
+            if count < 1:
                 raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
             if part == TRAIN or not part.isidentifier():
                 raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
-        if not isinstance(self.synthetic, dict):
-            raise InputError(f"synthetic is {self.synthetic!r}; expected a recipe for each kind")
         for kind, writer in self.synthetic.items():
-            _check_writer(kind, writer)
+            seeds = writer.get("seeds", [1])
+            if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+                raise InputError(
+                    f"synthetic has the seeds {seeds} of the writer of {kind}; expected different "
+                    "numbers, as in [1, 2]"
+                )
         for name in ("train", "valid"):
             if name in self.tests:
                 raise InputError(f"a test is called {name}; expected another name")
         for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
-            if text.keys() not in _TEXTS or not all(isinstance(v, str) for v in text.values()):
-                forms = " or ".join(", ".join(sorted(form)) for form in _TEXTS)
+            if text.keys() not in FORMS:
+                forms = " or ".join(", ".join(sorted(form)) for form in FORMS)
                 raise InputError(f"{what} is {dict(text)!r}; expected a text with {forms}")
             if "held_out" in text and text["held_out"] not in self.held_out:
                 raise InputError(
                     f"{what} is {text['held_out']!r} of held_out, which has "
-                    f"{', '.join(self.held_out) or 'nothing'}"
+                    f"{', '.join(self.held_out) or 'nothing'}; expected a part of it"
                 )
             if "sacrebleu" in text and what not in self.tests:
                 raise InputError(f"{what} is a test set of sacreBLEU; expected other text")
         if "held_out" in self.train:
             raise InputError("train is held out of itself; expected other text")
         for count in self.average_last:
-            if type(count) is not int or count < 2:
+            if count < 2:
                 raise InputError(f"average_last has {count!r}; expected 2 or more")
         for penalty in self.length_penalties:
-            if type(penalty) not in (int, float):
-                raise InputError(f"length_penalties has {penalty!r}; expected numbers")
             self.config().updated({"decoding.length_penalty": penalty})
+        hints = get_type_hints(Recipe)
         for name, changes in self.variants.items():
-            if not isinstance(changes, dict) or "variants" in changes:
-                raise InputError(f"the variant {name} is {changes!r}; expected fields of a recipe")
-        for test, figure in self.published.items():
-            if not isinstance(figure, dict) or figure.keys() != {"bleu", "source"}:
-                raise InputError(
-                    f"published has {figure!r} of {test}; expected a bleu and its source"
-                )
+            if "variants" in changes:
+                raise InputError(f"the variant {name} has variants; expected other fields")
+            for key in changes.keys() & hints.keys():
+                check_json(f"variants.{name}.{key}", hints[key], changes[key])
+        for test in self.published:
             if test not in self.tests:
                 raise InputError(
                     f"published names {test!r}; expected one of {', '.join(self.tests)}"
@@ -213,7 +242,9 @@ class Recipe:
             InputError: where it has none of that name.
         """
         varied = self
-        for name in names.split("+"):
+        for name in (parts := names.split("+")):
+            if parts.count(name) > 1:
+                raise InputError(f"the variant {names!r} has {name} twice; expected each once")
             if name not in self.variants:
                 raise InputError(
                     f"the recipe {self.name} has no variant {name!r}; expected "
@@ -271,33 +302,8 @@ class Recipe:
         return Writer(recipe, tuple(fields.get("seeds", [1])))
 
     def texts(self, corpus_dir: str | Path, split_dir: str | Path) -> Texts:
-        """Opens the texts.
-
-        Args:
-            corpus_dir: directory of the files, or of TFDS.
-            split_dir: is written to where parts are held out.
-
-        Raises:
-            InputError: for text that is not there, and tests that cannot be read.
-        """
-        train, parts = _corpus(self.train, Path(corpus_dir)), {}
-        if self.held_out:
-            parts = split_by_source(train, split_dir, self.held_out)
-            train = parts[TRAIN]
-
-        def of(text: Text) -> Corpus:
-            held_out = text.get("held_out")
-            return _corpus(text, Path(corpus_dir)) if held_out is None else parts[held_out]
-
-        tests = {}
-        for name, text in self.tests.items():
-            if "sacrebleu" in text:
-                tests[name] = evaluation_sets.sacrebleu_set(
-                    text["sacrebleu"], text["language_pair"]
-                )
-            else:
-                tests[name] = _evaluation_set(of(text))
-        return Texts(train, of(self.valid), tests)
+        """Opens the texts, as `open_texts`."""
+        return open_texts(self.train, self.valid, self.tests, self.held_out, corpus_dir, split_dir)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,58 +319,8 @@ class Writer:
     seeds: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Texts:
-    """What a recipe is followed on."""
-
-    train: Corpus
-    valid: Corpus
-    tests: Mapping[str, EvaluationSet]
-
-
-def _check_writer(kind: str, writer: Any) -> None:
-    """Raises `InputError` where `synthetic` has no known kind, or does not say who writes it."""
-    if kind not in get_args(Synthetic):
-        raise InputError(
-            f"synthetic has a kind {kind!r}; expected {' or '.join(get_args(Synthetic))}"
-        )
-    if (
-        not isinstance(writer, dict)
-        or not {"recipe"} <= writer.keys() <= {"recipe", "variant", "seeds"}
-        or not all(isinstance(writer.get(key, ""), str) for key in ("recipe", "variant"))
-    ):
-        raise InputError(
-            f"synthetic has {writer!r} as the writer of {kind}; expected a recipe, and perhaps its "
-            "variant and seeds"
-        )
-    seeds = writer.get("seeds", [1])
-    if (
-        not isinstance(seeds, list)
-        or not seeds
-        or any(type(seed) is not int or seed < 0 for seed in seeds)
-        or len(set(seeds)) < len(seeds)
-    ):
-        raise InputError(
-            f"synthetic has the seeds {seeds!r} of the writer of {kind}; expected different "
-            "numbers, as in [1, 2]"
-        )
-
-
 def _default(field: dataclasses.Field[Any]) -> Any:
     """What a recipe has that does not name the field; MISSING where it has to."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
-
-
-def _corpus(text: Text, corpus_dir: Path) -> Corpus:
-    if "tfds" in text:
-        return tfds_corpus(text["tfds"], text["split"], text["source_language"], str(corpus_dir))
-    if "tsv" in text:
-        return TsvFile(corpus_dir / text["tsv"])
-    return ParallelFiles(corpus_dir / text["source"], corpus_dir / text["target"])
-
-
-def _evaluation_set(corpus: Corpus) -> EvaluationSet:
-    pairs = [(source.decode(), target.decode()) for source, target in corpus.pairs()]
-    return EvaluationSet([[target for _, target in pairs]], [source for source, _ in pairs])

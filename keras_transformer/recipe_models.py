@@ -11,9 +11,10 @@ from typing import Any
 
 from keras_transformer import evaluation, experiment, inference, loading
 from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
 from keras_transformer.evaluation_sets import EvaluationSet
 from keras_transformer.export import export
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, Scoring
 from keras_transformer.results import circumstances, read_results, write_lines, write_results
 from keras_transformer.run_directory import RunDirectory, training_alone
 
@@ -47,8 +48,8 @@ class RecipeModels:
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
             if not test.name:
-                write_lines(work_dir / "tests" / f"{name}.source", test.sources or [])
-                write_lines(work_dir / "tests" / f"{name}.reference", test.references[0])
+                _keep(work_dir / "tests" / f"{name}.source", test.sources or [])
+                _keep(work_dir / "tests" / f"{name}.reference", test.references[0])
 
     def run(self, seed: int, max_minutes: float | None, steps_after: int) -> dict[str, Any]:
         """Trains, chooses, exports and scores by one seed; returns its results.
@@ -77,18 +78,19 @@ class RecipeModels:
         log.info(trained.summary(directory / "run"))
         if trained.interrupted:
             raise KeyboardInterrupt
-        run = RunDirectory(directory / "run")
+        run, done = RunDirectory(directory / "run"), trained.finished
         validation, penalty = self._choose(run)
         results = {
             **self.facts,
             "seed": seed,
-            "finished": trained.finished,
+            "finished": done,
             "validation": validation,
             # A stop by time is not validated.
             "validation_perplexity": trained.metrics.get("val_perplexity"),
             "weights": run.selected,
             "length_penalty": penalty,
-            **self._export_and_score(run, directory, penalty),
+            # Not at a stop by time: what is chosen there would be chosen by the tests.
+            **self._export_and_score(run, directory, penalty, self._tests if done else {}),
             "steps": trained.step,
             "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
             "tokens_per_second": round(trained.tokens_per_second),
@@ -122,7 +124,7 @@ class RecipeModels:
             "weights": {str(seed): name for seed, name in weights.items()},
             "validation": {f"length penalty {a:g}": bleu for a, bleu in by_penalty.items()},
             "length_penalty": penalty,
-            **self._export_and_score(members, directory, penalty),
+            **self._export_and_score(members, directory, penalty, self._tests),
         }
         write_results(directory / "results.json", results)
         return results
@@ -162,18 +164,22 @@ class RecipeModels:
         """Returns BLEU on the validation set."""
         model = loading.load_model(model_dir, {_PENALTY: penalty})
         hypotheses = _translations(model, self._sources)
-        scoring = {**self._recipe.evaluate, "as_in_paper": False}
+        scoring: Scoring = {**self._recipe.evaluate, "as_in_paper": False}
         return round(evaluation.assess(hypotheses, self._references, **scoring).scores.bleu, 2)
 
     def _export_and_score(
-        self, run: RunDirectory | str, directory: Path, penalty: float
+        self,
+        run: RunDirectory | str,
+        directory: Path,
+        penalty: float,
+        tests: Mapping[str, EvaluationSet],
     ) -> dict[str, Any]:
         """Exports, and translates and scores every test by the export."""
         exported = export(run, directory / "export", self._sources, settings={_PENALTY: penalty})
         log.info("exported %s", exported.path)
         model = loading.load_model(exported.path)
         results = {}
-        for name, test in self._tests.items():
+        for name, test in tests.items():
             start = time.perf_counter()
             hypotheses = _translations(model, test.sources or [])
             seconds = time.perf_counter() - start
@@ -202,6 +208,17 @@ class RecipeModels:
         flags += ["--lowercase"] * bool(scoring.get("lowercase"))
         flags += ["--paper_bleu"] * bool(scoring.get("as_in_paper"))
         return shlex.join(["bin/evaluate.py", *flags])
+
+
+def _keep(path: Path, lines: Sequence[str]) -> None:
+    """Writes a text that is scored on; raises `InputError` where another has been before."""
+    text = "".join(f"{line}\n" for line in lines).encode()
+    if path.exists() and path.read_bytes() != text:
+        raise InputError(
+            f"{path} is of other text than the corpus; expected the same corpus, or another "
+            "directory"
+        )
+    write_lines(path, lines)
 
 
 def _translations(model: loading.Model, sources: Sequence[str]) -> list[str]:

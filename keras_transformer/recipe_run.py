@@ -27,8 +27,9 @@ from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.preparation import PrepareOptions
 from keras_transformer.data.prepare import prepare
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.recipe import Recipe, Synthetic, Texts, Writer
+from keras_transformer.recipe import Recipe, Synthetic, Writer
 from keras_transformer.recipe_models import RecipeModels
+from keras_transformer.recipe_texts import Texts
 from keras_transformer.report import write_data_page
 from keras_transformer.results import circumstances, read_results, write_results
 from keras_transformer.synthetic import check_writer, synthetic_pairs, writer_fingerprint
@@ -66,9 +67,10 @@ def run_recipe(
             of its kind; `work_dir/writers` by default.
         accumulate_steps: parts that a batch is computed in where the recipe's are too large for
             this machine's memory; the result is the same but for rounding and dropout.
-        max_minutes: end this call's training after so long; what comes after is
-            done with the weights so far, and the next call trains on. Where that is a writer's,
-            there are no results of seeds yet.
+        max_minutes: end this call's training after so long; what it has is chosen by the
+            validation set and exported, and the next call trains on. Tests are scored when
+            training is finished. Where the training is a writer's, there are no results of
+            seeds yet.
         steps_after: of trainings that are to follow all these, for the time left that is shown.
 
     Returns:
@@ -330,21 +332,46 @@ class _Writers:
 
 
 def summary(results: Mapping[str, Any]) -> str:
-    """Returns a table of the tests' BLEU, published figures beside it, for a person."""
+    """Returns the tests' BLEU for a person, published figures beside what is like them."""
     models = {f"seed {seed}": result for seed, result in results["seeds"].items()}
     if "ensemble" in results:
         models["ensemble"] = results["ensemble"]
     lines = []
     for name, result in models.items():
+        if not result.get("finished", True):
+            bleu = max(result["validation"].values())
+            lines.append(
+                f"{name:<10} {'validation':<20} BLEU {bleu:6.2f}  at step {result['steps']:,}; "
+                "tests are scored when training is finished"
+            )
         for test, scores in result["tests"].items():
-            line = f"{name:<10} {test:<20} BLEU {scores['bleu']:6.2f}  {scores['signature']}"
-            if scores["published"]:
-                line += f"  (published: {scores['published']['bleu']})"
-            lines.append(line)
+            lines += [f"{name:<10} {test:<20} {said}" for said in _measures(scores)]
     for test, mean in results.get("mean", {}).items():
         spread = results["standard_deviation"][test]
         lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {spread:.2f}")
+    origins = {
+        seed: f"{result['commit']} on {result['machine']['processor']}"
+        for seed, result in results["seeds"].items()
+    }
+    if len(set(origins.values())) > 1:  # seeds of earlier calls are taken as they are
+        listed = "; ".join(f"{seed}: {origin}" for seed, origin in origins.items())
+        lines.append(f"The seeds are not all of one commit and one processor: {listed}")
     return "\n".join(lines)
+
+
+def _measures(scores: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each measure of BLEU that a test was scored by."""
+    said = {"bleu": f"BLEU {scores['bleu']:6.2f}  {scores['signature']}"}
+    if "paper_bleu" in scores:
+        said["paper_bleu"] = f"BLEU {scores['paper_bleu']:6.2f}  {scores['paper_signature']}"
+    published = scores["published"]
+    if published:
+        measure = published.get("measure", "bleu")
+        if measure in said:
+            said[measure] += f"  (published: {published['bleu']})"
+        else:
+            said["bleu"] += f"  (published by {measure}: {published['bleu']})"
+    return list(said.values())
 
 
 def _spread(by_seed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

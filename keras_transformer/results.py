@@ -48,9 +48,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes lines, each with its LF, and the folder that they lie in."""
+    """Writes lines, each with its LF, and the folder that they lie in; as `write_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def circumstances() -> dict[str, Any]:

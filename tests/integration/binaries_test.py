@@ -15,7 +15,7 @@ from keras_transformer import inference, loading
 from keras_transformer.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
-from tests.recipe_test import write_corpus, write_recipe
+from tests.recipes import write_corpus, write_recipe
 
 
 @pytest.fixture(scope="module")
