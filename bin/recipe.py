@@ -46,7 +46,12 @@ flags.DEFINE_float("max_minutes", None, "end this call's training after so many 
 
 def main(argv: list[str]) -> None:
     """Runs `recipe_run.run_recipe` on what the flags name."""
-    from keras_transformer import recipe, recipe_run, synthetic  # late: --help stays quick
+    from keras_transformer import (  # late: --help stays quick
+        recipe,
+        recipe_results,
+        recipe_run,
+        synthetic,
+    )
 
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
     loaded = recipe.Recipe.load(recipes_dir, FLAGS.recipe)
@@ -61,7 +66,7 @@ def main(argv: list[str]) -> None:
         accumulate_steps=FLAGS.accumulate_steps,
         max_minutes=FLAGS.max_minutes,
     )
-    print(recipe_run.summary(results))
+    print(recipe_results.summary(results))
     print(json.dumps(results))
 
 

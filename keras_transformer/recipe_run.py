@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from keras_transformer.data.prepare import prepare
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.recipe import Recipe, Synthetic, Writer
 from keras_transformer.recipe_models import RecipeModels
+from keras_transformer.recipe_results import check_identity, identity, spread
 from keras_transformer.recipe_texts import Texts
 from keras_transformer.report import write_data_page
 from keras_transformer.results import circumstances, read_results, write_results
@@ -93,8 +93,8 @@ def run_recipe(
         )
     try:
         writers = _Writers(recipe, work_dir, Path(writers_dir or work_dir / "writers"), given)
-        facts = {**_whose(recipe), **writers.facts}
-        _check_whose(work_dir, facts)
+        facts = {**identity(recipe), **writers.facts}
+        check_identity(work_dir, facts)
         results = read_results(work_dir / "results.json")
         if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
             log.info("%s is finished: %s", work_dir, work_dir / "results.json")
@@ -171,7 +171,7 @@ def _run(
     texts: Texts,
     work_dir: Path,
     seeds: Sequence[int],
-    writers: Mapping[Synthetic, Path],
+    writers: Mapping[Synthetic, Path | None],
     facts: Mapping[str, Any],
     accumulate_steps: int | None,
     deadline: float | None,
@@ -208,7 +208,7 @@ def _run(
     results = {**models.facts, "finished": False, "seeds": by_seed}
     if len(by_seed) == len(seeds) and all(result["finished"] for result in by_seed.values()):
         if len(seeds) > 1:
-            results |= _spread(by_seed)
+            results |= spread(by_seed)
             weights = {seed: by_seed[str(seed)]["weights"] for seed in sorted(seeds)}
             results["ensemble"] = models.ensemble(weights)
         results["finished"] = True
@@ -254,10 +254,12 @@ class _Writers:
         for kind, writer in self._own.items():
             directory, pairs = self._writers_dir / kind, self._work_dir / "synthetic" / kind
             _check_seeds(writer.recipe, directory, writer.seeds)
-            _check_whose(directory, _whose(writer.recipe))
+            check_identity(directory, identity(writer.recipe))
             exported = self._exported(kind)
-            if exported is not None and (exported.exists() or (pairs / "written").exists()):
+            if exported is not None and exported.exists():
                 check_writer(pairs, exported)
+            elif self._has_written(kind):
+                pass  # the model may be removed
             elif exported is not None:
                 raise InputError(
                     f"{exported} is gone, which was to write {pairs}; expected it, or no "
@@ -271,24 +273,24 @@ class _Writers:
             else:
                 _checked_texts(writer.recipe, corpus_dir, directory, before_writers=True)
 
-    def _exported(self, kind: Synthetic) -> Path | None:
-        """Returns the export of an own writer that is trained, or has written all.
+    def _has_written(self, kind: Synthetic) -> bool:
+        return (self._work_dir / "synthetic" / kind / "written").exists()
 
-        It may have been removed.
-        """
+    def _exported(self, kind: Synthetic) -> Path | None:
+        """Returns the export of an own writer that is trained; it may have been removed."""
         directory, seeds = self._writers_dir / kind, self._own[kind].seeds
         results = read_results(directory / "results.json")
-        if results.get("finished") and results.get("seeds", {}).keys() == {str(s) for s in seeds}:
-            try:
-                result = results["ensemble"] if len(seeds) > 1 else results["seeds"][str(seeds[0])]
-                return directory / result["export"]
-            except (KeyError, TypeError):
-                raise InputError(
-                    f"{directory / 'results.json'} is finished and names no export; expected one"
-                ) from None
-        if (self._work_dir / "synthetic" / kind / "written").exists():
-            return directory / "removed"  # a path of nothing: nothing is asked of it any more
-        return None
+        if not results.get("finished") or results.get("seeds", {}).keys() != {
+            str(s) for s in seeds
+        }:
+            return None
+        try:
+            result = results["ensemble"] if len(seeds) > 1 else results["seeds"][str(seeds[0])]
+            return directory / result["export"]
+        except (KeyError, TypeError):
+            raise InputError(
+                f"{directory / 'results.json'} is finished and names no export; expected one"
+            ) from None
 
     def trained(
         self,
@@ -296,21 +298,26 @@ class _Writers:
         accumulate_steps: int | None,
         deadline: float | None,
         steps_after: int,
-    ) -> dict[Synthetic, Path] | None:
-        """Trains what is not trained yet; returns the exports, or None where time is over."""
-        exports = dict(self._given)
+    ) -> dict[Synthetic, Path | None] | None:
+        """Trains what is not trained yet.
+
+        Returns:
+            The exports by kind, None for one that is not needed any more; or None where time is
+            over before all are trained.
+        """
+        exports: dict[Synthetic, Path | None] = {**self._given}
         steps = {
             kind: steps_to_train(writer.recipe, self._writers_dir / kind, writer.seeds)
             for kind, writer in self._own.items()
-            if self._exported(kind) is None
+            if self._exported(kind) is None and not self._has_written(kind)
         }
         for kind, writer in self._own.items():
-            directory, exported = self._writers_dir / kind, self._exported(kind)
-            if exported is None:
+            if kind in steps:
                 del steps[kind]
                 left = _minutes_until(deadline)
                 if left is not None and left <= 0:
                     return None
+                directory = self._writers_dir / kind
                 log.info("the writer of %s: %s, in %s", kind, self._who(kind), directory)
                 try:
                     run_recipe(
@@ -324,99 +331,7 @@ class _Writers:
                     )
                 except DivergedError as error:
                     raise InputError(f"the writer of {kind} has diverged: {error}") from error
-                exported = self._exported(kind)
-            if exported is None:
-                return None
-            exports[kind] = exported
+                if self._exported(kind) is None:
+                    return None
+            exports[kind] = self._exported(kind)
         return {kind: exports[kind] for kind in self._kinds}
-
-
-def summary(results: Mapping[str, Any]) -> str:
-    """Returns the tests' BLEU for a person, published figures beside what is like them."""
-    models = {f"seed {seed}": result for seed, result in results["seeds"].items()}
-    if "ensemble" in results:
-        models["ensemble"] = results["ensemble"]
-    lines = []
-    for name, result in models.items():
-        if not result.get("finished", True):
-            bleu = max(result["validation"].values())
-            lines.append(
-                f"{name:<10} {'validation':<20} BLEU {bleu:6.2f}  at step {result['steps']:,}; "
-                "tests are scored when training is finished"
-            )
-        for test, scores in result["tests"].items():
-            lines += [f"{name:<10} {test:<20} {said}" for said in _measures(scores)]
-    for test, mean in results.get("mean", {}).items():
-        spread = results["standard_deviation"][test]
-        lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {spread:.2f}")
-    origins = {
-        seed: f"{result['commit']} on {result['machine']['processor']}"
-        for seed, result in results["seeds"].items()
-    }
-    if len(set(origins.values())) > 1:  # seeds of earlier calls are taken as they are
-        listed = "; ".join(f"{seed}: {origin}" for seed, origin in origins.items())
-        lines.append(f"The seeds are not all of one commit and one processor: {listed}")
-    return "\n".join(lines)
-
-
-def _measures(scores: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each measure of BLEU that a test was scored by."""
-    said = {"bleu": f"BLEU {scores['bleu']:6.2f}  {scores['signature']}"}
-    if "paper_bleu" in scores:
-        said["paper_bleu"] = f"BLEU {scores['paper_bleu']:6.2f}  {scores['paper_signature']}"
-    published = scores["published"]
-    if published:
-        measure = published.get("measure", "bleu")
-        if measure in said:
-            said[measure] += f"  (published: {published['bleu']})"
-        else:
-            said["bleu"] += f"  (published by {measure}: {published['bleu']})"
-    return list(said.values())
-
-
-def _spread(by_seed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation of BLEU over the seeds, by test."""
-    result: dict[str, Any] = {"mean": {}, "standard_deviation": {}}
-    for name in next(iter(by_seed.values()))["tests"]:
-        bleu = [seed["tests"][name]["bleu"] for seed in by_seed.values()]
-        result["mean"][name] = round(statistics.mean(bleu), 2)
-        result["standard_deviation"][name] = round(statistics.stdev(bleu), 2)
-    return result
-
-
-def _whose(recipe: Recipe) -> dict[str, Any]:
-    return {
-        "recipe": recipe.name,
-        "variant": recipe.variant,
-        "recipe_sha256": recipe.fingerprint,
-    }
-
-
-def _check_whose(work_dir: Path, facts: Mapping[str, Any]) -> None:
-    """Raises `InputError` for a directory of another recipe, or version of it, or other writers.
-
-    Args:
-        work_dir: the directory.
-        facts: what its results will say of the recipe and of its writers.
-    """
-    name = f"{facts['recipe']} {facts['variant']}".strip()
-    for path in (work_dir / "recipe.json", work_dir / "results.json"):
-        found = read_results(path)
-        if not found:
-            continue
-        other = f"{found.get('recipe', 'something else')} {found.get('variant', '')}".strip()
-        if other != name:
-            raise InputError(
-                f"{path} is of {other}, not of the recipe {name}; expected another directory"
-            )
-        if found.get("recipe_sha256") != facts["recipe_sha256"]:
-            raise InputError(
-                f"{path} is of another version of the recipe {name}; expected another directory"
-            )
-        before, now = found.get("written_by", {}), facts.get("written_by", {})
-        for kind in now:
-            if before.get(kind) != now[kind]:
-                raise InputError(
-                    f"{path} was begun with {before.get(kind)} as the writer of {kind}, not with "
-                    f"{now[kind]}; expected the same --synthetic_from, or another directory"
-                )

@@ -77,14 +77,15 @@ def writer_fingerprint(directory: Path) -> str:
 
 
 def synthetic_pairs(
-    kind: Synthetic, corpus: Corpus, model_dir: str | Path, directory: Path
+    kind: Synthetic, corpus: Corpus, model_dir: str | Path | None, directory: Path
 ) -> ParallelFiles:
     """Returns the pairs of `corpus` with one side as a model writes it, line by line.
 
     Args:
         kind: "back_translation", whose sources the model writes, or "distillation", whose targets.
         corpus: the pairs.
-        model_dir: an export; for back-translation one that translates targets to sources.
+        model_dir: an export; for back-translation one that translates targets to sources. None
+            where it is not needed any more, since all is written.
         directory: keeps both sides; a call that was stopped is continued by the same one.
 
     Raises:
@@ -92,7 +93,8 @@ def synthetic_pairs(
             `directory` of other text.
     """
     given, writer = directory / "given.txt", directory / _WRITER
-    check_writer(directory, model_dir)
+    if model_dir is not None:
+        check_writer(directory, model_dir)
     directory.mkdir(parents=True, exist_ok=True)
     side = 1 if kind == "back_translation" else 0
     lines = (pair[side] + b"\n" for pair in corpus.pairs())
@@ -106,7 +108,7 @@ def synthetic_pairs(
                     f"{given} is of other text than the corpus; expected the same corpus, or "
                     "another directory"
                 )
-    if not (directory / "written").exists():
+    if model_dir is not None and not (directory / "written").exists():
         with whole(writer) as partial:  # before what it writes, which another would throw away
             partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
         log.info("%s: %s writes the other side of %s", kind, model_dir, given)

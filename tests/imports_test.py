@@ -15,7 +15,7 @@ BINARIES = "bin"
 # What each room may import besides itself and `errors`, which belongs to all:
 # only rooms that stand above it. Rooms that stand beside each other share none.
 ROOMS: dict[str, set[str]] = {
-    room: set() for room in ("errors", "quiet", "results", "config", "checkpoints")
+    room: set() for room in ("errors", "quiet", "results", "config", "checkpoints", "json_types")
 }
 # Those that may be on another machine, where there is neither a run nor TensorFlow.
 ALONE: dict[str, set[str]] = {
@@ -89,6 +89,7 @@ for _room, _not_its_business in (
         },
     ),
     ("experiment", {"serving"}),
+    ("recipe_texts", {"evaluation", "training_run", "serving", "experiment", "export"}),
     (
         "recipe",
         {
@@ -103,13 +104,14 @@ for _room, _not_its_business in (
         },
     ),
     ("synthetic", {"training", "training_run", "serving", "experiment", "export", "report"}),
-    ("recipe_models", {"serving", "synthetic", "recipe_run"}),
+    ("recipe_results", {"training_run", "serving", "experiment", "export", "synthetic"}),
+    ("recipe_models", {"serving", "synthetic", "recipe_results"}),
     ("recipe_run", {"serving"}),
     (
         "sweep",
         {
             *("layers", "encoder_decoder", "model", "training", "report", "export", "serving"),
-            *("recipe_models", "recipe_run"),
+            *("recipe_results", "recipe_models", "recipe_run"),
         },
     ),
     # What the Transformer is compared with: nothing but a binary needs it.
@@ -117,7 +119,7 @@ for _room, _not_its_business in (
         "baselines",
         {
             *("documents", "corpus_translation", "export", "client", "serving"),
-            *("recipe", "recipe_models", "recipe_run"),
+            *("recipe_texts", "recipe", "recipe_results", "recipe_models", "recipe_run"),
         },
     ),
     (
@@ -133,7 +135,8 @@ for _room, _not_its_business in (
                 "litert",
             ),
             *("client", "serving", "experiment"),
-            *("recipe", "synthetic", "recipe_models", "recipe_run", "sweep"),
+            *("recipe_texts", "recipe", "synthetic", "recipe_results", "recipe_models"),
+            *("recipe_run", "sweep"),
             "baselines",
         },
     ),
@@ -143,7 +146,8 @@ for _room, _not_its_business in (
             *("layers", "encoder_decoder", "model", "training", "training_run", "documents"),
             *("corpus_translation", "evaluation", "evaluation_sets", "scoring", "parsing"),
             *("litert", "serving", "experiment"),
-            *("recipe", "synthetic", "recipe_models", "recipe_run", "sweep"),
+            *("recipe_texts", "recipe", "synthetic", "recipe_results", "recipe_models"),
+            *("recipe_run", "sweep"),
             "baselines",
         },
     ),

@@ -19,7 +19,8 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported
 from keras_transformer.recipe import Recipe, Synthetic
-from keras_transformer.recipe_run import run_recipe, summary
+from keras_transformer.recipe_results import summary
+from keras_transformer.recipe_run import run_recipe
 from keras_transformer.run_directory import RunDirectory, training_alone
 from tests.recipes import FIELDS, PAIRS, write_corpus, write_recipe
 
