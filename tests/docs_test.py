@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -58,6 +59,39 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
             known = help_of(command)
             for flag in flags:
                 assert re.search(rf"--(\[no\])?{flag}\b", known), f"{path.name}: {command} --{flag}"
+        else:  # their --help takes seconds each
+            known = (ROOT / command).read_text()
+            for module in re.findall(r"^import (\w+)$", known, flags=re.MULTILINE):
+                beside = ROOT / "benchmarks" / f"{module}.py"  # its flags are this one's, too
+                known += beside.read_text() if beside.is_file() else ""
+            for flag in flags:
+                assert f'"{flag}"' in known, f"{path.name}: {command} --{flag}"
+
+
+def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
+    """Each variant that an indented command follows, with the recipe that it is of."""
+    for line in re.findall(r"^    .*", text.replace("\\\n", ""), flags=re.MULTILINE):
+        named = dict(re.findall(r"--(recipe|base|variants?)=([\w.+,]+)", line))
+        base = [named["base"]] if "base" in named else []
+        for name in (named.get("variants") or named.get("variant") or "").split(","):
+            for each in filter(None, "+".join([*base, name]).split("+")):
+                yield named.get("recipe", recipe), each
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_follow_variants_that_recipes_have(path: Path) -> None:
+    for recipe, variant in variants(path.read_text(encoding="utf-8"), path.parent.name):
+        known = json.loads((ROOT / "recipes" / recipe / "recipe.json").read_text())["variants"]
+        assert variant in known, f"{path.parent.name}/{path.name}: {recipe} --variant={variant}"
+
+
+def test_variants_are_found() -> None:
+    text = (
+        "    bin/recipe.py --recipe=a --variant=x+y\n    $recipe --variant=z  # old\n"
+        "`--variant=prose`\n    benchmarks/ablation.py --recipe=b --base=s \\\n --variants=t,u\n"
+    )
+    pairs = [("a", "x"), ("a", "y"), ("own", "z"), ("b", "s"), ("b", "t"), ("b", "s"), ("b", "u")]
+    assert list(variants(text, "own")) == pairs
 
 
 def test_commands_are_found() -> None:

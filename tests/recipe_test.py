@@ -236,3 +236,14 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
             assert train == each.train, each.variant
     readme = (ROOT / "recipes" / name / "README.md").read_text()
     assert f"--recipe={name}" in readme
+
+
+def test_what_multi30k_has_in_common_is_the_same() -> None:
+    """The pages say that models and training are those of multi30k_en_de."""
+    own = {"training.max_steps", "training.bleu_steps"}
+    names = [path.name for path in (ROOT / "recipes").glob("multi30k_*")]
+    assert len(names) == 6
+    recipes = [Recipe.load(ROOT / "recipes", name) for name in names]
+    common = [{k: v for k, v in each.settings.items() if k not in own} for each in recipes]
+    assert all(settings == common[0] for settings in common)
+    assert len({(each.preset, tuple(each.length_penalties)) for each in recipes}) == 1
