@@ -57,9 +57,8 @@ def check_json(place: str, hint: Any, value: Any) -> None:
             check_json(f"{place}[{index}]", arguments[0], each)
     else:
         fits = type(value) is hint or (hint is float and type(value) is int)
-        if hint is float and fits:
-            fits = math.isfinite(value)
-        _require(fits, place, value, _EXPECTED[hint])
+        finite = not isinstance(value, float) or math.isfinite(value)
+        _require(fits and finite, place, value, _EXPECTED[hint])
 
 
 def _require(fits: bool, place: str, value: Any, expected: str) -> None:

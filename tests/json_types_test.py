@@ -29,6 +29,7 @@ class Person(_Named, total=False):
         (int, 3),
         (float, 3),
         (float, 0.5),
+        (float, 10**400),
         (float | None, None),
         (Literal["a", "b"], "b"),
         (Sequence[int], []),
