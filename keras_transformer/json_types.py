@@ -41,7 +41,8 @@ def check_json(place: str, hint: Any, value: Any) -> None:
         _require(value in arguments, place, value, f"one of {', '.join(arguments)}")
     elif typing.is_typeddict(hint):
         hints, needed = typing.get_type_hints(hint), hint.__required_keys__
-        expected = ", ".join(sorted(needed) + [f"perhaps {key}" for key in sorted(hints.keys() - needed)])
+        optional = (f"perhaps {key}" for key in sorted(hints.keys() - needed))
+        expected = ", ".join([*sorted(needed), *optional])
         fits = isinstance(value, dict) and needed <= value.keys() <= hints.keys()
         _require(fits, place, value, f"an object with {expected}")
         for key, each in value.items():
