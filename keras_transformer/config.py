@@ -313,7 +313,7 @@ class TrainingConfig:
         require(self.seed < 2**31, f"training.seed is {self.seed}; expected less than {2**31}")
         require(
             self.schedule not in ("paper", "inverse_sqrt") or self.warmup_steps > 0,
-            f"training.warmup_steps is 0; the schedule {self.schedule} needs at least 1",
+            f"training.warmup_steps is 0; expected 1 or more for the schedule {self.schedule}",
         )
         require(
             self.optimizer == "adamw" or self.weight_decay == 0,

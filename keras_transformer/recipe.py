@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_type_hints
@@ -27,6 +28,8 @@ Synthetic = Literal["back_translation", "distillation"]
 
 # What a recipe is told by where it comes from.
 _NOT_IN_FILE = ("name", "variant", "recipes_dir")
+
+_MAX_NAME = 100  # letters, of what files are called by
 
 
 class Scoring(TypedDict, total=False):
@@ -142,39 +145,46 @@ class Recipe:
             InputError: for a recipe that is not there, or that does not fit the code.
         """
         name = name.rstrip("/")  # as a shell completes it
-        known = sorted(path.parent.name for path in Path(recipes_dir).glob("*/recipe.json"))
+        paths = Path(recipes_dir).glob("*/recipe.json")
+        known = sorted(path.parent.name for path in paths if path.is_file())
         if name not in known:
             raise InputError(f"there is no recipe {name!r}; expected one of {', '.join(known)}")
         path = Path(recipes_dir) / name / "recipe.json"
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} is no JSON: {error}") from None
-        try:
-            recipe = cls._of(name, fields, Path(recipes_dir))
+            recipe = cls._of(name, _json(path), Path(recipes_dir))
             for variant in recipe.variants:
                 recipe.varied(variant)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+        except RecursionError:
+            raise InputError(f"{path} is nested too deep; expected a recipe") from None
         return recipe
 
     @classmethod
     def _of(cls, name: str, fields: Any, recipes_dir: Path) -> Recipe:
         """Checks what preparing, training and scoring would only find later."""
-        own = {field.name: field for field in dataclasses.fields(cls)}
-        own = {key: own[key] for key in own if key not in _NOT_IN_FILE}
-        needed = {key for key, field in own.items() if _default(field) is dataclasses.MISSING}
+        own = cls._in_file()
+        needed = {
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.name in own and _default(field) is dataclasses.MISSING
+        }
         if not isinstance(fields, dict) or not needed <= fields.keys() <= own.keys():
             raise InputError(
                 f"the fields are not those of a recipe; expected {', '.join(sorted(needed))}, and "
                 f"perhaps {', '.join(sorted(own.keys() - needed))}"
             )
-        hints = get_type_hints(cls)
         for key, value in fields.items():
-            check_json(key, hints[key], value)
+            check_json(key, own[key], value)
         recipe = cls(name=name, recipes_dir=recipes_dir, **fields)
         recipe._check()
         return recipe
+
+    @classmethod
+    def _in_file(cls) -> dict[str, Any]:
+        """The types of the fields that recipe.json has."""
+        hints = get_type_hints(cls)
+        return {key: hint for key, hint in hints.items() if key not in _NOT_IN_FILE}
 
     def _check(self) -> None:
         hints = get_type_hints(PrepareOptions)
@@ -189,7 +199,7 @@ class Recipe:
         for part, count in self.held_out.items():
             if count < 1:
                 raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
-            if part == TRAIN or not part.isidentifier():
+            if part == TRAIN or not part.isidentifier() or len(part) > _MAX_NAME:
                 raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
         for kind, writer in self.synthetic.items():
             seeds = writer.get("seeds", [1])
@@ -198,9 +208,9 @@ class Recipe:
                     f"synthetic has the seeds {seeds} of the writer of {kind}; expected different "
                     "numbers, as in [1, 2]"
                 )
-        for name in ("train", "valid"):
-            if name in self.tests:
-                raise InputError(f"a test is called {name}; expected another name")
+        for name in self.tests:  # files are called by it
+            if name in ("train", "valid") or not name.isidentifier() or len(name) > _MAX_NAME:
+                raise InputError(f"a test is called {name!r}; expected a name as test_2016")
         for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
             if text.keys() not in FORMS:
                 forms = " or ".join(", ".join(sorted(form)) for form in FORMS)
@@ -219,8 +229,10 @@ class Recipe:
                 raise InputError(f"average_last has {count!r}; expected 2 or more")
         for penalty in self.length_penalties:
             self.config().updated({"decoding.length_penalty": penalty})
-        hints = get_type_hints(Recipe)
+        hints = self._in_file()
         for name, changes in self.variants.items():
+            if not re.fullmatch(r"\w[\w.-]*", name) or len(name) > _MAX_NAME:
+                raise InputError(f"a variant is called {name!r}; expected a name as dropout_0.3")
             if "variants" in changes:
                 raise InputError(f"the variant {name} has variants; expected other fields")
             for key in changes.keys() & hints.keys():
@@ -250,7 +262,10 @@ class Recipe:
                     f"the recipe {self.name} has no variant {name!r}; expected "
                     f"{'one of ' + ', '.join(self.variants) if self.variants else 'none'}"
                 )
-            varied = varied._with(self.variants[name])
+            try:
+                varied = varied._with(self.variants[name])
+            except InputError as error:
+                raise InputError(f"the variant {name}: {error}") from None
         return dataclasses.replace(varied, variant=names)
 
     def _with(self, changes: Mapping[str, Any]) -> Recipe:
@@ -317,6 +332,25 @@ class Writer:
 
     recipe: Recipe
     seeds: tuple[int, ...]
+
+
+def _json(path: Path) -> Any:
+    """Reads a JSON file; raises `InputError` where it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"this is no JSON: {error}; expected a recipe") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object; raises `InputError` for a name twice, of which one would be lost."""
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name!r} stands twice in the same object; expected each name once")
+    return dict(pairs)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -68,13 +68,14 @@ def summary(results: Mapping[str, Any]) -> str:
         models["ensemble"] = results["ensemble"]
     lines = []
     for name, result in models.items():
-        if not result.get("finished", True):
-            bleu = max(result["validation"].values())
-            lines.append(
-                f"{name:<10} {'validation':<20} BLEU {bleu:6.2f}  at step {result['steps']:,}; "
-                "tests are scored when training is finished"
-            )
-        for test, scores in result["tests"].items():
+        finished = result.get("finished", True)
+        tests = result["tests"] if finished else {}  # earlier code scored them at every stop
+        if not tests:
+            line = f"{name:<10} {'validation':<20} BLEU {max(result['validation'].values()):6.2f}"
+            if not finished:
+                line += f"  at step {result['steps']:,}; tests are scored when all are done"
+            lines.append(line)
+        for test, scores in tests.items():
             lines += [f"{name:<10} {test:<20} {said}" for said in _measures(scores)]
     for test, mean in results.get("mean", {}).items():
         deviation = results["standard_deviation"][test]

@@ -106,7 +106,7 @@ BAD_SETTINGS = [
     ({"training.schedule": "steep"}, "schedule is 'steep'; expected one of paper, inverse_sqrt"),
     ({"training.seed": 2**31}, "training.seed is 2147483648; expected less than 2147483648"),
     ({"training.seed": -1}, "training.seed is -1; expected 0 or more"),
-    ({"training.warmup_steps": 0}, "warmup_steps is 0; the schedule paper needs at least 1"),
+    ({"training.warmup_steps": 0}, "warmup_steps is 0; expected 1 or more for the schedule paper"),
     ({"training.subword_alpha": "0"}, "subword_alpha is 0.0; expected more than 0, or none"),
     ({"training.subword_alpha": "-1"}, "subword_alpha is -1.0; expected more than 0, or none"),
     ({"training.accumulate_steps": "0"}, "accumulate_steps is 0; expected more than 0"),

@@ -25,6 +25,7 @@ DOCUMENTS = sorted(
 )
 COMMAND = re.compile(r"(bin|benchmarks)/(\w+\.py)((?:[^\n`|\\]|\\\n)*)")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+DEFINED = re.compile(r"(?:flags\.DEFINE_\w+|define_numbers)\(\s*\"(\w+)\"")
 FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
 
 
@@ -65,13 +66,14 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
                 beside = ROOT / "benchmarks" / f"{module}.py"  # its flags are this one's, too
                 known += beside.read_text() if beside.is_file() else ""
             for flag in flags:
-                assert f'"{flag}"' in known, f"{path.name}: {command} --{flag}"
+                assert flag in DEFINED.findall(known), f"{path.name}: {command} --{flag}"
 
 
 def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
-    """Each variant that an indented command follows, with the recipe that it is of."""
-    for line in re.findall(r"^    .*", text.replace("\\\n", ""), flags=re.MULTILINE):
-        named = dict(re.findall(r"--(recipe|base|variants?)=([\w.+,]+)", line))
+    """Each variant that a command follows, with the recipe that it is of."""
+    lines = re.findall(r"^    .*|(?<=`)(?:bin|benchmarks)/[^`]*", text.replace("\\\n", ""), re.M)
+    for command in (part for line in lines for part in line.partition(" # ")[0].split("&&")):
+        named = dict(re.findall(r"--(recipe|base|variants?)[= ]'?([\w.+,]+)", command))
         base = [named["base"]] if "base" in named else []
         for name in (named.get("variants") or named.get("variant") or "").split(","):
             for each in filter(None, "+".join([*base, name]).split("+")):
@@ -81,17 +83,26 @@ def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_follow_variants_that_recipes_have(path: Path) -> None:
     for recipe, variant in variants(path.read_text(encoding="utf-8"), path.parent.name):
-        known = json.loads((ROOT / "recipes" / recipe / "recipe.json").read_text())["variants"]
+        file = ROOT / "recipes" / recipe / "recipe.json"
+        assert file.is_file(), f"{path.name}: which recipe has --variant={variant}?"
+        known = json.loads(file.read_text())["variants"]
         assert variant in known, f"{path.parent.name}/{path.name}: {recipe} --variant={variant}"
 
 
 def test_variants_are_found() -> None:
     text = (
-        "    bin/recipe.py --recipe=a --variant=x+y\n    $recipe --variant=z  # old\n"
-        "`--variant=prose`\n    benchmarks/ablation.py --recipe=b --base=s \\\n --variants=t,u\n"
+        "    bin/recipe.py --recipe=a --variant=x+y\n    $recipe --variant=z  # --variant=old\n"
+        "`--variant=prose`, `bin/recipe.py --variant=w`\n"
+        "    $recipe --variant v && $recipe --variant='u'\n"
+        "    benchmarks/ablation.py --recipe=b --base=s \\\n --variants=t,r\n"
     )
-    pairs = [("a", "x"), ("a", "y"), ("own", "z"), ("b", "s"), ("b", "t"), ("b", "s"), ("b", "u")]
-    assert list(variants(text, "own")) == pairs
+    found = [f"{recipe} {variant}" for recipe, variant in variants(text, "own")]
+    assert found == ["a x", "a y", "own z", "own w", "own v", "own u", "b s", "b t", "b s", "b r"]
+
+
+def test_flags_that_are_defined_are_found() -> None:
+    text = 'flags.DEFINE_list(\n    "a", ["b"])\ncommand.define_numbers("c", [1], "d")\nx["e"]'
+    assert DEFINED.findall(text) == ["a", "c"]
 
 
 def test_commands_are_found() -> None:

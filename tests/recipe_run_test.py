@@ -292,12 +292,13 @@ def test_published_figures_stand_beside_what_is_like_them() -> None:
 
 
 def test_seeds_of_two_commits_are_told() -> None:
+    machine = {"processor": "p"}
     seeds = {
-        seed: {"tests": {}, "commit": commit, "machine": {"processor": "p"}}
+        seed: {"tests": {}, "validation": {"last": 40.0}, "commit": commit, "machine": machine}
         for seed, commit in (("1", "abc"), ("2", "def"))
     }
     assert summary({"seeds": seeds}).endswith("one processor: 1: abc on p; 2: def on p")
-    assert summary({"seeds": {"1": seeds["1"]}}) == ""
+    assert summary({"seeds": {"1": seeds["1"]}}).endswith("validation           BLEU  40.00")
 
 
 @pytest.fixture

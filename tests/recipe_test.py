@@ -115,7 +115,7 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         ({"length_penalties": [-1]}, "length_penalty is -1.0; expected"),
         ({"held_out": {"train": 2}}, "held_out has a part 'train'; expected a name as valid"),
         ({"held_out": {"../a": 2}}, "held_out has a part '../a'; expected a name"),
-        ({"tests": {"valid": FIELDS["valid"]}}, "a test is called valid; expected another"),
+        ({"tests": {"valid": FIELDS["valid"]}}, "a test is called 'valid'; expected a name"),
         ({"length_penalties": ["0.6"]}, r"penalties\[0\] is '0.6'; expected a finite"),
         (
             {"published": {"animals": {"source": "x"}}},
@@ -129,7 +129,13 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         ({"evaluate": {"tokenize": "14a"}}, "'14a' is no tokenizer"),
         ({"evaluate": {"case": "lc"}}, "evaluate is {'case': 'lc'}; expected an object with"),
         ({"evaluate": {"lowercase": "false"}}, "lowercase is 'false'; expected true or false"),
-        ({"variants": {"x": {"preset": "huge"}}}, "'huge' is no preset"),
+        ({"variants": {"x": {"preset": "huge"}}}, "the variant x: 'huge' is no preset"),
+        ({"variants": {"x": {"recipes_dir": "y"}}}, "the variant x: the fields are not those of a"),
+        ({"variants": {"x": {"variant": 3}}}, "the variant x: the fields are not those of a rec"),
+        ({"variants": {"x": {"prepare": {"max_tokens": "9"}}}}, "x: prepare.max_tokens is '9'; ex"),
+        ({"variants": {"x+y": {}}}, r"a variant is called 'x\+y'; expected a name as dropout"),
+        ({"tests": {"../x": FIELDS["valid"]}}, "a test is called '../x'; expected a name as test"),
+        ({"tests": {"x" * 101: FIELDS["valid"]}}, "a test is called 'xxx.*; expected a name as te"),
         ({"variants": {"x": {"steps": 3}}}, "not those of a recipe"),
         (
             {"variants": {"x": {"variants": {}}}},
@@ -172,6 +178,7 @@ JSON = st.recursive(
 
 
 @hypothesis.given(place=st.sampled_from(places(EVERYTHING)), value=JSON)
+@hypothesis.example(place=("settings", "training.warmup_steps"), value=0)
 @hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 def test_any_value_in_any_place_is_read_or_told_in_one_sentence(
     tmp_path: Path, place: tuple[Any, ...], value: Any
@@ -205,8 +212,28 @@ def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     assert Recipe.load(tmp_path, "plants/").name == "plants"
     for text in (b'{"description": ', b"\xff", b"[]", b"null"):
         (tmp_path / "animals" / "recipe.json").write_bytes(text)
-        with pytest.raises(InputError, match=r"animals/recipe.json( is no JSON|: the fields are)"):
+        with pytest.raises(InputError, match=r"animals/recipe.json: (this is no JSO|the fields a)"):
             Recipe.load(tmp_path, "animals")
+    twice = '{"preset": "tiny", "preset": "big"}'
+    for text, message in (
+        (twice, "'preset' stands twice in the same object; expected each name once"),
+        ('{"a": ' + "[" * 100_000, "recipe.json is nested too deep; expected a recipe"),
+        *(
+            (
+                json.dumps({**FIELDS, "settings": {"model.d_model": 0}}).replace(
+                    '"model.d_model": 0', '"model.d_model": ' + "[" * depth + "]" * depth
+                ),
+                "recipe.json(: model.d_model is .*| is nested too deep); expected",
+            )
+            for depth in range(900, 1000)
+        ),
+    ):
+        (tmp_path / "animals" / "recipe.json").write_text(text)
+        with pytest.raises(InputError, match=message):
+            Recipe.load(tmp_path, "animals")
+    (tmp_path / "stones" / "recipe.json").mkdir(parents=True)
+    with pytest.raises(InputError, match="no recipe 'stones'; expected one of animals, plants"):
+        Recipe.load(tmp_path, "stones")
     fields = {name: value for name, value in FIELDS.items() if name != "preset"}
     (tmp_path / "animals" / "recipe.json").write_text(json.dumps(fields))
     with pytest.raises(InputError, match="not those of a recipe"):
