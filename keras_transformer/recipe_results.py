@@ -73,7 +73,7 @@ def summary(results: Mapping[str, Any]) -> str:
         if not tests:
             line = f"{name:<10} {'validation':<20} BLEU {max(result['validation'].values()):6.2f}"
             if not finished:
-                line += f"  at step {result['steps']:,}; tests are scored when all are done"
+                line += f"  at step {result['steps']:,}; tests are scored when training is finished"
             lines.append(line)
         for test, scores in tests.items():
             lines += [f"{name:<10} {test:<20} {said}" for said in _measures(scores)]
