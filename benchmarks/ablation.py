@@ -32,6 +32,7 @@ from absl import flags
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.recipe import Recipe, Synthetic, Writer
 from keras_transformer.recipe_run import run_recipe, steps_to_train
+from keras_transformer.results import mixed_origins
 from keras_transformer.synthetic import check_writer, parse_writers
 
 FLAGS = flags.FLAGS
@@ -155,11 +156,10 @@ def table(measured: dict[str, dict[str, Any]]) -> str:
             f"{row['minutes']:.0f} |"
         )
     rows = {name: row for name, row in measured.items() if "diverged" not in row}
-    origins = {name: f"{row['commit']} on {row['processor']}" for name, row in rows.items()}
-    if len(set(origins.values())) > 1:  # rows of earlier calls are taken as they are
-        listed = "; ".join(f"`{name}`: {origin}" for name, origin in origins.items())
-        lines += ["", f"Not all of one commit and one processor: {listed}"]
-    return "\n".join(lines)
+    mixed = mixed_origins(
+        {f"`{name}`": (row["commit"], row["processor"]) for name, row in rows.items()}
+    )
+    return "\n".join([*lines, *(["", mixed] if mixed else [])])
 
 
 def main() -> int:

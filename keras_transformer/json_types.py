@@ -1,11 +1,16 @@
-"""Values of JSON files that people write, checked by type hints."""
+"""JSON files that people write: read, and their values checked by type hints.
+
+Unlike the fields of a configuration, which `--set` gives as text, a value has to be of its type.
+"""
 
 from __future__ import annotations
 
 import collections.abc
+import json
 import math
 import types
 import typing
+from pathlib import Path
 from typing import Any, Literal
 
 from keras_transformer.errors import InputError
@@ -16,6 +21,31 @@ _EXPECTED = {
     int: "a whole number",
     float: "a finite number",
 }
+
+
+def read_json(path: Path) -> Any:
+    """Returns what a JSON file says.
+
+    Raises:
+        InputError: for what is no JSON, and a name that stands twice in an object, where one of
+            the two would be lost; it does not name the file.
+        OSError: for a file that cannot be read.
+        RecursionError: for JSON that is nested too deep.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"this is no JSON: {error}; expected an object") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name!r} stands twice in the same object; expected each name once")
+    return dict(pairs)
 
 
 def check_json(place: str, hint: Any, value: Any) -> None:

@@ -20,7 +20,7 @@ from keras_transformer.config import Config
 from keras_transformer.data.prepare import PrepareOptions
 from keras_transformer.data.splitting import TRAIN
 from keras_transformer.errors import InputError
-from keras_transformer.json_types import check_json
+from keras_transformer.json_types import check_json, read_json
 from keras_transformer.presets import preset
 from keras_transformer.recipe_texts import FORMS, Text, Texts, open_texts
 
@@ -151,7 +151,7 @@ class Recipe:
             raise InputError(f"there is no recipe {name!r}; expected one of {', '.join(known)}")
         path = Path(recipes_dir) / name / "recipe.json"
         try:
-            recipe = cls._of(name, _json(path), Path(recipes_dir))
+            recipe = cls._of(name, read_json(path), Path(recipes_dir))
             for variant in recipe.variants:
                 recipe.varied(variant)
         except InputError as error:
@@ -332,25 +332,6 @@ class Writer:
 
     recipe: Recipe
     seeds: tuple[int, ...]
-
-
-def _json(path: Path) -> Any:
-    """Reads a JSON file; raises `InputError` where it is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"this is no JSON: {error}; expected a recipe") from None
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object; raises `InputError` for a name twice, of which one would be lost."""
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{name!r} stands twice in the same object; expected each name once")
-    return dict(pairs)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -212,13 +212,13 @@ class RecipeModels:
 
 def _keep(path: Path, lines: Sequence[str]) -> None:
     """Writes a text that is scored on; raises `InputError` where another has been before."""
-    text = "".join(f"{line}\n" for line in lines).encode()
-    if path.exists() and path.read_bytes() != text:
+    if not path.exists():
+        write_lines(path, lines)
+    elif path.read_bytes() != "".join(f"{line}\n" for line in lines).encode():
         raise InputError(
             f"{path} is of other text than the corpus; expected the same corpus, or another "
             "directory"
         )
-    write_lines(path, lines)
 
 
 def _translations(model: loading.Model, sources: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_transformer.errors import InputError
 from keras_transformer.recipe import Recipe
-from keras_transformer.results import read_results
+from keras_transformer.results import mixed_origins, read_results
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
@@ -81,13 +81,9 @@ def summary(results: Mapping[str, Any]) -> str:
         deviation = results["standard_deviation"][test]
         lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {deviation:.2f}")
     origins = {
-        seed: f"{result['commit']} on {result['machine']['processor']}"
-        for seed, result in results["seeds"].items()
+        name: (result["commit"], result["machine"]["processor"]) for name, result in models.items()
     }
-    if len(set(origins.values())) > 1:  # seeds of earlier calls are taken as they are
-        listed = "; ".join(f"{seed}: {origin}" for seed, origin in origins.items())
-        lines.append(f"The seeds are not all of one commit and one processor: {listed}")
-    return "\n".join(lines)
+    return "\n".join(filter(None, [*lines, mixed_origins(origins)]))
 
 
 def _measures(scores: Mapping[str, Any]) -> list[str]:

@@ -67,6 +67,20 @@ def circumstances() -> dict[str, Any]:
     }
 
 
+def mixed_origins(origins: Mapping[str, tuple[str | None, str]]) -> str:
+    """Returns a sentence where results are not all of one commit and one processor, else "".
+
+    Those of earlier calls are taken as they are, so what is compared may be.
+
+    Args:
+        origins: commit and processor of each, by what it is called.
+    """
+    if len(set(origins.values())) < 2:
+        return ""
+    listed = "; ".join(f"{name}: {commit} on {on}" for name, (commit, on) in origins.items())
+    return f"Not all of one commit and one processor: {listed}"
+
+
 def _version(module: str) -> str:
     """The version of a module, by whatever name it was installed, as tensorflow-cpu.
 

@@ -297,7 +297,7 @@ def test_seeds_of_two_commits_are_told() -> None:
         seed: {"tests": {}, "validation": {"last": 40.0}, "commit": commit, "machine": machine}
         for seed, commit in (("1", "abc"), ("2", "def"))
     }
-    assert summary({"seeds": seeds}).endswith("one processor: 1: abc on p; 2: def on p")
+    assert summary({"seeds": seeds}).endswith("one processor: seed 1: abc on p; seed 2: def on p")
     assert summary({"seeds": {"1": seeds["1"]}}).endswith("validation           BLEU  40.00")
 
 
