@@ -187,27 +187,16 @@ class Recipe:
         return {key: hint for key, hint in hints.items() if key not in _NOT_IN_FILE}
 
     def _check(self) -> None:
-        hints = get_type_hints(PrepareOptions)
-        for name, value in self.prepare.items():
-            if name not in hints:
-                raise InputError(f"prepare has {name!r}; expected some of {', '.join(hints)}")
-            check_json(f"prepare.{name}", hints[name], value)
-        PrepareOptions(**self.prepare)
-        self.config()
-        scoring: Scoring = {**self.evaluate, "as_in_paper": False}
-        evaluation.assess(["a"], ["a"], **scoring)
+        self._check_texts()
+        self._check_models()
+        self._check_variants()
+
+    def _check_texts(self) -> None:
         for part, count in self.held_out.items():
             if count < 1:
                 raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
             if part == TRAIN or not part.isidentifier() or len(part) > _MAX_NAME:
                 raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
-        for kind, writer in self.synthetic.items():
-            seeds = writer.get("seeds", [1])
-            if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-                raise InputError(
-                    f"synthetic has the seeds {seeds} of the writer of {kind}; expected different "
-                    "numbers, as in [1, 2]"
-                )
         for name in self.tests:  # files are called by it
             if name in ("train", "valid") or not name.isidentifier() or len(name) > _MAX_NAME:
                 raise InputError(f"a test is called {name!r}; expected a name as test_2016")
@@ -224,11 +213,36 @@ class Recipe:
                 raise InputError(f"{what} is a test set of sacreBLEU; expected other text")
         if "held_out" in self.train:
             raise InputError("train is held out of itself; expected other text")
+        for test in self.published:
+            if test not in self.tests:
+                raise InputError(
+                    f"published names {test!r}; expected one of {', '.join(self.tests)}"
+                )
+
+    def _check_models(self) -> None:
+        hints = get_type_hints(PrepareOptions)
+        for name, value in self.prepare.items():
+            if name not in hints:
+                raise InputError(f"prepare has {name!r}; expected some of {', '.join(hints)}")
+            check_json(f"prepare.{name}", hints[name], value)
+        PrepareOptions(**self.prepare)
+        self.config()
+        scoring: Scoring = {**self.evaluate, "as_in_paper": False}
+        evaluation.assess(["a"], ["a"], **scoring)
+        for kind, writer in self.synthetic.items():
+            seeds = writer.get("seeds", [1])
+            if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+                raise InputError(
+                    f"synthetic has the seeds {seeds} of the writer of {kind}; expected different "
+                    "numbers, as in [1, 2]"
+                )
         for count in self.average_last:
             if count < 2:
                 raise InputError(f"average_last has {count!r}; expected 2 or more")
         for penalty in self.length_penalties:
             self.config().updated({"decoding.length_penalty": penalty})
+
+    def _check_variants(self) -> None:
         hints = self._in_file()
         for name, changes in self.variants.items():
             if not re.fullmatch(r"\w[\w.-]*", name) or len(name) > _MAX_NAME:
@@ -237,11 +251,6 @@ class Recipe:
                 raise InputError(f"the variant {name} has variants; expected other fields")
             for key in changes.keys() & hints.keys():
                 check_json(f"variants.{name}.{key}", hints[key], changes[key])
-        for test in self.published:
-            if test not in self.tests:
-                raise InputError(
-                    f"published names {test!r}; expected one of {', '.join(self.tests)}"
-                )
 
     def config(self) -> Config:
         """The configuration, but for the vocabulary's and the seed."""
@@ -251,7 +260,7 @@ class Recipe:
         """Returns a variant of the recipe, or of several together, as in `short+r_drop`.
 
         Raises:
-            InputError: where it has none of that name.
+            InputError: where it has none of that name, and for a name that stands twice.
         """
         varied = self
         for name in (parts := names.split("+")):
