@@ -30,10 +30,10 @@ import command
 from absl import flags
 
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.recipe import Recipe, Synthetic, Writer
-from keras_transformer.recipe_run import run_recipe, steps_to_train
-from keras_transformer.results import mixed_origins
-from keras_transformer.synthetic import check_writer, parse_writers
+from keras_transformer.paper.recipes.recipe import Recipe, Synthetic, Writer
+from keras_transformer.paper.recipes.run import run_recipe, steps_to_train
+from keras_transformer.paper.recipes.synthetic import check_writer, parse_writers
+from keras_transformer.runs.results import mixed_origins
 
 FLAGS = flags.FLAGS
 

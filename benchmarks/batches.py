@@ -42,8 +42,8 @@ from absl import flags
 from decoders import machine
 
 from keras_transformer.data import token_store
-from keras_transformer.data.batches import Batches, CorpusBatches
-from keras_transformer.data.sampling import SubwordSampler
+from keras_transformer.data.batching.batches import Batches, CorpusBatches
+from keras_transformer.data.batching.subword_sampling import SubwordSampler
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 

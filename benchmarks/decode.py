@@ -58,7 +58,7 @@ from decoders.comparison import quiet, ratios, report, say, take_rounds
 from decoders.process import Decoder, Way
 from steppers.cost import Sizes
 
-from keras_transformer.data.reading import read_lines, read_text
+from keras_transformer.data.corpora.reading import read_lines, read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
@@ -185,9 +185,9 @@ def random_settings(way: Way, size: str, vocabulary: Vocabulary, folder: str) ->
 
 def compare_trained(ways: Sequence[Way]) -> dict[str, Any]:
     """Measures translations by a trained model, and returns what is printed of them."""
-    from keras_transformer import evaluation  # late: TensorFlow takes seconds
+    from keras_transformer.evaluation import metrics  # late: TensorFlow takes seconds
     from keras_transformer.export import export
-    from keras_transformer.run_directory import RunDirectory
+    from keras_transformer.runs.run_directory import RunDirectory
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
     if len(sources) != len(references):
@@ -218,7 +218,7 @@ def compare_trained(ways: Sequence[Way]) -> dict[str, Any]:
             reports = {d.way.name: report(d, turns[d.way.name]) for d in decoders}
             result = {"ratios": ratios(decoders, turns), "quiet": quiet(turns)}
     for name, many in turns.items():
-        scores = evaluation.evaluate(many[0]["translations"], references, tokenize=FLAGS.tokenize)
+        scores = metrics.evaluate(many[0]["translations"], references, tokenize=FLAGS.tokenize)
         reports[name] |= {"bleu": round(scores.bleu, 2), "signature": scores.signature}
     return {"sentences": len(sources), "batch": common["rows"], "ways": reports, **result}
 

@@ -44,10 +44,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from steppers.protocol import CoreUse
 
 from keras_transformer import decoding
-from keras_transformer.cached_decoding import CachedDecoder
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SpecialIds
-from keras_transformer.model import Transformer
+from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
 
 FLAGS = flags.FLAGS

@@ -18,7 +18,7 @@ Prints one JSON object; the exit code is 1 where one of these bounds does not ho
 * `precisions`: bfloat16 beside float32, without a bound.
 
 Sentences whose tokens differ are listed, both translations in pieces, with the scores
-that keras_transformer.scoring gives them and `difference`, the first minus the second.
+that keras_transformer.inference.scoring gives them and `difference`, the first minus the second.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ from absl import flags, logging
 from decoders import machine
 from decoders.comparison import say
 
-from keras_transformer import decoding, inference, loading
+from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.data.reading import read_text
+from keras_transformer.data.corpora.reading import read_text
 from keras_transformer.decoding import SearchResult, SpecialIds
-from keras_transformer.encoder_decoder import Memory
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
-from keras_transformer.run_directory import RunDirectory
-from keras_transformer.scoring import Scorer, score_ids
-from keras_transformer.translator import Translator
+from keras_transformer.inference import loading, translate
+from keras_transformer.inference.scoring import Scorer, score_ids
+from keras_transformer.inference.translator import Translator
+from keras_transformer.models.encoder_decoder import Memory
+from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "run directory of a trained model", required=True)
@@ -109,10 +110,10 @@ def decode(
     A batch is one of `groups` (indices of lines); by default those of similar lengths.
     """
     start = time.perf_counter()
-    groups = groups or inference.batches(lines)
+    groups = groups or translate.batches(lines)
     ids: list[Ids] = [[] for _ in lines]
     scores = np.zeros(len(lines), np.float32)
-    with concurrent.futures.ThreadPoolExecutor(inference.workers()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(translate.workers()) as pool:
         results = pool.map(lambda group: search(tf.constant([lines[i] for i in group])), groups)
         for group, result in zip(groups, results, strict=True):
             scores[group] = result.scores[:, 0]
@@ -282,7 +283,7 @@ def _with(translator: Translator, **changes: Any) -> Translator:
 
 def main() -> int:
     """Prints what came out."""
-    inference.use_cores_for_batches(lines=1000)
+    translate.use_cores_for_batches(lines=1000)
     logging.set_verbosity(logging.ERROR)  # every translator has a graph of its own, by intent
     run = RunDirectory(FLAGS.model_dir)
     result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])

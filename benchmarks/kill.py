@@ -37,9 +37,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import command
 from absl import flags
 
-from keras_transformer.data.corpus import parallel_files
-from keras_transformer.data.prepare import PrepareOptions, prepare
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.data.corpora.corpus import parallel_files
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("kills", 30, "kills of a run", lower_bound=1)

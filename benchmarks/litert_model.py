@@ -34,7 +34,7 @@ from decoders.comparison import say
 from decoders.litert_decoder import make_file
 from decoders.process import Way
 
-from keras_transformer.data.reading import read_lines
+from keras_transformer.data.corpora.reading import read_lines
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("precisions", ["float32", "float16", "int8"], "how weights are held")

@@ -32,9 +32,9 @@ import tensorflow as tf
 from absl import flags
 from absl import logging as absl_logging
 
-from keras_transformer import experiment
 from keras_transformer.errors import InputError
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.training import training_run
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("preset", "tiny", "named configuration")
@@ -82,7 +82,7 @@ def train(precision: str) -> dict[str, Any] | None:
     """Trains one run to its end, and returns what `main` prints of it; None if interrupted."""
     directory = Path(FLAGS.work_dir) / precision
     print(f"{precision}: {directory}", file=sys.stderr, flush=True)
-    trained = experiment.train(
+    trained = training_run.train(
         FLAGS.data_dir,
         directory,
         FLAGS.preset,

@@ -41,15 +41,16 @@ from absl import flags
 from steppers.cost import Sizes
 from steppers.sorted_batches import sorted_batches
 
-from keras_transformer import experiment, inference, loading
 from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.model import Transformer
-from keras_transformer.results import read_results, write_results
-from keras_transformer.run_directory import RunDirectory
-from keras_transformer.training.platform import choose_platform
-from keras_transformer.translator import Translator
+from keras_transformer.inference import loading, translate
+from keras_transformer.inference.translator import Translator
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.results import read_results, write_results
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.training import training_run
+from keras_transformer.training.devices import choose_platform
 
 FLAGS = flags.FLAGS
 Curve = list[dict[str, Any]]  # by checkpoint: step, minutes, tokens_per_second and bleu
@@ -230,7 +231,7 @@ def score(
         name = str(point["step"])
         if name not in known:
             translator.transformer.assign_weights(weights(point["step"]))
-            scored = inference.evaluate(model, store.source_text(), store.target_text())
+            scored = translate.evaluate(model, store.source_text(), store.target_text())
             known[name] = round(scored.scores.bleu, 2)
             print(f"{bleu_file.stem}, step {name}: BLEU {known[name]}", file=sys.stderr, flush=True)
             write_results(bleu_file, known)
@@ -274,7 +275,7 @@ def compare(
             the end, and for a `work_dir` of another run.
     """
     check(run)
-    if experiment.data_fingerprint(data_dir) != run.data_fingerprint:
+    if training_run.data_fingerprint(data_dir) != run.data_fingerprint:
         raise InputError(f"{run.path} was trained on other data than {data_dir}; expected its own")
     train, valid = (TokenStore(data_dir / split) for split in ("train", "valid"))
     config = run.config

@@ -49,7 +49,7 @@ from load import scenarios
 from load.clients import Clients
 from load.process import ServerProcess
 
-from keras_transformer.data.reading import read_text
+from keras_transformer.data.corpora.reading import read_text
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS

@@ -50,7 +50,7 @@ from steppers.protocol import CoreUse
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("size", "base", "preset of the random models")
@@ -179,7 +179,7 @@ def _make_marian(run: RunDirectory, path: Path) -> None:
 def _random_run(path: Path) -> RunDirectory:
     import keras  # late, as above
 
-    from keras_transformer.model import Transformer
+    from keras_transformer.models.transformer import Transformer
     from keras_transformer.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(FLAGS.vocabulary)

@@ -45,7 +45,7 @@ from steppers.protocol import CoreUse
 
 from keras_transformer.config import Config
 from keras_transformer.presets import preset
-from keras_transformer.training.platform import Platform, choose_platform
+from keras_transformer.training.devices import Platform, choose_platform
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("preset", "small", "sizes of the model")

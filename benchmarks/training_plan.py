@@ -34,8 +34,8 @@ from absl import flags
 from steppers.cost import Sizes, training_flop
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.data.preparation import PrepareOptions
-from keras_transformer.recipe import Recipe
+from keras_transformer.data.preparation.pipeline import PrepareOptions
+from keras_transformer.paper.recipes.recipe import Recipe
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(

@@ -29,8 +29,8 @@ flags.DEFINE_string(
 
 def main(argv: list[str]) -> None:
     """Runs `average_checkpoints`, or `RunDirectory.select`."""
-    from keras_transformer import inference  # late: --help stays quick
-    from keras_transformer.run_directory import RunDirectory
+    from keras_transformer.inference import translate  # late: --help stays quick
+    from keras_transformer.runs.run_directory import RunDirectory
 
     run = RunDirectory(FLAGS.run_dir)
     if FLAGS.select is not None:
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
         print(f"{run.path} now uses {FLAGS.select}")
         return
     last = 5 if FLAGS.last is None and FLAGS.best is None else FLAGS.last
-    name = inference.average_checkpoints(run, last, best=FLAGS.best)
+    name = translate.average_checkpoints(run, last, best=FLAGS.best)
     which = f"last {last}" if FLAGS.best is None else f"best {FLAGS.best}"
     print(f"{run.path} now uses {name}, the average of its {which} checkpoints")
 

@@ -44,16 +44,16 @@ command_line.define_config_flags(
 
 def main(argv: list[str]) -> None:
     """Runs `studies.run_study` on what the flags name."""
-    from keras_transformer import evaluation_sets  # late: --help stays quick
-    from keras_transformer.baselines import studies
-    from keras_transformer.baselines.trials import Material
+    from keras_transformer.evaluation import test_sets  # late: --help stays quick
+    from keras_transformer.paper.baselines import studies
+    from keras_transformer.paper.baselines.material import Material
 
     if (FLAGS.source is None) != (FLAGS.reference is None):
         raise InputError("--source and --reference: one given; expected both, or neither")
     tests = {}
     if FLAGS.source:
         name = Path(FLAGS.source).name
-        tests[name] = evaluation_sets.read_files(FLAGS.reference, FLAGS.source)
+        tests[name] = test_sets.read_files(FLAGS.reference, FLAGS.source)
     results = studies.run_study(
         FLAGS.study,
         Material(Path(FLAGS.data_dir), tests, FLAGS.tokenize),

@@ -32,7 +32,7 @@ try:
     from absl import logging as absl_logging
 
     from keras_transformer.errors import InputError
-    from keras_transformer.quiet import load_tensorflow
+    from keras_transformer.tf_import import load_tensorflow
 except ModuleNotFoundError as error:
     if error.name not in ("absl", "keras_transformer"):
         raise
@@ -42,7 +42,7 @@ except ModuleNotFoundError as error:
     )
 
 if TYPE_CHECKING:
-    from keras_transformer.data.workers import Runner
+    from keras_transformer.data.preparation.workers import Runner
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # flags defined here count as the calling binary's, for --help
@@ -144,12 +144,12 @@ def runner(beam: Sequence[str], workers: int, output_dir: Path) -> "Runner":
     Raises:
         InputError: for --workers beside options of Apache Beam, and what Beam does not take.
     """
-    from keras_transformer.data.workers import Workers
+    from keras_transformer.data.preparation.workers import Workers
 
     if not beam:
         return Workers(workers)
     refuse(["workers"], "beside --beam; expected one of them")
-    from keras_transformer.data.beam import BeamRunner  # late: an extra
+    from keras_transformer.data.preparation.beam_runner import BeamRunner  # late: an extra
 
     parent = output_dir.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)

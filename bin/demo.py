@@ -44,7 +44,7 @@ def _has_screen() -> bool:
 def main(argv: list[str]) -> None:
     """Opens the models that the flags name, and serves the page."""
     try:
-        from keras_transformer.playground import page  # late: --help stays quick
+        from keras_transformer.visualization.playground import page  # late: --help stays quick
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
             "the page needs Gradio; expected the extra [demo]: pip install -e '.[demo]' "
             "-c constraints.txt"
         ) from None
-    from keras_transformer.playground.models import open_model
+    from keras_transformer.visualization.playground.models import open_model
 
     if len(FLAGS.model) > 2:
         raise InputError(f"there are {len(FLAGS.model)} models; expected one, or two to compare")

@@ -78,60 +78,58 @@ def _check_flags() -> None:
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     """Returns the model's translations, and the seconds that they took."""
-    from keras_transformer import inference, loading  # late: --help stays quick
+    from keras_transformer.inference import loading, translate  # late: --help stays quick
 
-    inference.use_cores_for_batches(len(sources))
+    translate.use_cores_for_batches(len(sources))
     model = loading.load_model(
         FLAGS.model_dir,
         command_line.config_settings(),
         precision=FLAGS.precision,
         threads=FLAGS.threads,
     )
-    with inference.output_file(FLAGS.output or os.devnull) as file:
+    with translate.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
-        hypotheses = [best.text for best, *_ in inference.translate_lines(model, sources)]
+        hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         seconds = time.perf_counter() - start
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
-    for remark in inference.remarks(model, sources):
+    for remark in translate.remarks(model, sources):
         print(f"{FLAGS.source or FLAGS.test_set}: {remark}", file=sys.stderr)
     return hypotheses, seconds
 
 
 def main(argv: list[str]) -> None:
     """Runs `evaluation.assess` on what the flags name."""
-    from keras_transformer import evaluation, evaluation_sets
+    from keras_transformer.evaluation import metrics, test_sets
 
     _check_flags()
     test = (
-        evaluation_sets.sacrebleu_set(FLAGS.test_set, FLAGS.language_pair or "")
+        test_sets.sacrebleu_set(FLAGS.test_set, FLAGS.language_pair or "")
         if FLAGS.test_set
-        else evaluation_sets.read_files(FLAGS.reference, FLAGS.source)
+        else test_sets.read_files(FLAGS.reference, FLAGS.source)
     )
     assess = functools.partial(
-        evaluation.assess,
+        metrics.assess,
         references=test,
-        baseline=(
-            evaluation_sets.read_translations(FLAGS.baseline, test) if FLAGS.baseline else None
-        ),
+        baseline=(test_sets.read_translations(FLAGS.baseline, test) if FLAGS.baseline else None),
         as_in_paper=FLAGS.paper_bleu,
         tokenize=FLAGS.tokenize,
         lowercase=FLAGS.lowercase,
     )
     if FLAGS.write_files:
-        files = evaluation_sets.text_files(FLAGS.write_files, len(test.references))
+        files = test_sets.text_files(FLAGS.write_files, len(test.references))
     fields: dict[str, Any] = {}
     if test.title:
         fields["dataset"] = test.title  # as the model card of an export has it
     sources = test.sources or []
     if FLAGS.hypothesis:
-        hypotheses = evaluation_sets.read_translations(FLAGS.hypothesis, test)
+        hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)
     else:
         assess(test.references[0])  # finds what is wrong before anything is translated
         hypotheses, seconds = _translate(sources)
         fields["seconds"] = round(seconds, 3)
     result = assess(hypotheses)
     if FLAGS.write_files:
-        evaluation_sets.write_text_files(files, [sources, hypotheses, *test.references])
+        test_sets.write_text_files(files, [sources, hypotheses, *test.references])
     print(result.summary())
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)

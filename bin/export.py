@@ -27,7 +27,7 @@ from absl import flags
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_transformer.export.model_card import About
+    from keras_transformer.export.saved_model.model_card import About
 
 FLAGS = flags.FLAGS
 
@@ -55,7 +55,7 @@ command_line.define_config_flags("beam_size", "length_penalty", "n_best")
 
 def _sentences() -> tuple[list[str], list[str] | None]:
     """Returns sentences and, where there are any, their references."""
-    from keras_transformer.data.reading import read_text
+    from keras_transformer.data.corpora.reading import read_text
     from keras_transformer.data.token_store import TokenStore
 
     if (FLAGS.data_dir is None) == (FLAGS.valid_source is None):
@@ -74,7 +74,7 @@ def _about() -> "About | None":
     """Returns what the model card is to say, or None of a format that has none."""
     if FLAGS.format != "saved_model" and FLAGS.languages is FLAGS.license is None:
         return None
-    from keras_transformer.export.model_card import About
+    from keras_transformer.export.saved_model.model_card import About
 
     languages = FLAGS.languages
     if languages is not None and len(languages) != 2:

@@ -6,7 +6,7 @@ the TensorFlow that its WORKSPACE pins, and the tensorflow-text that its
 tensorflow_serving/workspace.bzl pins:
 
     bin/list_tf_serving_ops.py --serving=serving --tensorflow=tensorflow --text=text \
-        >keras_transformer/export/tf_serving_ops.txt
+        >keras_transformer/export/saved_model/tf_serving_ops.txt
 """
 
 import sys
@@ -26,7 +26,7 @@ flags.DEFINE_multi_string("note", [], "a paragraph for the list's head: what the
 
 def main(argv: list[str]) -> None:
     """Writes the list to standard output."""
-    from keras_transformer.export import served_ops
+    from keras_transformer.export.saved_model import served_ops
 
     sources = (Path(FLAGS.serving), Path(FLAGS.tensorflow), Path(FLAGS.text))
     sys.stdout.write(served_ops.list_ops(*sources, FLAGS.note))

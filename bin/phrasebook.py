@@ -16,7 +16,7 @@ import command_line
 
 from absl import flags
 
-from keras_transformer.data import phrasebook
+from keras_transformer.data.corpora import phrasebook
 
 FLAGS = flags.FLAGS
 

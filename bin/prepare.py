@@ -22,9 +22,10 @@ import command_line
 
 from absl import flags
 
-from keras_transformer.data import corpus, prepare
-from keras_transformer.data.preparation import OF_LEARNING
-from keras_transformer.report import write_data_page
+from keras_transformer.data.corpora import corpus
+from keras_transformer.data.preparation import prepare
+from keras_transformer.data.preparation.pipeline import OF_LEARNING
+from keras_transformer.runs.report import write_data_page
 
 FLAGS = flags.FLAGS
 DEFAULTS = prepare.PrepareOptions()
@@ -90,11 +91,13 @@ def _corpora(prefix: str, split: str | None) -> list[corpus.Corpus]:
     corpora: list[corpus.Corpus] = [*corpus.parallel_files(given("source"), given("target"))]
     corpora += [corpus.TsvFile(corpus.require_file(path)) for path in given("tsv")]
     if paths := given("tmx"):
-        from keras_transformer.data.tmx import tmx_files
+        from keras_transformer.data.corpora.tmx import tmx_files
 
         corpora += tmx_files(paths, FLAGS.source_language, FLAGS.target_language)
     if FLAGS.tfds and split:
-        from keras_transformer.data.tfds_corpus import tfds_corpus  # late: sets load TensorFlow
+        from keras_transformer.data.corpora.tfds_corpus import (
+            tfds_corpus,  # late: sets load TensorFlow
+        )
 
         corpora.append(
             tfds_corpus(

@@ -23,9 +23,9 @@ import command_line
 
 from absl import flags
 
-from keras_transformer.data import prepare, workers
-from keras_transformer.parsing import treebank
-from keras_transformer.report import write_data_page
+from keras_transformer.data.preparation import prepare, workers
+from keras_transformer.paper.parsing import treebank
+from keras_transformer.runs.report import write_data_page
 
 FLAGS = flags.FLAGS
 DEFAULTS = treebank.DEFAULTS

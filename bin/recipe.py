@@ -46,18 +46,14 @@ flags.DEFINE_float("max_minutes", None, "end this call's training after so many 
 
 def main(argv: list[str]) -> None:
     """Runs `recipe_run.run_recipe` on what the flags name."""
-    from keras_transformer import (  # late: --help stays quick
-        recipe,
-        recipe_results,
-        recipe_run,
-        synthetic,
-    )
+    from keras_transformer.paper.recipes import recipe, run, synthetic
+    from keras_transformer.paper.recipes import results as recipe_results
 
     recipes_dir = Path(__file__).resolve().parent.parent / "recipes"
     loaded = recipe.Recipe.load(recipes_dir, FLAGS.recipe)
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
         raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}; expected numbers, as in 1,2,3")
-    results = recipe_run.run_recipe(
+    results = run.run_recipe(
         loaded if FLAGS.variant is None else loaded.varied(FLAGS.variant),
         FLAGS.corpus_dir,
         FLAGS.work_dir,

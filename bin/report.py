@@ -31,13 +31,13 @@ def main(argv: list[str]) -> None:
     if FLAGS.data_dir:
         from pathlib import Path
 
-        from keras_transformer.data.prepare import PrepareOptions
-        from keras_transformer.report import write_data_page
+        from keras_transformer.data.preparation.prepare import PrepareOptions
+        from keras_transformer.runs.report import write_data_page
 
         print(write_data_page(Path(FLAGS.data_dir), dataclasses.asdict(PrepareOptions())))
     if FLAGS.run_dir:
-        from keras_transformer.report import write_report  # late: --help stays quick
-        from keras_transformer.run_directory import RunDirectory
+        from keras_transformer.runs.report import write_report  # late: --help stays quick
+        from keras_transformer.runs.run_directory import RunDirectory
 
         print(write_report(RunDirectory(FLAGS.run_dir)))
 

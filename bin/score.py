@@ -50,9 +50,9 @@ command_line.define_config_flags("length_penalty")
 
 def _read_pairs() -> tuple[list[str], list[str], str]:
     """Returns sources, targets, and the name of what holds the targets."""
-    from keras_transformer import inference, scoring
-    from keras_transformer.data.corpus import ParallelFiles
-    from keras_transformer.data.reading import read_text
+    from keras_transformer.data.corpora.corpus import ParallelFiles
+    from keras_transformer.data.corpora.reading import read_text
+    from keras_transformer.inference import scoring, translate
 
     given = {name for name in ("source", "target", "pairs") if FLAGS[name].value is not None}
     if given not in ({"source", "target"}, {"pairs"}, set()):
@@ -67,19 +67,19 @@ def _read_pairs() -> tuple[list[str], list[str], str]:
     if "pairs" in given:
         return *scoring.split_pairs(read_text(FLAGS.pairs), FLAGS.pairs), FLAGS.pairs
     name = "standard input"
-    lines = inference.decode_lines(sys.stdin.buffer.read(), name)
+    lines = translate.decode_lines(sys.stdin.buffer.read(), name)
     return *scoring.split_pairs(lines, name), name
 
 
 def main(argv: list[str]) -> int:
     """Scores what the flags name; returns 3 where a source was empty or cut."""
-    from keras_transformer import inference, scoring  # late: --help stays quick
+    from keras_transformer.inference import scoring, translate  # late: --help stays quick
 
     sources, targets, name = _read_pairs()
     scorer = scoring.load_scorer(FLAGS.model_dir, command_line.config_settings())
     alpha = scorer.translator.config.length_penalty
     start = time.perf_counter()
-    with inference.output_file(FLAGS.output) as file:
+    with translate.output_file(FLAGS.output) as file:
         if FLAGS.target_ids:
             vocab_size = scorer.translator.tokenizer.target_vocab_size
             ids = scoring.parse_ids(targets, vocab_size, name)

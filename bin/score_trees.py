@@ -27,7 +27,7 @@ from absl import flags
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_transformer.parsing.trees import Tree
+    from keras_transformer.paper.parsing.trees import Tree
 
 FLAGS = flags.FLAGS
 
@@ -42,14 +42,14 @@ command_line.define_config_flags("beam_size", "length_penalty")
 
 def _parse(sentences: list[str]) -> "tuple[float, list[Tree]]":
     """Returns the seconds that the model took, and its trees."""
-    from keras_transformer import inference  # late: --help stays quick
-    from keras_transformer.parsing import parser, trees
+    from keras_transformer.inference import translate  # late: --help stays quick
+    from keras_transformer.paper.parsing import parser, trees
 
-    inference.use_cores_for_batches(len(sentences))
+    translate.use_cores_for_batches(len(sentences))
     model = parser.load_parser(
         FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision
     )
-    with inference.output_file(FLAGS.output or os.devnull) as file:
+    with translate.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
         lines = [parsed.tree for parsed in parser.parse_lines(model, sentences, tokens=True)]
         seconds = time.perf_counter() - start
@@ -59,7 +59,7 @@ def _parse(sentences: list[str]) -> "tuple[float, list[Tree]]":
 
 def main(argv: list[str]) -> int:
     """Runs `bracket_scoring.score_trees` on what the flags name; returns 3 for errors in words."""
-    from keras_transformer.parsing import bracket_scoring, treebank, trees
+    from keras_transformer.paper.parsing import bracket_scoring, treebank, trees
 
     if (FLAGS.model_dir is None) == (FLAGS.hypothesis is None):
         found = "neither" if FLAGS.model_dir is None else "both"

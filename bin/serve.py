@@ -56,10 +56,10 @@ flags.DEFINE_float("grace_seconds", 25, "that requests may take when the server 
 
 def main(argv: list[str]) -> None:
     """Runs `server.run` on what the flags name."""
-    from keras_transformer.serving import server  # late: --help stays quick
+    from keras_transformer.serving.server import server, state  # late: --help stays quick
 
     server.run(
-        server.Settings(
+        state.Settings(
             Path(FLAGS.model_dir),
             FLAGS.model_name,
             FLAGS.host,

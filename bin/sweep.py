@@ -49,7 +49,7 @@ command_line.define_config_flags(
 
 def main(argv: list[str]) -> None:
     """Runs `run_sweep` on what the flags name."""
-    from keras_transformer.sweep import printed, running  # late: --help stays quick
+    from keras_transformer.paper.table3 import printed, running  # late: --help stays quick
 
     if not FLAGS.table3:
         raise InputError("no table is named; expected --table3")

@@ -59,11 +59,11 @@ flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be conti
 
 def main(argv: list[str]) -> int:
     """Runs `experiment.train` on what the flags name."""
-    from keras_transformer import experiment  # late: --help stays quick
-    from keras_transformer.training.cluster import Cluster, WorkerLost, restart
+    from keras_transformer.training import training_run  # late: --help stays quick
+    from keras_transformer.training.multi_worker import Cluster, WorkerLost, restart
 
     try:
-        trained = experiment.train(
+        trained = training_run.train(
             FLAGS.data_dir.split(","),
             FLAGS.run_dir,
             FLAGS.preset,

@@ -87,10 +87,10 @@ def _settings() -> dict[str, str]:
 
 def _model() -> Any:
     if FLAGS.server is not None:
-        from keras_transformer.serving.remote import connect_model
+        from keras_transformer.serving.client.remote import connect_model
 
         return connect_model(FLAGS.server)
-    from keras_transformer import loading
+    from keras_transformer.inference import loading
 
     return loading.load_model(
         FLAGS.model_dir,
@@ -103,37 +103,37 @@ def _model() -> Any:
 
 def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
     """Returns what the lines come to in --format, and the remarks on them."""
-    from keras_transformer import inference
-    from keras_transformer.data.reading import read_text
-    from keras_transformer.translation import Translation
+    from keras_transformer.data.corpora.reading import read_text
+    from keras_transformer.inference import translate
+    from keras_transformer.inference.translation import Translation
 
     if FLAGS.format == "text" and FLAGS.prefix is None:
-        results = inference.translate_lines(model, lines)
-        remarks = inference.remarks(model, lines, results)
-        return inference.format_translations(model, results), remarks
+        results = translate.translate_lines(model, lines)
+        remarks = translate.remarks(model, lines, results)
+        return translate.format_translations(model, results), remarks
     prefixes = None if FLAGS.prefix is None else read_text(FLAGS.prefix)
-    details = inference.translate_in_detail(model, lines, prefixes, FLAGS.attention)
+    details = translate.translate_in_detail(model, lines, prefixes, FLAGS.attention)
     results = [
         [Translation(t["text"], t["score"]) for t in detail["translations"]]
-        or [inference.NO_TRANSLATION]
+        or [translate.NO_TRANSLATION]
         for detail in details
     ]
-    remarks = inference.remarks(model, lines, results, prefixes or [])
+    remarks = translate.remarks(model, lines, results, prefixes or [])
     if FLAGS.format == "text":
-        return inference.format_translations(model, results), remarks
+        return translate.format_translations(model, results), remarks
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in details), remarks
 
 
 def main(argv: list[str]) -> int:
     """Translates what the flags name; returns 3 where there is a remark on it."""
-    from keras_transformer import documents, inference  # late: --help stays quick
+    from keras_transformer.inference import documents, translate  # late: --help stays quick
 
     _check_flags()
     data = command_line.read_input(FLAGS.input)
-    lines = inference.decode_lines(data, FLAGS.input or "standard input")
-    inference.use_cores_for_batches(len(lines))
+    lines = translate.decode_lines(data, FLAGS.input or "standard input")
+    translate.use_cores_for_batches(len(lines))
     model = _model()
-    with inference.output_file(FLAGS.output) as file:
+    with translate.output_file(FLAGS.output) as file:
         if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays
             text, remarks = documents.translate(model, data.decode("utf-8-sig"))
         else:

@@ -13,12 +13,12 @@ _HOMES = {
     "DecodingConfig": "config",
     "InputError": "errors",
     "ModelConfig": "config",
-    "RunDirectory": "run_directory",
+    "RunDirectory": "runs.run_directory",
     "Tokenizer": "text.tokenizer",
     "Trainer": "training.trainer",
     "TrainingConfig": "config",
-    "Transformer": "model",
-    "Translator": "translator",
+    "Transformer": "models.transformer",
+    "Translator": "inference.translator",
     "preset": "presets",
 }
 

@@ -11,3 +11,7 @@ class InputError(ValueError):
 
 class DivergedError(InputError):
     """Training whose loss or gradients stayed NaN or infinite, step after step."""
+
+
+class StoppedError(InputError):
+    """Work was stopped for a reason outside the data; the same command continues it."""

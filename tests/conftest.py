@@ -18,10 +18,10 @@ from tests.browser import Visit, launched_browser
 from tests.driver import Driver
 
 if TYPE_CHECKING:
-    from keras_transformer.run_directory import RunDirectory
+    from keras_transformer.runs.run_directory import RunDirectory
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 
 # A shell's background job begins with Ctrl-C ignored, and hands that to the processes that it
 # starts; tests send it to processes and to themselves.
@@ -81,8 +81,8 @@ def one_replica() -> Iterator[None]:
     """Trains on one of the test process's two logical CPUs, which halves the time to trace."""
     import tensorflow as tf
 
-    from keras_transformer import experiment
-    from keras_transformer.training.platform import Platform, choose_platform
+    from keras_transformer.training import training_run
+    from keras_transformer.training.devices import Platform, choose_platform
 
     def choose(config: Any, num_shapes: int, device: str, strategy: None) -> Platform:
         return choose_platform(config, num_shapes, device, strategy)._replace(
@@ -90,7 +90,7 @@ def one_replica() -> Iterator[None]:
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "choose_platform", choose)
+        patch.setattr(training_run, "choose_platform", choose)
         yield
 
 
@@ -126,8 +126,8 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     import keras
 
     from keras_transformer.config import Config
-    from keras_transformer.model import Transformer
-    from keras_transformer.run_directory import RunDirectory
+    from keras_transformer.models.transformer import Transformer
+    from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.text.tokenizer import Tokenizer
     from keras_transformer.text.vocabulary import learn_vocabulary
 

@@ -1,213 +1,164 @@
-"""The rooms of the package: who may import whom, and who may know TensorFlow."""
+"""The layout of the package: which room may import which, and who may know TensorFlow."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = "keras_transformer"
-BINARIES = "bin"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_transformer"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+BINARIES = sorted((ROOT / "bin").glob("*.py"))
 
-# What each room may import besides itself and `errors`, which belongs to all:
-# only rooms that stand above it. Rooms that stand beside each other share none.
+# What each room may import besides itself and `errors`. A room may only name rooms above it.
 ROOMS: dict[str, set[str]] = {
-    room: set() for room in ("errors", "quiet", "results", "config", "checkpoints", "json_types")
+    "errors": set(),
+    "schema": set(),
+    "tf_import": set(),
+    "config": set(),
+    "presets": {"config"},
+    "layers": set(),
+    "models": {"config", "layers"},
+    "text": {"config"},
+    "runs": {"config", "text"},
+    "data": {"runs", "text"},
+    "decoding": {"config", "models"},
+    "evaluation": {"data"},
+    "runs.report": {"config", "evaluation", "runs"},
+    "inference": {"config", "data", "decoding", "evaluation", "models", "runs", "text"},
+    "paper.parsing": {"data", "decoding", "inference", "text"},
+    "training": {
+        *("config", "data", "evaluation", "inference", "layers", "models", "paper.parsing"),
+        *("presets", "runs", "runs.report", "text"),
+    },
+    "export": {
+        *("config", "decoding", "evaluation", "inference", "models", "paper.parsing", "runs"),
+        "text",
+    },
+    # Clients may run where there is neither TensorFlow nor a run.
+    "serving": {"inference"},
+    "visualization": {
+        *("config", "data", "export", "inference", "runs", "runs.report", "serving"),
+    },
+    "paper": {
+        *("config", "data", "evaluation", "export", "inference", "layers", "models", "presets"),
+        *("runs", "runs.report", "schema", "tf_import", "training", "text"),
+    },
 }
-# Those that may be on another machine, where there is neither a run nor TensorFlow.
-ALONE: dict[str, set[str]] = {
-    "client": {"translation"},
-    "litert": {"text", "translation"},
-    "translation": set(),
-}
-for _room, _not_its_business in (
-    ("presets", set()),
-    ("layers", set()),
-    ("encoder_decoder", {"presets", "layers"}),
-    ("model", set()),
-    ("text", {"layers", "encoder_decoder", "model"}),
-    ("data", {"layers", "encoder_decoder", "model"}),
-    ("training", {"text"}),
-    ("decoding", {"layers", "encoder_decoder", "model", "text", "data", "training"}),
-    ("cached_decoding", {"text", "data", "training", "decoding"}),
-    ("translator", {"data", "training"}),
-    (
-        "evaluation_sets",
-        {
-            "layers",
-            "encoder_decoder",
-            "model",
-            "text",
-            "training",
-            "decoding",
-            "cached_decoding",
-            "translator",
-        },
-    ),
-    ("evaluation", {"training"}),
-    ("run_directory", {"layers", "encoder_decoder", "model"}),
-    (
-        "report",
-        {
-            "presets",
-            "layers",
-            "encoder_decoder",
-            "model",
-            "text",
-            "data",
-            "training",
-            "decoding",
-            "translator",
-        },
-    ),
-    ("training_run", {"report"}),
-    ("translation", set()),
-    ("litert", set()),
-    ("loading", {"training", "training_run", "report"}),
-    ("inference", {"training", "training_run", "report", "litert"}),
-    ("documents", {"training", "training_run", "report"}),
-    (
-        "corpus_translation",
-        {"layers", "encoder_decoder", "model", "text", "training", "training_run", "report"},
-    ),
-    ("scoring", {"training", "training_run", "report", "documents"}),
-    (
-        "parsing",
-        {"layers", "model", "training", "training_run", "report", "documents", "scoring"},
-    ),
-    ("export", {"training", "training_run", "report", "documents"}),
-    ("client", set()),
-    # A server has a SavedModel alone.
-    (
-        "serving",
-        {
-            *("layers", "encoder_decoder", "model", "training", "training_run", "report"),
-            *("scoring", "parsing", "export"),
-        },
-    ),
-    ("experiment", {"serving"}),
-    ("recipe_texts", {"evaluation", "training_run", "serving", "experiment", "export"}),
-    (
-        "recipe",
-        {
-            "layers",
-            "encoder_decoder",
-            "model",
-            "training",
-            "training_run",
-            "serving",
-            "experiment",
-            "export",
-        },
-    ),
-    ("synthetic", {"training", "training_run", "serving", "experiment", "export", "report"}),
-    ("recipe_results", {"training_run", "serving", "experiment", "export", "synthetic"}),
-    ("recipe_models", {"serving", "synthetic", "recipe_results"}),
-    ("recipe_run", {"serving"}),
-    (
-        "sweep",
-        {
-            *("layers", "encoder_decoder", "model", "training", "report", "export", "serving"),
-            *("recipe_results", "recipe_models", "recipe_run"),
-        },
-    ),
-    # What the Transformer is compared with: nothing but a binary needs it.
-    (
-        "baselines",
-        {
-            *("documents", "corpus_translation", "export", "client", "serving"),
-            *("recipe_texts", "recipe", "recipe_results", "recipe_models", "recipe_run"),
-        },
-    ),
-    (
-        "visualization",
-        {
-            *("layers", "encoder_decoder", "model", "training", "training_run", "documents"),
-            *(
-                "corpus_translation",
-                "evaluation",
-                "evaluation_sets",
-                "scoring",
-                "parsing",
-                "litert",
-            ),
-            *("client", "serving", "experiment"),
-            *("recipe_texts", "recipe", "synthetic", "recipe_results", "recipe_models"),
-            *("recipe_run", "sweep"),
-            "baselines",
-        },
-    ),
-    (
-        "playground",
-        {
-            *("layers", "encoder_decoder", "model", "training", "training_run", "documents"),
-            *("corpus_translation", "evaluation", "evaluation_sets", "scoring", "parsing"),
-            *("litert", "serving", "experiment"),
-            *("recipe_texts", "recipe", "synthetic", "recipe_results", "recipe_models"),
-            *("recipe_run", "sweep"),
-            "baselines",
-        },
-    ),
-):
-    ROOMS[_room] = ALONE.get(_room, set(ROOMS) - _not_its_business)
-ROOMS[BINARIES] = set(ROOMS)
+WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
+WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 
 
-def imported_modules(path: Path) -> Iterator[str]:
-    """Dotted names that a file imports anywhere in it, functions included."""
+def name_of(path: Path) -> str:
+    """The module's name below the package, as in `layers.attention`."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def room_of(name: str) -> str:
+    first_two = ".".join(name.split(".")[:2])
+    return first_two if first_two in ROOMS else name.split(".")[0]
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports anywhere in it, including inside functions."""
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
-            module = node.module or ""
+            assert node.level == 0, f"{path}:{node.lineno} is a relative import"
             # `from keras_transformer import config` imports keras_transformer.config.
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def room_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return BINARIES if parts[0] == BINARIES else parts[1]
-
-
-FILES = sorted(
-    path
-    for folder in (PACKAGE, BINARIES)
-    for path in (ROOT / folder).rglob("*.py")
-    if path != ROOT / PACKAGE / "__init__.py"
-)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_only_upwards(path: Path) -> None:
-    room = room_of(path)
-    assert room in ROOMS, f"{path} is in no room of the table"
-    allowed = ROOMS[room] | {room, "errors"}
-    for name in imported_modules(path):
+def imported_modules(path: Path) -> set[str]:
+    """Names of the package's modules that a file imports, as `name_of` gives them."""
+    known = {name_of(module) for module in PACKAGE.rglob("*.py")}
+    modules = set()
+    for name in imported_names(path):
         package, _, rest = name.partition(".")
-        if package == PACKAGE:
-            assert rest.split(".")[0] in allowed, f"{path} imports {name}"
-        assert package not in ("tests", "benchmarks", "docs", BINARIES), f"{path} imports {name}"
+        if package == PACKAGE.name:
+            modules.add(rest if rest in known else rest.rpartition(".")[0])
+    return modules - {""}
 
 
-@pytest.mark.parametrize(
-    "room", ["config", "errors", "layers", "encoder_decoder", "model", "checkpoints"]
-)
-def test_room_does_not_know_tensorflow(room: str) -> None:
-    paths = [path for path in FILES if room_of(path) == room]
+def test_rooms_only_name_rooms_above_them() -> None:
+    above: set[str] = set()
+    for room, allowed in ROOMS.items():
+        assert allowed <= above, f"{room} may not import {allowed - above}"
+        above.add(room)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_only_imports_rooms_that_its_room_may_import(path: Path) -> None:
+    room = room_of(name_of(path))
+    assert room in ROOMS, f"{path} is in a room that is missing from the table"
+    for module in imported_modules(path):
+        assert room_of(module) in ROOMS[room] | {room, "errors"}, f"{path} imports {module}"
+
+
+def test_rooms_import_everything_that_they_may() -> None:
+    unused = {room: set(allowed) for room, allowed in ROOMS.items()}
+    for path in PACKAGE.rglob("*.py"):
+        if name_of(path):
+            unused[room_of(name_of(path))] -= {room_of(module) for module in imported_modules(path)}
+    assert not any(unused.values()), f"these permissions are not needed: {unused}"
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    # A package's __init__ only names its modules lazily, so it takes no part.
+    graph = {name_of(path): imported_modules(path) for path in MODULES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"circular imports: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("path", [*MODULES, *BINARIES], ids=lambda path: str(path.name))
+def test_package_does_not_import_what_is_only_in_a_clone(path: Path) -> None:
+    packages = {name.partition(".")[0] for name in imported_names(path)}
+    assert not packages & {"tests", "benchmarks", "docs", "bin"}
+
+
+@pytest.mark.parametrize("room", WITHOUT_TENSORFLOW)
+def test_room_does_not_import_tensorflow(room: str) -> None:
+    paths = [path for path in MODULES if room_of(name_of(path)) == room]
     assert paths, f"no files in {room}"
     for path in paths:
-        for name in imported_modules(path):
-            package = name.partition(".")[0]
-            assert not package.startswith("tensorflow"), f"{path} imports {name}"
+        for name in imported_names(path):
+            assert not name.startswith("tensorflow"), f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("room", ["config", "errors", "checkpoints"])
-def test_room_does_not_know_keras(room: str) -> None:
-    for path in FILES:
-        if room_of(path) == room:
-            packages = {name.partition(".")[0] for name in imported_modules(path)}
+@pytest.mark.parametrize("room", WITHOUT_KERAS)
+def test_room_does_not_import_keras(room: str) -> None:
+    for path in MODULES:
+        if room_of(name_of(path)) == room:
+            packages = {name.partition(".")[0] for name in imported_names(path)}
             assert not packages & {"keras", "tf_keras", "jax"}, f"{path} imports {packages}"
+
+
+def test_at_most_six_modules_stand_outside_of_rooms() -> None:
+    loose = [path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
+    assert len(loose) <= 6, loose
+
+
+def test_tests_mirror_the_package() -> None:
+    beside = {"benchmarks", "bin", "integration"}
+    for path in (ROOT / "tests").rglob("*_test.py"):
+        folder = path.parent.relative_to(ROOT / "tests")
+        if folder.parts[:1] and folder.parts[0] in beside:
+            continue
+        assert (PACKAGE / folder).is_dir(), f"{path} tests a folder that is not in the package"
+
+
+def test_package_is_imported_without_its_heavy_dependencies() -> None:
+    command = [sys.executable, "-c", "import keras_transformer, sys; print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"tensorflow", "keras", "numpy", "absl"}

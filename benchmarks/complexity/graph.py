@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export.loops import Body, bodies
+from keras_transformer.export.saved_model.loop_bounds import Body, bodies
 
 _LOOPS = ("While", "StatelessWhile")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")

@@ -13,12 +13,12 @@ import tensorflow as tf
 from steppers.protocol import serve
 
 from decoders import batches, protocol
-from keras_transformer import loading
 from keras_transformer.decoding import SearchResult
-from keras_transformer.model import Transformer
+from keras_transformer.inference import loading
+from keras_transformer.inference.translator import Translator
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.translator import Translator
 
 
 def start(settings: dict[str, Any]) -> protocol.Started:

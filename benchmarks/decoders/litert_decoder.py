@@ -15,12 +15,12 @@ import keras
 from steppers.protocol import serve
 
 from decoders import batches, protocol
-from keras_transformer.export import flatbuffer, litert
-from keras_transformer.litert import LiteRTModel, append_archive
-from keras_transformer.model import Transformer
+from keras_transformer.export.litert import export, flatbuffer
+from keras_transformer.inference.litert import LiteRTModel, append_archive
+from keras_transformer.inference.translator import Translator
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.translator import Translator
 
 
 def make_file(settings: dict[str, Any], path: Path) -> None:
@@ -37,9 +37,9 @@ def make_file(settings: dict[str, Any], path: Path) -> None:
     transformer.build()
     translator = Translator(transformer, Tokenizer.load(settings["vocabulary"]), config.decoding)
     precision = settings["precision"]
-    model = litert.convert(translator, "none" if precision == "float32" else precision)
+    model = export.convert(translator, "none" if precision == "float32" else precision)
     path.write_bytes(flatbuffer.write(model))
-    append_archive(path, litert.describe(translator, model, None), translator.tokenizer.vocabulary)
+    append_archive(path, export.describe(translator, model, None), translator.tokenizer.vocabulary)
 
 
 def start(settings: dict[str, Any]) -> protocol.Started:

@@ -19,12 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.data.batches import Batches, CorpusBatches
+from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.model import Transformer
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.training.platform import Platform, choose_platform, use_logical_cpus
+from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
 from keras_transformer.training.trainer import Trainer
 from steppers import protocol
 from steppers.cost import Sizes

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
+from keras_transformer.runs.work_directory import whole
 
 Side = Literal["source", "target"]
 IntArray: TypeAlias = npt.NDArray[np.int64]

@@ -25,7 +25,7 @@ from keras_transformer.decoding.result import (
     StepFn,
     exists,
 )
-from keras_transformer.decoding.shrinking import search_loop
+from keras_transformer.decoding.search_loop import search_loop
 from keras_transformer.errors import InputError
 
 # What grows with the hypotheses, by name, float32 or int32 [batch, beam, length, ...]

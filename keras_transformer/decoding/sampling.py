@@ -20,7 +20,7 @@ from keras_transformer.decoding.result import (
     StepFn,
     exists,
 )
-from keras_transformer.decoding.shrinking import search_loop
+from keras_transformer.decoding.search_loop import search_loop
 
 
 class _State(NamedTuple):

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from keras_transformer.errors import InputError
-from keras_transformer.evaluation import Scores
-from keras_transformer.export.model_card import About
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.evaluation.metrics import Scores
+from keras_transformer.export.saved_model.model_card import About
+from keras_transformer.runs.run_directory import RunDirectory
 
 _MODULES = {
-    "saved_model": "keras_transformer.export.saved_model",
-    "litert": "keras_transformer.export.litert",
+    "saved_model": "keras_transformer.export.saved_model.export",
+    "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
 }
 _QUANTIZED = ("litert", "ctranslate2")  # formats that hold weights in other types than float32

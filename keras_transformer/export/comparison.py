@@ -18,9 +18,9 @@ import tensorflow as tf
 from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.export import fresh_process
-from keras_transformer.inference import batches
-from keras_transformer.parsing.parser import Parser
-from keras_transformer.translator import Translator
+from keras_transformer.inference.translate import batches
+from keras_transformer.inference.translator import Translator
+from keras_transformer.paper.parsing.parser import Parser
 
 _TIE = 1e-4  # scores as close as this may change places from one machine to another
 _MOST_TIES = 0.01  # of the sentences; of a trained model there is hardly one

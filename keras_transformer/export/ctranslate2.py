@@ -29,17 +29,17 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.checkpoints import Arrays
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported, publish
-from keras_transformer.inference import batches
-from keras_transformer.loading import load_translator
-from keras_transformer.model import Transformer
-from keras_transformer.run_directory import RunDirectory
-from keras_transformer.scoring import Scorer
+from keras_transformer.inference.loading import load_translator
+from keras_transformer.inference.scoring import Scorer
+from keras_transformer.inference.translate import batches
+from keras_transformer.inference.translator import Translator
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.checkpoints import Arrays
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.translator import Translator
 
 try:
     import ctranslate2

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.run_directory import Checkpoint, RunDirectory
+from keras_transformer.runs.run_directory import Checkpoint, RunDirectory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.training.schedule import LearningRate
+from keras_transformer.training.schedules import LearningRate
 
 
 class FusedAdam(keras.optimizers.Adam):

@@ -20,9 +20,9 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.encoder_decoder import EncoderDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
+from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.alignment import GuidedAlignment
 from keras_transformer.training.loss import (
     EvaluationSums,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.clamping import Status
+from keras_transformer.export.request_params import Status
 
 Inputs = Mapping[str, Sequence[Any]]
 # Answers an export's signature: values by name of the input, as many of each, to arrays by name of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import batches, progress
+from keras_transformer.inference.translate import batches, progress
 from keras_transformer.visualization.attention import Ask
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from keras_transformer.data.work_directory import whole
 from keras_transformer.errors import InputError
-from keras_transformer.export.clamping import Status
-from keras_transformer.inference import batches, progress
-from keras_transformer.report.elements import write_page
+from keras_transformer.export.request_params import Status
+from keras_transformer.inference.translate import batches, progress
+from keras_transformer.runs.report.elements import write_page
+from keras_transformer.runs.work_directory import whole
 from keras_transformer.visualization.attention import (
     TITLES,
     Attention,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from keras_transformer.report.elements import Cell, document, facts, section, table, text
+from keras_transformer.runs.report.elements import Cell, document, facts, section, table, text
 from keras_transformer.visualization.attention import TITLES, Attention
 from keras_transformer.visualization.heads import MEASURES, HeadSummary, rows
 

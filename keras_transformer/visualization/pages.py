@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.report.elements import document, facts, text
+from keras_transformer.runs.report.elements import document, facts, text
 from keras_transformer.visualization.attention import TITLES, Attention
 from keras_transformer.visualization.embeddings import Projection
 

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.signatures import Signatures
-from keras_transformer.loading import load_model
-from keras_transformer.translator import Translator
+from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.inference.loading import load_model
+from keras_transformer.inference.translator import Translator
 from keras_transformer.visualization.attention import Ask, Inputs
 
 

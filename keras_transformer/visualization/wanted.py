@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_transformer.data.reading import read_text
+from keras_transformer.data.corpora.reading import read_text
 from keras_transformer.errors import InputError
 from keras_transformer.visualization.attention import Attention
 

@@ -13,7 +13,7 @@ import ablation
 import pytest
 
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.recipe import Recipe
+from keras_transformer.paper.recipes.recipe import Recipe
 from tests.conftest import ROOT
 
 

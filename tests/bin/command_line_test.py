@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BINARIES = sorted(p for p in (ROOT / "bin").glob("*.py") if p.name != "command_line.py")
 
 BINARY = '''"""Shows a configuration.

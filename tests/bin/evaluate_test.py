@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
-from tests.evaluation_sets_test import sgml
+from tests.evaluation.test_sets_test import sgml
 
 FILES = "--source=six.en --reference=six.de"
 SCORED = {

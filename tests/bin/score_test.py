@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import inference, loading
 from keras_transformer.errors import InputError
 from keras_transformer.export import comparison, fresh_process
-from keras_transformer.run_directory import RunDirectory
-from keras_transformer.translator import Translator
+from keras_transformer.inference import loading, translate
+from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 
 
@@ -38,7 +38,7 @@ def test_all_sentences_are_translated_in_their_order(
     before = {path: path.stat() for path in [exported, *exported.rglob("*")]}
     ties, translations = comparison.compare(translator, exported, sentences)
     assert ties == [] and len(set(translations)) > 3
-    found = inference.translate_lines(_model(translator), sentences)
+    found = translate.translate_lines(_model(translator), sentences)
     assert translations == [best.text for best, *_ in found]
     after = {path: path.stat() for path in [exported, *exported.rglob("*")]}
     assert {p: (s.st_mode, s.st_size) for p, s in after.items()} == {

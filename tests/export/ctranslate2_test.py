@@ -17,14 +17,14 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer import loading
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported, export
 from keras_transformer.export import ctranslate2 as exporter
-from keras_transformer.run_directory import RunDirectory
-from keras_transformer.scoring import Scorer
+from keras_transformer.inference import loading
+from keras_transformer.inference.scoring import Scorer
+from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config
-from keras_transformer.model import Transformer
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from keras_transformer import inference, loading
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.inference import loading, translate
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
-from tests.recipes import write_corpus, write_recipe
+from tests.paper.recipes.recipes import write_corpus, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +142,8 @@ def test_precision_and_members_are_those_of_the_flags(ways: Ways) -> None:
         ("bfloat16", loading.load_model(f"{run}@last", precision="bfloat16")),
         ("ensemble", loading.load_model(members)),
     ):
-        found = inference.translate_lines(model, PHRASES)
-        assert ways.out[name] == inference.format_translations(model, found)
+        found = translate.translate_lines(model, PHRASES)
+        assert ways.out[name] == translate.format_translations(model, found)
     assert len({ways.out[name] for name in ("plain", "bfloat16", "ensemble")}) == 3
 
 
@@ -185,7 +185,7 @@ def test_an_average_in_an_ensemble_is_exported_and_explained(ways: Ways) -> None
     run = ways.folder / "run"
     members = f"{run}@step-00000100,{run}@{average}"
     model = loading.load_model(members, {"decoding.n_best": 2}, precision="bfloat16")
-    expected = inference.translate_in_detail(model, PHRASES)
+    expected = translate.translate_in_detail(model, PHRASES)
     for theirs, ours in zip(ways.objects("exported"), expected, strict=True):
         assert theirs["source_tokens"] == ours["source_tokens"]
         for one, same in zip(theirs["translations"], ours["translations"], strict=True):

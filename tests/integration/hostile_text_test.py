@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer import loading
-from keras_transformer.export.signatures import Signatures
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.inference import loading
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 
 BENCHMARKS = ROOT / "benchmarks"

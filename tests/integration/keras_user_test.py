@@ -19,7 +19,7 @@ from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.masks import PaddingMask
 from keras_transformer.layers.self_attention import SelfAttention
-from keras_transformer.model import Transformer
+from keras_transformer.models.transformer import Transformer
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ModelConfig(

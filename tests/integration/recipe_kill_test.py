@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.recipes import write_corpus, write_recipe
+from tests.paper.recipes.recipes import write_corpus, write_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_CLOCK = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_transformer import inference, loading, scoring
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.run_directory import RunDirectory
-from tests.sweep.running_test import prepared
+from keras_transformer.inference import loading, scoring, translate
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.paper.table3.running_test import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STEPS = 60
@@ -106,7 +106,7 @@ def check_row(folder: Path, name: str, row: dict[str, Any]) -> None:
     scorer = scoring.load_scorer(run.path)
     perplexity = scoring.perplexity(scoring.score_pairs(scorer, sources, targets))
     assert row["perplexity"] == pytest.approx(perplexity, rel=1e-3)
-    scored = inference.evaluate(loading.load_model(run.path), sources, targets)
+    scored = translate.evaluate(loading.load_model(run.path), sources, targets)
     assert row["bleu"] == round(scored.scores.bleu, 2)
     assert row["run"]["signature"] == scored.scores.signature
     translations = (folder / "work" / name / "translations").read_text().splitlines()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.data.corpus import parallel_files
-from keras_transformer.data.prepare import PrepareOptions, prepare
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.data.corpora.corpus import parallel_files
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[2]

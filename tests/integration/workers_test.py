@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_transformer import experiment
-from keras_transformer.data.corpus import parallel_files
-from keras_transformer.data.prepare import PrepareOptions, prepare
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.data.corpora.corpus import parallel_files
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.training import training_run
 from tests.conftest import ROOT
 
 MAX_STEPS, CHECKPOINT_STEPS = 60, 12
@@ -150,7 +150,7 @@ def last_saved(run: Path) -> int:
 @pytest.fixture(scope="module")
 def whole(folder: Path, one_replica: None) -> Path:
     """A run of the same global batches in one process."""
-    experiment.train(folder / "data", folder / "run", "tiny", SETTINGS)
+    training_run.train(folder / "data", folder / "run", "tiny", SETTINGS)
     return folder / "run"
 
 

@@ -14,8 +14,9 @@ from unittest import mock
 
 import httpx
 
-from keras_transformer.serving.models import Version
-from keras_transformer.serving.server import Server, Settings, serve
+from keras_transformer.serving.server.models import Version
+from keras_transformer.serving.server.server import serve
+from keras_transformer.serving.server.state import Server, Settings
 
 SECONDS = 60.0  # after which something does not happen any more
 

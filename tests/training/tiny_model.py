@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig, TrainingConfig
-from keras_transformer.model import Transformer
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.training import trainer as trainer_module
 from keras_transformer.training.alignment import GuidedAlignment
 from keras_transformer.training.trainer import Trainer

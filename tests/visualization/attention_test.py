@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import loading
-from keras_transformer.client import connect
 from keras_transformer.errors import InputError
-from keras_transformer.export import saved_model
-from keras_transformer.export.clamping import Status
-from keras_transformer.export.inspection import MAX_TOKENS
-from keras_transformer.export.signatures import Signatures
-from keras_transformer.run_directory import RunDirectory
-from keras_transformer.translator import Translator
+from keras_transformer.export.request_params import Status
+from keras_transformer.export.saved_model import export as saved_model
+from keras_transformer.export.saved_model.attention_signature import MAX_TOKENS
+from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.inference import loading
+from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.serving.client import connect
 from keras_transformer.visualization.attention import (
     TITLES,
     Ask,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.run_directory import RunDirectory
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.visualization.wanted import Wanted, read_sentences
 from tests import reference
 from tests.conftest import PHRASES

@@ -1,0 +1,31 @@
+"""An embedded English-German corpus of short phrases, made without a download.
+
+Dates, times, amounts, units and names come from the Unicode CLDR through `babel`;
+hand-written templates put them into sentences.
+"""
+
+from keras_transformer.data.corpora.phrasebook.baselines import (
+    copy_exact_match,
+    nearest_phrase_exact_match,
+)
+from keras_transformer.data.corpora.phrasebook.corpus import (
+    TEMPLATES,
+    Phrase,
+    Split,
+    Template,
+    phrases,
+    split,
+    write_corpus,
+)
+
+__all__ = [
+    "TEMPLATES",
+    "Phrase",
+    "Split",
+    "Template",
+    "copy_exact_match",
+    "nearest_phrase_exact_match",
+    "phrases",
+    "split",
+    "write_corpus",
+]

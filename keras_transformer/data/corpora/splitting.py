@@ -1,0 +1,104 @@
+"""Parts of a corpus that share no source sentence, for corpora that come in one piece."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+from collections.abc import Mapping
+from pathlib import Path
+
+from keras_transformer.data.corpora.corpus import Corpus, ParallelFiles
+from keras_transformer.errors import InputError
+from keras_transformer.runs.work_directory import whole
+
+TRAIN = "train"
+
+
+def split_by_source(
+    corpus: Corpus, output_dir: str | Path, held_out: Mapping[str, int]
+) -> dict[str, ParallelFiles]:
+    """Writes a corpus as parts no two of which share a source sentence.
+
+    A held-out part has so many different source sentences, each with the first of its
+    translations. Which ones, and in which order, follows from their SHA-256 alone. All other
+    pairs are "train", in the order in which they come, but each pair only once.
+
+    It is written anew each time, whole: another process may be reading what is there.
+
+    Args:
+        corpus: what is split; it is read twice.
+        output_dir: gets PART.source and PART.target of each part.
+        held_out: sentences by part, as in `{"valid": 1000, "test": 2000}`.
+
+    Returns:
+        The files of "train" and of each part.
+
+    Raises:
+        InputError: where the corpus has no more different sources than are held out.
+    """
+    part_of = _choose(corpus, held_out)
+    output_dir = Path(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    files = {
+        part: ParallelFiles(output_dir / f"{part}.source", output_dir / f"{part}.target")
+        for part in (TRAIN, *held_out)
+    }
+    first: dict[int, tuple[bytes, bytes]] = {}  # pair of each source that is held out
+    seen: set[bytes] = set()  # of the others, 16 bytes each
+    with contextlib.ExitStack() as stack:
+        out = {
+            part: [
+                stack.enter_context(stack.enter_context(whole(path)).open("wb"))
+                for path in pair.paths
+            ]
+            for part, pair in files.items()
+        }
+
+        def write(part: str, *pair: bytes) -> None:
+            for file, line in zip(out[part], pair, strict=True):
+                file.write(line + b"\n")
+
+        for source, target in corpus.pairs():
+            if (digest := _digest(source)) in part_of:
+                first.setdefault(digest, (source, target))
+                continue
+            pair = hashlib.sha256(source + b"\t" + target).digest()[:16]
+            if pair not in seen:
+                seen.add(pair)
+                write(TRAIN, source, target)
+        for digest, part in part_of.items():
+            write(part, *first[digest])
+    if not seen:
+        raise InputError(
+            f"{corpus.name} has no pairs but those that are held out ({', '.join(held_out)}); "
+            "expected more to train on"
+        )
+    return files
+
+
+def _choose(corpus: Corpus, held_out: Mapping[str, int]) -> dict[int, str]:
+    """Returns the part of each source, by its digest, that is held out."""
+    wanted = sum(held_out.values())
+    # Of all digests the smallest: so many are kept at a time, however large the corpus is.
+    smallest: list[int] = []  # a heap of them, negative, so that the largest is on top
+    known: set[int] = set()
+    for source, _ in corpus.pairs():
+        digest = _digest(source)
+        if digest in known or (len(smallest) == wanted and digest > -smallest[0]):
+            continue
+        known.add(digest)
+        heapq.heappush(smallest, -digest)
+        if len(smallest) > wanted:
+            known.remove(-heapq.heappop(smallest))
+    if len(smallest) < wanted:
+        raise InputError(
+            f"{corpus.name} has {len(smallest):,} different sources; expected more than the "
+            f"{wanted:,} that are held out ({', '.join(held_out)})"
+        )
+    parts = (part for part, count in held_out.items() for _ in range(count))
+    return dict(zip(sorted(known), parts, strict=True))
+
+
+def _digest(source: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(source).digest()[:16], "big")

@@ -1,0 +1,157 @@
+"""A step of the search: Transformers that decode one position, with a cache that stays in place.
+
+The K hypotheses (beams) of a sentence are K alternatives at one position, which the
+decoder takes as K tokens of one sequence: all keys and values of the sentence lie in one
+cache, each where its step and its beam wrote it, and a mask lets each hypothesis see its own
+ancestors alone. When hypotheses change places, the table of ancestors (some integers a
+sentence) is reordered, and not the cache. Only a model whose cache is a state of each
+hypothesis (`EncoderDecoder.cache_follows`) has it reordered, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
+
+
+class CachedDecoder:
+    """The step function of one model, or of several that decide together.
+
+    Args:
+        transformers: of one target vocabulary. Of several, the log-probabilities of the
+            next token are averaged.
+        memories: of each what it has encoded, projected.
+        beam: hypotheses of each sentence, K.
+        length: positions of the cache, an int or int32 scalar, where its shape has to stay the
+            same (XLA, LiteRT); by default it grows as it is filled.
+    """
+
+    def __init__(
+        self,
+        transformers: Sequence[EncoderDecoder],
+        memories: Sequence[Memory],
+        beam: int,
+        length: int | tf.Tensor | None = None,
+    ):
+        self._transformers = transformers
+        self._beam = beam
+        self._length = length
+        self._memories = memories
+        # Read before the loop of the search, which would read each of them at every step.
+        self._weights = [_values(each) for each in transformers]
+
+    @property
+    def normalized(self) -> bool:
+        """Whether `step` returns log-probabilities."""
+        return len(self._transformers) > 1
+
+    @property
+    def source_mask(self) -> tf.Tensor:
+        """The mask of the source, bool `[batch, source]`, True for real tokens."""
+        return self._memories[0].mask
+
+    def init_cache(self) -> dict[str, Any]:
+        """Returns the cache of no positions."""
+        batch = tf.shape(self.source_mask)[0]
+        # Through a placeholder, or the first length would be taken for the only one.
+        growing = tf.compat.v1.placeholder_with_default(0, [])
+        length = growing if self._length is None else self._length
+        return {
+            # int32 [batch, beam, length]: which beam wrote a hypothesis's token of a position;
+            # -1 where there is none yet.
+            "ancestors": tf.fill([batch, self._beam, length], -1),
+            "layers": [each.init_cache(batch, length, self._beam) for each in self._transformers],
+            # Not changed by a step; here, since it is of the sentences that are left.
+            "memory": [memory.cache for memory in self._memories],
+            "source_mask": self.source_mask,
+        }
+
+    def step(
+        self, ids: tf.Tensor, position: tf.Tensor, cache: dict[str, Any]
+    ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
+        """Decodes int32 `[batch * beam]` at `position`, as `StepFn`.
+
+        The attention is that of the last layer, over all heads and models.
+        """
+        ancestors = self._with_own(cache["ancestors"], position)
+        # --> [batch, beam, length, beam]: the place of a position and a beam
+        visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
+        visible = tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        ids = tf.reshape(ids, [-1, self._beam])
+        outputs = []
+        for transformer, projected, weights, layers in zip(
+            self._transformers, cache["memory"], self._weights, cache["layers"], strict=True
+        ):
+            memory = Memory(None, cache["source_mask"], projected)
+            with _using(weights):
+                outputs.append(
+                    transformer.decode(
+                        ids,
+                        memory,
+                        layers,
+                        position,
+                        attention_mask=visible,
+                        grow=self._length is None,
+                        training=False,
+                    )
+                )
+        layers = [output.cache for output in outputs]
+        return (
+            _logits(outputs),
+            {**cache, "ancestors": ancestors, "layers": layers},
+            _attention(outputs),
+        )
+
+    def _with_own(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Adds to the ancestors of each hypothesis itself, at `position`."""
+        beams = tf.reshape(tf.range(self._beam), [-1, 1])
+        if self._length is None:
+            own = tf.broadcast_to(beams, [tf.shape(ancestors)[0], self._beam, 1])
+            return tf.concat([ancestors, own], axis=-1)
+        return tf.where(tf.range(self._length) == position, beams, ancestors)
+
+    def follow(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of the hypotheses that follow `parents`, as `FollowFn`."""
+
+        def following(each: Any) -> Any:
+            return tf.nest.map_structure(lambda t: tf.gather(t, parents, batch_dims=1), each)
+
+        layers = [
+            following(of_one) if transformer.cache_follows else of_one
+            for transformer, of_one in zip(self._transformers, cache["layers"], strict=True)
+        ]
+        return {**cache, "ancestors": following(cache["ancestors"]), "layers": layers}
+
+    def keep(self, cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of `sentences` alone, as `KeepFn`."""
+        return tf.nest.map_structure(lambda each: tf.gather(each, sentences), cache)
+
+
+def _values(transformer: EncoderDecoder) -> list[tuple[keras.Variable, tf.Tensor]]:
+    return [(variable, tf.convert_to_tensor(variable.value)) for variable in transformer.weights]
+
+
+@contextlib.contextmanager
+def _using(values: list[tuple[keras.Variable, tf.Tensor]]) -> Iterator[None]:
+    with keras.StatelessScope(state_mapping=values):
+        yield
+
+
+def _logits(outputs: Sequence[Any]) -> tf.Tensor:
+    logits = [tf.reshape(each.logits, [-1, each.logits.shape[-1]]) for each in outputs]
+    if len(logits) == 1:
+        return logits[0]
+    return tf.add_n([tf.nn.log_softmax(tf.cast(each, tf.float32)) for each in logits]) / len(logits)
+
+
+def _attention(outputs: Sequence[Any]) -> tf.Tensor:
+    # --> [batch, beam, source]
+    means = [tf.reduce_mean(each.attention[-1]["cross"], axis=1) for each in outputs]
+    mean = tf.add_n(means) / len(means)
+    return tf.reshape(mean, [-1, tf.shape(mean)[-1]])

@@ -1,0 +1,99 @@
+"""What the baselines share: stock embeddings, tied to the output, and how they are built.
+
+Their layers are Keras's own, but for dropout: that of this package is a function of the step,
+so that a run that was stopped continues with the same bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import keras
+
+from keras_transformer.config import EncoderDecoderConfig, require
+from keras_transformer.layers import Dropout
+from keras_transformer.models.encoder_decoder import EncoderDecoder
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineConfig(EncoderDecoderConfig):
+    """Shape of a baseline; `dropout` is the rate wherever it has dropout."""
+
+    d_model: int = 256
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_rates("dropout")
+        require(
+            self.tie_embeddings != "none",
+            "model.tie_embeddings is none; expected all or target: a baseline's output is its "
+            "target embedding",
+        )
+
+
+class Baseline(EncoderDecoder):
+    """An encoder-decoder whose output map is its target embedding.
+
+    A subclass makes its layers in `__init__`, builds them in `build_layers`, and keeps in the
+    cache of its `decode` a state of each hypothesis.
+
+    Args:
+        config: the shape of the model, or a dict of its fields.
+    """
+
+    cache_follows: ClassVar[bool] = True
+    embedding_stddev: ClassVar[float]
+    config: BaselineConfig
+
+    def __init__(self, config: BaselineConfig | Mapping[str, Any], **kwargs: Any):
+        kwargs.setdefault("name", self.run_config.architecture)
+        super().__init__(**kwargs)
+        self.config = self._config_of(config)
+        self._add_embeddings()
+        self.source_dropout = self.make_dropout("source_dropout")
+        self.target_dropout = self.make_dropout("target_dropout")
+        self.output_dropout = self.make_dropout("output_dropout")
+
+    @classmethod
+    def _config_of(cls, config: Any) -> Any:
+        return type(cls.run_config().model)(**config) if isinstance(config, Mapping) else config
+
+    def _make_embedding(self, name: str, vocab_size: int) -> keras.layers.Layer:
+        return keras.layers.ReversibleEmbedding(
+            vocab_size,
+            self.config.d_model,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=self.embedding_stddev),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def make_dropout(self, name: str) -> Dropout:
+        """Returns a layer with the rate of all."""
+        return Dropout(self.config.dropout, name=name, dtype=self.dtype_policy)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes all weights; they do not depend on the shapes of the input."""
+        if getattr(self, "built", False):
+            return
+        embedded = (None, None, self.config.d_model)
+        # One scope for all, or the layers would not know that they belong to this model.
+        with keras.name_scope(self.name, caller=self):
+            for layer in dict.fromkeys((self.source_embedding, self.target_embedding)):
+                layer.build((None, None))
+            for layer in (self.source_dropout, self.target_dropout, self.output_dropout):
+                layer.build(embedded)
+            self.build_layers()
+        self.built = True
+
+    def build_layers(self) -> None:
+        """Builds the layers that the subclass has made."""
+        raise NotImplementedError
+
+    def logits(self, features: Any, parts: int = 1) -> Any:
+        return self.target_embedding(features, reverse=True)
+
+    def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
+        return self.target_embedding.embeddings, None

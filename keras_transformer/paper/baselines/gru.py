@@ -1,0 +1,227 @@
+"""A recurrent encoder-decoder with additive attention (Bahdanau et al., 2015).
+
+The encoder is a bidirectional GRU. Before each step the decoder's state asks all of the
+encoder's, by score(s, h) = vᵀ tanh(W s + U h), and the GRU reads their weighted mean beside
+the token before. Teacher-forced training is two loops over time, one a side, in which a step
+has the whole batch; their lengths are the batch's, so XLA compiles them, a program a shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import keras
+from keras import ops
+
+from keras_transformer.config import RunConfig
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class GRUConfig(BaselineConfig):
+    """Shape of the model; `units` is the width of every state, of either direction."""
+
+    units: int = 576
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_positive("units")
+
+    def num_parameters(self) -> int:
+        d, u = self.d_model, self.units
+
+        def gru(inputs: int) -> int:
+            return 3 * (inputs * u + u * u + 2 * u)  # two biases a gate, as cuDNN has them
+
+        attention = 2 * u * u + u * u + u
+        first_state = u * u + u
+        output = (d + 3 * u) * d + d
+        decoder = attention + first_state + gru(d + 2 * u) + output
+        return self._embedding_parameters() + 2 * gru(d) + decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class GRURun(RunConfig):
+    """The three configurations of a GRU's run."""
+
+    architecture: ClassVar[str] = "gru"
+
+    model: GRUConfig = dataclasses.field(default_factory=GRUConfig)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class AttentionCell(keras.layers.Layer):
+    """One step of the decoder: attention by the state before, then a GRU.
+
+    As a cell of `keras.layers.RNN` its states are the GRU's and, unchanged from step to step,
+    the keys, values and mask of what is attended to.
+
+    Args:
+        units: width of the state.
+        value_dim: width of the values.
+
+    Call arguments:
+        inputs: `[B, d]`, the token before.
+        states: the state `[B, units]`, keys `[B, S, units]`, values `[B, S, value_dim]`, and
+            the mask `[B, S]`, not 0 for real tokens.
+
+    Returns:
+        The new state and the context beside each other, `[B, units + value_dim]`, and the states.
+    """
+
+    def __init__(self, units: int, value_dim: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.units = units
+        self.value_dim = value_dim
+        policy = self.dtype_policy
+        self.query = keras.layers.Dense(units, use_bias=False, name="query", dtype=policy)
+        self.attention = keras.layers.AdditiveAttention(name="attention", dtype=policy)
+        self.gru = keras.layers.GRUCell(units, name="gru", dtype=policy)
+        self.state_size = [units, units, value_dim, 1]
+        self.output_size = units + value_dim
+
+    def build(self, input_shape: Any) -> None:
+        self.query.build((None, None, self.units))
+        keys = (None, None, self.units)
+        self.attention.build([keys, (None, None, self.value_dim), keys])
+        self.gru.build((None, input_shape[-1] + self.value_dim))
+
+    def call(self, inputs: Any, states: Any) -> Any:
+        state, keys, values, mask = states
+        state, context, _ = self.step(
+            ops.expand_dims(inputs, 1), ops.expand_dims(state, 1), keys, values, mask
+        )
+        state, context = ops.squeeze(state, 1), ops.squeeze(context, 1)
+        return ops.concatenate([state, context], axis=-1), [state, keys, values, mask]
+
+    def step(
+        self, inputs: Any, state: Any, keys: Any, values: Any, mask: Any
+    ) -> tuple[Any, Any, Any]:
+        """Takes N alternative steps of each sentence.
+
+        Args:
+            inputs: `[B, N, d]`.
+            state: `[B, N, units]`.
+            keys, values, mask: as `call`'s states.
+
+        Returns:
+            The new state `[B, N, units]`, the context `[B, N, value_dim]`, and the attention
+            weights `[B, N, S]`.
+        """
+        context, weights = self.attention(
+            [self.query(state), values, keys],
+            mask=[None, ops.cast(mask, "bool")],
+            return_attention_scores=True,
+        )
+        both = ops.concatenate([inputs, context], axis=-1)
+        rows, _ = self.gru(
+            ops.reshape(both, (-1, both.shape[-1])), [ops.reshape(state, (-1, self.units))]
+        )
+        return ops.reshape(rows, ops.shape(state)), context, weights
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "units": self.units, "value_dim": self.value_dim}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class GRU(Baseline):
+    """The encoder-decoder that a `GRUConfig` describes.
+
+    Args:
+        config: the shape of the model, or a dict of its fields.
+
+    Call arguments: as `EncoderDecoder`'s.
+    """
+
+    run_config: ClassVar[type[RunConfig]] = GRURun
+    embedding_stddev: ClassVar[float] = 0.05
+    config: GRUConfig
+
+    def __init__(self, config: GRUConfig | dict[str, Any], **kwargs: Any):
+        super().__init__(config, **kwargs)
+        units, policy = self.config.units, self.dtype_policy
+        # Without cuDNN, which XLA cannot compile.
+        one_way = keras.layers.GRU(
+            units, return_sequences=True, use_cudnn=False, name="gru", dtype=policy
+        )
+        self.encoder = keras.layers.Bidirectional(one_way, name="encoder", dtype=policy)
+        self.memory_dropout = self.make_dropout("memory_dropout")
+        self.keys = keras.layers.Dense(units, use_bias=False, name="keys", dtype=policy)
+        self.first_state = keras.layers.Dense(
+            units, activation="tanh", name="first_state", dtype=policy
+        )
+        self.cell = AttentionCell(units, 2 * units, name="cell", dtype=policy)
+        self.decoder = keras.layers.RNN(
+            self.cell, return_sequences=True, name="decoder", dtype=policy
+        )
+        self.output_map = keras.layers.Dense(self.config.d_model, name="output_map", dtype=policy)
+
+    def build_layers(self) -> None:
+        d, units = self.config.d_model, self.config.units
+        embedded, memory = (None, None, d), (None, None, 2 * units)
+        self.encoder.build(embedded)
+        self.memory_dropout.build(memory)
+        self.keys.build(memory)
+        self.first_state.build((None, units))
+        self.decoder.build(embedded)
+        self.output_map.build((None, None, d + 3 * units))
+
+    def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
+        mask = padding_mask(source_ids, self.config.pad_id)
+        embedded = self.source_dropout(self.source_embedding(source_ids), training=training)
+        states = self.encoder(embedded, mask=mask, training=training)
+        states = states * ops.cast(ops.expand_dims(mask, -1), states.dtype)
+        return Memory(self.memory_dropout(states, training=training), mask)
+
+    def project_memory(self, memory: Memory) -> Memory:
+        # The backward direction ends at the first token.
+        last = memory.states[:, 0, self.config.units :]
+        cache = {
+            "state": self.first_state(last),
+            "keys": self.keys(memory.states),
+            "values": memory.states,
+        }
+        return memory._replace(cache=cache)
+
+    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
+        cache = memory.cache or self.project_memory(memory).cache
+        embedded = self._embed_target(target_ids, training)
+        outputs = self.decoder(
+            embedded, initial_state=[cache["state"], cache["keys"], cache["values"], memory.mask]
+        )
+        return self._features(embedded, outputs, training)
+
+    def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
+        return ops.zeros((batch_size, beams, self.config.units), self.compute_dtype)
+
+    def decode(
+        self,
+        target_ids: Any,
+        memory: Memory,
+        cache: Any = None,
+        position: Any = 0,
+        attention_mask: Any = None,
+        grow: bool = False,
+        training: bool | None = None,
+    ) -> Decoded:
+        of_source = memory.cache
+        embedded = self._embed_target(target_ids, training)
+        is_first = ops.equal(position, 0)
+        state = ops.where(is_first, ops.expand_dims(of_source["state"], 1), cache)
+        state, context, weights = self.cell.step(
+            embedded, state, of_source["keys"], of_source["values"], memory.mask
+        )
+        outputs = ops.concatenate([state, context], axis=-1)
+        logits = self.logits(self._features(embedded, outputs, training))
+        return Decoded(logits, state, [{"cross": ops.expand_dims(weights, 1)}])
+
+    def _embed_target(self, target_ids: Any, training: bool | None) -> Any:
+        return self.target_dropout(self.target_embedding(target_ids), training=training)
+
+    def _features(self, embedded: Any, outputs: Any, training: bool | None) -> Any:
+        """The next token's features, of the one before and the decoder's state and context."""
+        features = self.output_map(ops.concatenate([embedded, outputs], axis=-1))
+        return self.output_dropout(features, training=training)

@@ -1,0 +1,113 @@
+"""results.json and its like: read again, written whole; and how results came about."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.errors import InputError
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Returns what an earlier call has left, or nothing.
+
+    Raises:
+        InputError: where it is no JSON object.
+    """
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
+
+
+def write_results(path: Path, results: Mapping[str, Any]) -> None:
+    """Writes results as JSON; the file has its name when it is whole."""
+    write_text(path, json.dumps(results, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text; the file has its name when it is whole."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # two seeds may be trained side by side
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes lines, each with its LF, and the folder that they lie in; as `write_text`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def circumstances() -> dict[str, Any]:
+    """Returns by which command, code and libraries, when and on what machine this is."""
+    return {
+        "command": shlex.join(sys.argv),
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {
+            name: _version(name.replace("-", "_"))
+            for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
+        },
+        "machine": {"processor": _processor(), "cores": os.cpu_count()},
+    }
+
+
+def mixed_origins(origins: Mapping[str, tuple[str | None, str]]) -> str:
+    """Returns a sentence where results are not all of one commit and one processor, else "".
+
+    Those of earlier calls are taken as they are, so what is compared may be.
+
+    Args:
+        origins: commit and processor of each, by what it is called.
+    """
+    if len(set(origins.values())) < 2:
+        return ""
+    listed = "; ".join(f"{name}: {commit} on {on}" for name, (commit, on) in origins.items())
+    return f"Not all of one commit and one processor: {listed}"
+
+
+def _version(module: str) -> str:
+    """The version of a module, by whatever name it was installed, as tensorflow-cpu.
+
+    It is not imported: who starts others to train must not hold the GPU that they need.
+    """
+    distribution, *_ = importlib.metadata.packages_distributions()[module]
+    return importlib.metadata.version(distribution)
+
+
+def _commit() -> str | None:
+    """The commit of this code, with a + where files differ from it; None outside a clone."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--short") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it, else its kind."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,237 @@
+"""What the clients have in common."""
+
+from __future__ import annotations
+
+import abc
+import concurrent.futures
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from keras_transformer.errors import InputError
+from keras_transformer.inference.translation import Translation, found
+from keras_transformer.serving.client.tensors import Signature, input_array, signatures_of
+
+_Result = TypeVar("_Result")
+_BATCH_BYTES = 2**20  # of text in a request
+
+
+class ServerError(InputError):
+    """A server that does not answer, or that fails: in its own sentence where it has one."""
+
+
+class NotNowError(Exception):
+    """What may be different when it is tried again."""
+
+
+class Client(abc.ABC):
+    """What both clients do. It may be used by several threads at once.
+
+    Args:
+        address: HOST:PORT.
+        model: the model's name.
+        version: its number; the one that is served where it is None.
+        timeout: seconds that a call may take, with all that is tried again.
+        max_batch_size: most rows that the server takes at once; what has more is split.
+        connections: requests that `translate` has under way at once.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        model: str,
+        version: int | None = None,
+        *,
+        timeout: float = 60.0,
+        max_batch_size: int = 64,
+        connections: int = 4,
+    ):
+        if not (timeout > 0 and max_batch_size >= 1 and connections >= 1):
+            raise InputError(
+                f"timeout is {timeout}, max_batch_size {max_batch_size} and connections "
+                f"{connections}; expected more than 0, at least 1 and at least 1"
+            )
+        self.address = address
+        self.model = model
+        self.version = version
+        self.timeout = timeout
+        self.max_batch_size = max_batch_size
+        self.connections = connections
+        self._signatures: dict[str, Signature] = {}
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def predict(
+        self,
+        inputs: Mapping[str, Any],
+        signature: str = "serving_default",
+        timeout: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Runs a signature.
+
+        Args:
+            inputs: arrays or nested lists by name, with the batch as first dimension;
+                text is str or UTF-8 bytes.
+            signature: its name.
+            timeout: seconds, where they are not the client's.
+
+        Returns:
+            Arrays by name; strings are bytes, in arrays of objects.
+
+        Raises:
+            InputError: for inputs that the signature does not take, or that the server
+                refuses, in its sentence.
+            ServerError: where it fails, or gives no answer in time.
+        """
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        known = self._signature(signature, deadline)
+        if set(inputs) != set(known.inputs):
+            raise InputError(
+                f"the inputs are {', '.join(sorted(inputs)) or 'none'}; expected "
+                f"{', '.join(sorted(known.inputs))}, which {signature} of {self.model} takes"
+            )
+        arrays = {
+            name: input_array(name, inputs[name], known.inputs[name].dtype) for name in inputs
+        }
+        rows = {len(array) for array in arrays.values()}
+        if len(rows) != 1 or rows == {0}:
+            raise InputError(
+                f"the inputs have {sorted(rows)} rows; expected the same number, at least 1"
+            )
+
+        def part(start: int) -> dict[str, np.ndarray]:
+            some = {name: a[start : start + self.max_batch_size] for name, a in arrays.items()}
+            return self._again(lambda left: self._predict(some, signature, left), deadline)
+
+        parts = [part(start) for start in range(0, rows.pop(), self.max_batch_size)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def translate(
+        self, lines: Sequence[str], timeout: float | None = None
+    ) -> list[list[Translation]]:
+        """Translates lines; each result, in their order, is best first, with what was found.
+
+        They are sent in batches of similar lengths, several at once.
+
+        Raises:
+            InputError, ServerError: as `predict`; the timeout is that of a batch.
+        """
+        if isinstance(lines, (str, bytes)):
+            raise InputError(f"{lines[:40]!r} is one line; expected a list of lines")
+        lines = list(lines)
+        results: list[list[Translation]] = [[] for _ in lines]
+        batches = list(_batches([_text_bytes(line) for line in lines], self.max_batch_size))
+
+        def translated(batch: list[int]) -> dict[str, np.ndarray]:
+            return self.predict({"text": [lines[i] for i in batch]}, timeout=timeout)
+
+        pool = concurrent.futures.ThreadPoolExecutor(self.connections)
+        try:
+            for batch, outputs in zip(batches, pool.map(translated, batches), strict=True):
+                for index, texts, scores in zip(
+                    batch, outputs["translations"], outputs["scores"], strict=True
+                ):
+                    results[index] = found(texts, scores)
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return results
+
+    def metadata(self, timeout: float | None = None) -> dict[str, Signature]:
+        """Returns the signatures of the model, by name, as the server has them now."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        fields = self._again(self._metadata, deadline)
+        try:
+            self._signatures = signatures_of(fields["signature_def"]["signature_def"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ServerError(
+                f"{self.address} gives metadata that is not of TF Serving ({error!r})"
+            ) from error
+        return dict(self._signatures)
+
+    def wait_until_ready(self, timeout: float | None = None) -> None:
+        """Returns when the model is available.
+
+        Raises:
+            ServerError: where it is not in time, with what the server said last.
+        """
+
+        def ready(left: float) -> None:
+            try:
+                states = self._states(left)
+            except InputError as error:  # not there yet
+                raise NotNowError(str(error)) from error
+            if "AVAILABLE" not in states:
+                raise NotNowError(f"the states of {self.model} are {', '.join(states)}")
+
+        self._again(ready, time.monotonic() + (self.timeout if timeout is None else timeout))
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Closes the connections."""
+
+    @abc.abstractmethod
+    def _predict(
+        self, inputs: dict[str, np.ndarray], signature: str, timeout: float
+    ) -> dict[str, np.ndarray]: ...
+
+    @abc.abstractmethod
+    def _metadata(self, timeout: float) -> Any:
+        """Returns the field `metadata` of REST's answer, which may be anything."""
+
+    @abc.abstractmethod
+    def _states(self, timeout: float) -> list[str]:
+        """Returns the states of the model's versions."""
+
+    def _signature(self, name: str, deadline: float) -> Signature:
+        if name not in self._signatures:
+            self.metadata(deadline - time.monotonic())
+        if name not in self._signatures:
+            raise InputError(
+                f"{self.model} at {self.address} has no signature {name}; expected one of "
+                f"{', '.join(sorted(self._signatures))}"
+            )
+        return self._signatures[name]
+
+    def _again(self, call: Callable[[float], _Result], deadline: float) -> _Result:
+        """Returns what `call` does; it is told the seconds left, and tried again until then."""
+        start = time.monotonic()
+        for attempt in itertools.count():
+            try:
+                return call(max(deadline - time.monotonic(), 0.001))
+            except NotNowError as error:
+                pause = min(0.05 * 2**attempt, 5.0) * random.uniform(0.5, 1)
+                if time.monotonic() + pause >= deadline:
+                    raise ServerError(
+                        f"{self.address} gave no answer in {deadline - start:.1f} s ({error}); "
+                        f"expected TF Serving or bin/serve.py there, with the model {self.model}"
+                    ) from error
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+
+def _text_bytes(line: Any) -> bytes:
+    try:
+        return line.encode() if isinstance(line, str) else bytes(memoryview(line))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InputError(f"{line!r} cannot be sent ({error}); expected text") from error
+
+
+def _batches(texts: Sequence[bytes], most: int) -> Iterator[list[int]]:
+    """Yields the indices of texts in batches of similar lengths, the longest first."""
+    batch: list[int] = []
+    for index in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
+        too_long = batch and (len(batch) + 1) * len(texts[batch[0]]) > _BATCH_BYTES
+        if len(batch) == most or too_long:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

@@ -1,0 +1,390 @@
+"""The versions of an exported model: found on disk, loaded beside each other, run, unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  models need its ops
+from tensorflow_serving.apis import get_model_status_pb2, prediction_log_pb2
+
+from keras_transformer.errors import InputError
+from keras_transformer.serving.server.batching import Arrays, RequestError
+from keras_transformer.serving.server.tensors import read_tensors
+
+_LOG = logging.getLogger(__name__)
+_CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
+_DEFAULT = "serving_default"
+# Of an answer before it is JSON, which takes ten times as much memory while it is made.
+_MOST_ANSWER_BYTES = 2**27
+_HIGHEST = 2**63 - 1  # of versions, which are int64 in the API
+_State = get_model_status_pb2.ModelVersionStatus
+_Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time of change of each file
+
+
+class _Folder(NamedTuple):
+    """A version on disk."""
+
+    path: Path
+    stamp: _Stamp
+
+
+class Version:
+    """A loaded SavedModel, in a session of TensorFlow, as TF Serving holds it.
+
+    Args:
+        path: its directory, whose name is its number.
+        batches_at_once: calls of `run` that share the cores.
+        max_bytes: most bytes of the inputs of one of its warm-up requests.
+
+    Attributes:
+        signatures: SignatureDef by name.
+        users: requests that are at work with it.
+    """
+
+    def __init__(self, path: Path, batches_at_once: int, max_bytes: int):
+        self.number = int(path.name)
+        self.users = 0
+        config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=max(1, cores() // batches_at_once),
+            inter_op_parallelism_threads=-1,  # operations run in the thread that calls `run`
+        )
+        config.gpu_options.allow_growth = True  # two versions share the GPU while they change
+        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
+        try:
+            with self._session.graph.as_default(), _without_deprecation_notice():
+                meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
+            self.signatures: Mapping[str, Any] = dict(meta_graph.signature_def)
+            self._warm_up(path / "assets.extra" / "tf_serving_warmup_requests", max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _warm_up(self, path: Path, max_bytes: int) -> None:
+        records = tf.data.TFRecordDataset(str(path)) if path.is_file() else []
+        for record in records:
+            log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+            request = log.predict_log.request
+            name = request.model_spec.signature_name
+            self.run(name, (), self.checked(name, read_tensors(request.inputs, max_bytes)))
+
+    def signature(self, name: str) -> Any:
+        """Returns a SignatureDef; that of `serving_default` for an empty name.
+
+        Raises:
+            RequestError: where there is none of the name.
+        """
+        signature = self.signatures.get(name or _DEFAULT)
+        if signature is None or not signature.inputs:
+            known = ", ".join(sorted(key for key in self.signatures if key[:2] != "__"))
+            raise RequestError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f'Serving signature key "{name or _DEFAULT}" not found; expected one of {known}',
+            )
+        return signature
+
+    def checked(self, name: str, inputs: Arrays) -> Arrays:
+        """Returns inputs of one request as they are, if they are what the signature takes.
+
+        What is checked cannot fail the requests that they are merged with.
+
+        Raises:
+            RequestError: for unknown or missing inputs, other dtypes, shapes that do not
+                fit, or different numbers of rows.
+        """
+        expected = self.signature(name).inputs
+        problem = None
+        if set(inputs) != set(expected):
+            problem = (
+                f"the inputs are {', '.join(sorted(inputs)) or 'none'}; expected "
+                f"{', '.join(sorted(expected))}"
+            )
+        for key, array in inputs.items() if problem is None else ():
+            dtype = tf.dtypes.as_dtype(expected[key].dtype)
+            shape = tf.TensorShape(expected[key].tensor_shape)
+            if array.dtype != dtype.as_numpy_dtype:
+                problem = f"input {key} is {_dtype_name(array.dtype)}; expected {dtype.name}"
+            elif not (array.ndim and shape.is_compatible_with(array.shape)):
+                problem = f"input {key} has the shape {list(array.shape)}; expected {shape}"
+        if problem is None and len({len(array) for array in inputs.values()}) > 1:
+            rows = ", ".join(f"{len(array):,} of {key}" for key, array in sorted(inputs.items()))
+            problem = f"the inputs have different numbers of rows ({rows}); expected the same"
+        if problem is not None:
+            raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        return inputs
+
+    def output_names(self, name: str, chosen: Sequence[str]) -> tuple[str, ...]:
+        """Returns the outputs to compute, in one order: those `chosen`, or all.
+
+        Raises:
+            RequestError: for an output that the signature does not have.
+        """
+        names = set(self.signature(name).outputs)
+        for output in chosen:
+            if output not in names:
+                raise RequestError(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"output {output} is not in the signature; expected one of "
+                    f"{', '.join(sorted(names))}",
+                )
+        return tuple(sorted(set(chosen) or names))
+
+    def check_answer(self, name: str, outputs: Sequence[str], rows: int) -> None:
+        """Refuses rows of which the answer would not fit into memory beside others.
+
+        Args:
+            name: of the signature, whose outputs have constant sizes, as an export's.
+            outputs: those that are asked for.
+            rows: of the request.
+
+        Raises:
+            RequestError: where they are too many.
+        """
+        infos = [self.signature(name).outputs[output] for output in outputs]
+        row_bytes = max(1, sum(map(_bytes_a_row, infos)))
+        most = max(1, _MOST_ANSWER_BYTES // row_bytes)
+        if rows > most:
+            raise RequestError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the answer to {rows:,} rows would have {rows * row_bytes:,} bytes; expected at "
+                f"most {most:,} rows in a request to {name or _DEFAULT}",
+            )
+
+    def run(self, name: str, outputs: Sequence[str], inputs: Arrays) -> Arrays:
+        """Runs a signature; threads may call it at once.
+
+        Args:
+            name: of the signature.
+            outputs: which are computed; all where there are none.
+            inputs: what `checked` has returned.
+
+        Raises:
+            RequestError: where TensorFlow fails, with its code.
+        """
+        signature = self.signature(name)
+        fetches = {key: signature.outputs[key].name for key in outputs or signature.outputs}
+        feeds = {signature.inputs[key].name: array for key, array in inputs.items()}
+        try:
+            result: Arrays = self._session.run(fetches, feeds)
+        except tf.errors.OpError as error:
+            original = error.__context__  # before it was told where in Python the node was made
+            message = (original if isinstance(original, tf.errors.OpError) else error).message
+            sentence = next(iter(message.strip().splitlines()), "TensorFlow has failed")
+            code = _CODES.get(error.error_code, grpc.StatusCode.UNKNOWN)
+            raise RequestError(code, sentence) from error
+        return {key: np.asarray(array) for key, array in result.items()}
+
+    def close(self) -> None:
+        """Frees what TensorFlow holds of it."""
+        self._session.close()
+
+
+@dataclass(frozen=True)
+class SignatureCall:
+    """A `batching.Call`: outputs of a signature of a version."""
+
+    version: Version
+    signature: str
+    outputs: tuple[str, ...]
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Runs it."""
+        return self.version.run(self.signature, self.outputs, inputs)
+
+
+class Model:
+    """What a base path holds: of its versions the highest is served.
+
+    Args:
+        path: directory of the versions.
+        name: that requests give.
+        batches_at_once, max_bytes: `Version`'s.
+    """
+
+    def __init__(self, path: Path, name: str, batches_at_once: int, max_bytes: int):
+        self.path = path
+        self.name = name
+        self._arguments = batches_at_once, max_bytes
+        self._current: Version | None = None
+        self._states: dict[int, tuple[int, str]] = {}  # of ModelVersionStatus, and what failed
+        self._failed: dict[int, _Folder] = {}  # versions, as they were
+        self._closing: set[asyncio.Future[None]] = set()
+
+    @contextlib.contextmanager
+    def version(self, name: str, number: int | None = None, label: str = "") -> Iterator[Version]:
+        """Gives the version that a request names; it stays loaded until the block has ended.
+
+        Raises:
+            RequestError: NOT_FOUND for another model or a version that is not served.
+        """
+        current = self._current
+        if label:
+            raise RequestError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}"
+            )
+        if name != self.name or current is None or number not in (None, current.number):
+            what = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+            raise RequestError(grpc.StatusCode.NOT_FOUND, f"Servable not found for request: {what}")
+        current.users += 1
+        try:
+            yield current
+        finally:
+            current.users -= 1
+            self._unload_unused(current)
+
+    def status(self, name: str, number: int | None = None) -> Any:
+        """Returns the GetModelStatusResponse of a version, or of all.
+
+        Raises:
+            RequestError: NOT_FOUND where there is none.
+        """
+        states = self._states if name == self.name else {}
+        chosen = sorted(states, reverse=True) if number is None else [number]
+        if not chosen or chosen[0] not in states:
+            versions = "any versions" if number is None else f"version {number}"
+            raise RequestError(
+                grpc.StatusCode.NOT_FOUND, f"Could not find {versions} of model {name}"
+            )
+        response = get_model_status_pb2.GetModelStatusResponse()
+        for each in chosen:
+            state, problem = states[each]
+            added = response.model_version_status.add(version=each, state=state)
+            added.status.error_message = problem
+            added.status.error_code = grpc.StatusCode.UNKNOWN.value[0] if problem else 0
+        return response
+
+    async def start(self) -> None:
+        """Loads the highest version that can be loaded.
+
+        Raises:
+            InputError: where there is none.
+        """
+        while await self.refresh():
+            if self._current is not None:
+                return
+        problem = next((problem for _, problem in self._states.values()), "there is none")
+        if (self.path / "saved_model.pb").is_file():
+            problem = f"it is a version itself: {self.path.resolve().parent} holds it"
+        elif not self.path.is_dir():
+            problem = "it is not there"
+        raise InputError(
+            f"{self.path} has no version that can be served ({problem}); expected a directory "
+            "of what bin/export.py writes"
+        )
+
+    async def watch(self, seconds: float) -> None:
+        """Looks for other versions for ever, each time after so many seconds."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.refresh()
+            except Exception:  # whatever a file system may do
+                _LOG.exception("%s cannot be looked through", self.path)
+
+    async def refresh(self) -> bool:
+        """Changes to the highest version on disk that loads; False where nothing is to be done.
+
+        The old version answers until the new one is warm. A version that has failed is
+        tried again when its files have changed (it may have been half copied), and the last
+        that works is kept, even if its directory has gone.
+        """
+        found = await asyncio.to_thread(self._found)
+        current = self._current.number if self._current else None
+        self._failed = {n: each for n, each in self._failed.items() if found.get(n) == each}
+        self._states = {
+            n: (state, problem)
+            for n, (state, problem) in self._states.items()
+            if n == current or (n in found and (not problem or n in self._failed))
+        }
+        left = (n for n in found if self._states.get(n, ("", ""))[1] == "")
+        wanted = max(left, default=None)
+        if wanted is None or wanted == current:
+            return False
+        self._states[wanted] = (_State.LOADING, "")
+        try:
+            version = await asyncio.to_thread(Version, found[wanted].path, *self._arguments)
+        except Exception as error:  # of any kind: the old version is to stay
+            problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
+            _LOG.error("%s: %s", self.name, problem)
+            self._states[wanted] = (_State.END, problem)
+            self._failed[wanted] = found[wanted]
+            return True
+        old, self._current = self._current, version
+        self._states[wanted] = (_State.AVAILABLE, "")
+        _LOG.info("%s: version %d is served", self.name, wanted)
+        if old is not None:
+            self._states[old.number] = (_State.UNLOADING, "")
+            self._unload_unused(old)
+        return True
+
+    def _found(self) -> dict[int, _Folder]:
+        """Returns the versions on disk by number."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError):  # then the last version stays
+            for folder in [path.parent for path in self.path.glob("*/saved_model.pb")]:
+                if not (folder.name.isascii() and folder.name.isdecimal()):
+                    continue
+                if (number := int(folder.name)) <= _HIGHEST:
+                    found[number] = _Folder(folder, _stamp(folder))
+        return found
+
+    def _unload_unused(self, version: Version) -> None:
+        if version is self._current or version.users:
+            return
+        if self._states.get(version.number) == (_State.UNLOADING, ""):  # or it is loaded again
+            self._states[version.number] = (_State.END, "")
+        closing = asyncio.get_running_loop().run_in_executor(None, version.close)
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def close(self) -> None:
+        """Frees the version that is served."""
+        if self._current is not None:
+            self._current.close()
+
+
+def _stamp(folder: Path) -> _Stamp:
+    stamp = []
+    for path in sorted(folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # gone by now, or a link to nothing
+            stat = path.stat()
+            stamp.append((str(path), stat.st_size, stat.st_mtime_ns))
+    return tuple(stamp)
+
+
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _bytes_a_row(info: Any) -> int:
+    """Returns the bytes of a row of a `TensorInfo`, where its sizes are constant."""
+    sizes = (max(dim.size, 1) for dim in info.tensor_shape.dim[1:])
+    dtype = tf.dtypes.as_dtype(info.dtype)
+    return math.prod(sizes) * (8 if dtype == tf.string else dtype.size)
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    return str(tf.dtypes.as_dtype(dtype).name)
+
+
+@contextlib.contextmanager
+def _without_deprecation_notice() -> Iterator[None]:
+    """Loading into a session is what TF Serving does, too."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,33 @@
+"""Sentences in another language are told from those in their own."""
+
+import pytest
+
+from keras_transformer.data.corpora.languages import LanguageCheck
+from keras_transformer.errors import InputError
+
+ENGLISH = b"Two young men are playing football in the park behind the house."
+GERMAN = "Zwei junge Männer spielen Fußball im Park hinter dem Haus.".encode()
+RUSSIAN = "Двое молодых людей играют в футбол в парке за домом.".encode()
+
+
+def test_pairs_with_a_side_in_another_language():
+    check = LanguageCheck.of(("en", "de"))
+    assert check is LanguageCheck.of(("en", "de"))
+    sources = [ENGLISH, ENGLISH, GERMAN, RUSSIAN, b"Wait!", b"1999 - 2024, 100 % + 23 x 17"]
+    targets = [GERMAN, ENGLISH, GERMAN, GERMAN, b"Warte!", b"1999 - 2024, 100 % + 23 x 17"]
+    assert check(sources, targets) == [True, False, False, False, True, True]
+
+
+def test_unknown_languages_are_refused():
+    with pytest.raises(InputError, match="the language 'xx' is not known to lingua; expected one"):
+        LanguageCheck("en", "xx")
+
+
+def test_most_of_a_real_corpus_is_in_its_languages(test_data):
+    sides = [
+        (test_data / f"multi30k/val.{code}").read_bytes().splitlines()[:300]
+        for code in ("en", "de")
+    ]
+    check = LanguageCheck.of(("en", "de"))
+    assert sum(check(*sides)) >= 297
+    assert sum(check(*sides[::-1])) <= 15

@@ -1,0 +1,100 @@
+"""Where lines cease to fit is told to within a few lines; where only the end is missing, that."""
+
+import numpy as np
+import pytest
+
+from keras_transformer.data.corpora.misalignment import describe_drift, first_drift
+
+
+def translations(count, seed=0):
+    """Lengths, as logarithms, of sentences and their translations."""
+    random = np.random.default_rng(seed)
+    source = random.normal(4, 0.6, count)
+    return source, source + 0.2 + random.normal(0, 0.25, count)
+
+
+@pytest.mark.parametrize("missing", [1, 2, 40])
+@pytest.mark.parametrize("place", [0, 700, 1800])
+@pytest.mark.parametrize("side", [0, 1])
+def test_lines_that_are_missing_are_found(missing, place, side):
+    lengths = list(translations(2000))
+    lengths[side] = np.delete(lengths[side], slice(place, place + missing))
+    line, shift = first_drift(*lengths)
+    assert abs(line - (place + 1)) <= 10
+    assert shift == missing
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        [(0, 700, 1), (0, 1500, 3)],
+        [(0, 600, 30), (1, 900, 7)],
+        [(1, 400, 2), (0, 800, 500)],
+        [(0, 300, 60), (0, 1900, 300)],
+    ],
+)
+def test_of_several_places_the_first_is_told(gaps, seed):
+    lengths = list(translations(3000, seed))
+    for side, place, missing in reversed(gaps):
+        lengths[side] = np.delete(lengths[side], slice(place, place + missing))
+    side, place, missing = gaps[0]
+    longer = int(len(lengths[1]) > len(lengths[0]))
+    line, shift = first_drift(*lengths)
+    assert abs(line - (place + 1)) <= 12
+    assert shift == (missing if side != longer else -missing)
+
+
+def test_lines_that_only_the_shorter_side_has_are_counted(test_data):
+    """Nothing fits them, by any shift: not even by chance."""
+    source, target = (
+        np.log([1 + len(line) for line in path.read_bytes().split(b"\n")])
+        for path in (test_data / "multi30k/train.en", test_data / "multi30k/train.de")
+    )
+    source = np.delete(source, slice(3000, 3500))
+    target = np.delete(target, [*range(9000, 9500), len(target) - 1])
+    line, shift = first_drift(source, target)
+    assert abs(line - 3001) <= 15 and shift == -500
+
+
+def test_repeated_text_is_shifted_no_further_than_need_be(test_data):
+    source, target = (
+        np.log([1 + len(line) for line in path.read_bytes().split(b"\n")] * 5)
+        for path in (test_data / "multi30k/val.en", test_data / "multi30k/val.de")
+    )
+    line, shift = first_drift(source, np.delete(target, 2500))
+    assert abs(line - 2501) <= 15 and shift == 1
+
+
+def test_an_end_that_is_missing_is_no_drift():
+    source, target = translations(2000)
+    line, shift = first_drift(source, target[:-100])
+    assert line > 1890
+    assert shift == 100
+    assert first_drift(source[:0], target) == (1, 2000)
+
+
+def test_a_sentence_says_where_to_look(tmp_path, test_data):
+    lines = [
+        (test_data / f"multi30k/val.{code}").read_bytes().split(b"\n") for code in ("en", "de")
+    ]
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.write_bytes(b"\n".join(lines[0]))
+    target.write_bytes(b"\n".join(lines[1][:500] + lines[1][501:]))
+    sentence = describe_drift(source, target)
+    assert "1 line that" in sentence
+    assert sentence.endswith(f"{source} has and {target} has not")
+    found = int(sentence.split("near line ")[1].split(":")[0].replace(",", ""))
+    assert abs(found - 501) < 15
+    source.write_bytes(b"\n".join(lines[0][:800] + lines[0][803:]))
+    target.write_bytes(b"\n".join(lines[1][:500] + lines[1][501:]))
+    sentence = describe_drift(source, target)
+    assert "1 line that" in sentence
+    assert sentence.endswith(
+        f"{source} has and {target} has not; there are other such places further on"
+    )
+    source.write_bytes(b"\n".join(lines[0]))
+    target.write_bytes(b"\n".join(lines[1][:-40]))
+    assert describe_drift(source, target) == (
+        f"By their lengths the lines fit to the end of {target}, so its end seems to be missing"
+    )

@@ -1,0 +1,132 @@
+"""Text files: lines end as the bytes say, however they are packed, and defects name their place."""
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import lzma
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from backports import zstd
+
+from keras_transformer.data.corpora import reading
+from keras_transformer.data.corpora.reading import LineReader, read_lines, read_text
+from keras_transformer.errors import InputError
+
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd.compress}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a file and returns its path."""
+
+    def write(content, suffix=".en"):
+        path = tmp_path / f"s{suffix}"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def test_lines_end_at_lf_alone(file):
+    path = file("a\rb\nc\x0bd\u2028e\x85f\u0085g\n\n h".encode())
+    assert list(read_lines(path)) == [b"a\rb", "c\x0bd\u2028e\x85f\u0085g".encode(), b"", b" h"]
+    assert read_text(path)[2:] == ["", " h"]
+
+
+def test_bom_and_one_cr_a_line_are_no_text(file):
+    lines = read_lines(file(b"\xef\xbb\xbfa\r\nb\r\r\n\xef\xbb\xbfc\r\n"))
+    assert list(lines) == [b"a", b"b\r", b"\xef\xbb\xbfc"]
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_packed_files_give_their_lines_and_are_read_to_their_end(file, suffix):
+    pack = PACKED[suffix]
+    path = file(pack(b"one\n") + pack(b"two\nthree\n"), suffix)  # as `cat` joins two
+    assert list(read_lines(path)) == [b"one", b"two", b"three"]
+    reader = LineReader(path)
+    assert reader.ahead(9, 99) == 3 and reader.take(3) == b"one\ntwo\nthree\n"
+    assert reader.sha256 == hashlib.sha256(b"one\ntwo\nthree\n").hexdigest()
+    for content in (pack(b"line\n" * 1000)[:-4], b"nothing packed"):
+        with pytest.raises(InputError, match=f"s{suffix} cannot be read after line"):
+            list(read_lines(file(content, suffix)))
+        with pytest.raises(InputError, match=f"s{suffix} cannot be read after line"):
+            LineReader(file(content, suffix)).ahead(5000, 10**6)
+
+
+def test_zstandard_is_an_extra(file, monkeypatch):
+    path = file(zstd.compress(b"one\n"), ".zst")
+    monkeypatch.setattr(reading, "_zstd", None)
+    with pytest.raises(InputError, match=r"backports.zstd is missing; expected .*\[zstd\]"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "s.en is empty"),
+        (b"ab\nc\xffd\n", "s.en, line 2: byte 0xff at byte offset 4 is not UTF-8"),
+        (b"\xef\xbb\xbfab\xc3", "s.en, line 1: byte 0xc3 at byte offset 5 is not UTF-8"),
+        ("é\nab\0\n".encode(), "s.en, line 2: NUL at byte offset 5"),
+        ("ab\n".encode("utf-16"), "s.en, line 1: NUL at byte offset 3"),
+    ],
+)
+def test_bad_bytes_name_line_and_offset(file, content, message):
+    with pytest.raises(InputError, match=message):
+        list(read_lines(file(content)))
+
+
+def test_missing_files_are_named(tmp_path):
+    for read in (lambda path: list(read_lines(path)), LineReader):
+        with pytest.raises(InputError, match="absent.de is missing"):
+            read(tmp_path / "absent.de")
+
+
+def test_a_line_without_end_is_refused_before_memory_is(file, monkeypatch):
+    monkeypatch.setattr(reading, "_MAX_LINE", 2**21)
+    with pytest.raises(InputError, match="s.en, line 2 has more than 2,097,152 bytes"):
+        reader = LineReader(file(b"one\n" + b"x" * 2**23))
+        reader.take(reader.ahead(1, 9))
+        reader.ahead(1, 9)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    content=st.binary(max_size=60) | st.text(max_size=20).map(str.encode),
+    chunk=st.integers(1, 9),
+    lines=st.integers(1, 4),
+    most=st.integers(1, 12),
+)
+def test_pieces_of_lines_make_the_file(tmp_path_factory, content, chunk, lines, most):
+    path = tmp_path_factory.mktemp("fuzz") / "s"
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_CHUNK", chunk)
+        reader, pieces = LineReader(path), []
+        while count := reader.ahead(lines, most):
+            offset = reader.offset
+            pieces.append(reader.take(count))
+            assert pieces[-1].count(b"\n") == count <= lines and pieces[-1].endswith(b"\n")
+            assert reader.offset == offset + len(pieces[-1])
+            assert count == 1 or len(pieces[-1]) <= most
+    ended = content + (b"" if content.endswith(b"\n") or not content else b"\n")
+    assert b"".join(pieces) == ended and reader.lines == ended.count(b"\n")
+    assert reader.sha256 == hashlib.sha256(content).hexdigest()
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(content=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
+def test_any_file_is_refused_or_read_back_whole(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("fuzz") / "s"
+    path.write_bytes(content)
+    try:
+        lines = list(read_lines(path))
+    except InputError:
+        with contextlib.suppress(UnicodeDecodeError):
+            assert not content or "\0" in content.decode()
+        return
+    ended = content if content.endswith(b"\n") else content + b"\n"
+    expected = ended.decode().removeprefix("\ufeff").split("\n")[:-1]
+    assert [line.decode() for line in lines] == [line.removesuffix("\r") for line in expected]

@@ -1,0 +1,658 @@
+"""Preparing: an aligned store and a true report, or a sentence and nothing on disk."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from keras_transformer.data.corpora import corpus as corpus_module
+from keras_transformer.data.corpora.cleaning import CleaningReport, clean
+from keras_transformer.data.corpora.corpus import BlockReader, TsvFile, parallel_files
+from keras_transformer.data.preparation import pipeline as preparation_module
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.text.vocabulary import Vocabulary
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL = PrepareOptions(vocab_size=80)
+
+
+@dataclasses.dataclass
+class Pairs:
+    """A corpus that is no file."""
+
+    content: list
+    name: str = "pairs"
+
+    def pairs(self):
+        return iter([(source.encode(), target.encode()) for source, target in self.content])
+
+
+def numbered(count, start=0):
+    """Pairs whose sides tell which pair they belong to."""
+    return [(f"the {i} dogs", f"die {i} Hunde") for i in range(start, start + count)]
+
+
+def texts(directory, split):
+    store = TokenStore(directory / split)
+    return list(zip(store.source_text(), store.target_text(), strict=True))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Writes a source and a target file and returns them as corpora."""
+
+    def write(source, target):
+        (tmp_path / "c.en").write_bytes(source)
+        (tmp_path / "c.de").write_bytes(target)
+        return parallel_files([tmp_path / "c.en"], [tmp_path / "c.de"])
+
+    return write
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    options = dataclasses.replace(SMALL, separate_vocabularies=separate, vocab_size=60)
+    prepared = prepare([Pairs(numbered(20)), Pairs(numbered(13, 20))], tmp_path / "d", options)
+    assert prepared.directory == tmp_path / "d" and not prepared.reused
+    vocabulary = Vocabulary.load(tmp_path / "d")
+    assert vocabulary.joint != separate
+    everything = []
+    for split in ("train", "valid"):
+        store = TokenStore(tmp_path / "d" / split)
+        everything += texts(tmp_path / "d", split)
+        for i, (source, target) in enumerate(texts(tmp_path / "d", split)):
+            assert source.split()[1] == target.split()[1], "aligned"
+            one = np.array([i])
+            assert store.source_ids(one).tolist() == vocabulary.encode_source([source.encode()])[0]
+            assert store.target_ids(one).tolist() == vocabulary.encode_target([target.encode()])[0]
+    assert sorted(everything) == sorted(numbered(33)), "each pair once, in one of the two"
+
+
+def test_report_counts_what_is_there(tmp_path):
+    content = [*numbered(30), ("", "leer"), ("\u200b", "null"), ("lang " * 50, "x"), ("a\tb", "c")]
+    options = dataclasses.replace(SMALL, max_tokens=40, valid_pairs=4, max_length_ratio=None)
+    prepare([Pairs(content)], tmp_path / "d", options, valid_corpora=[Pairs(numbered(5, 50))])
+    report = json.loads((tmp_path / "d" / "report.json").read_text())
+    cleaning = report["cleaning"]["train"]
+    assert (cleaning["read"], cleaning["kept"]) == (34, 31)
+    assert cleaning["dropped"] == {"empty": 2, "too_many_tokens": 1}
+    assert [e["line"] for e in cleaning["examples"]["empty"]] == [31, 32]
+    assert cleaning["examples"]["too_many_tokens"][0]["line"] == 33
+    assert cleaning["control_characters_made_spaces"] == 1
+    assert report["cleaning"]["valid"]["kept"] == 5 and report["held_out"] == 0
+    for split, pairs in (("train", 31), ("valid", 5)):
+        store = TokenStore(tmp_path / "d" / split)
+        assert report[split]["pairs"] == len(store) == pairs
+        for side, lengths in (("source", store.source_lengths), ("target", store.target_lengths)):
+            stored = report[split][side]
+            assert stored["tokens"] == lengths.sum() and stored["max_length"] == lengths.max()
+            assert sum(stored["length_histogram"].values()) == pairs
+            assert stored["length_histogram"]["1-16"] == (lengths <= 16).sum()
+    lines = "".join(f"{pair[side]}\n" for side in (0, 1) for pair in numbered(5, 50))
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    assert report["inputs"]["valid"] == [
+        {
+            "name": "pairs",
+            "kind": "Pairs",
+            "blocks": 1,
+            "pairs": 5,
+            "sha256": {"pairs": digest},
+        }
+    ]
+    vocabulary = Vocabulary.load(tmp_path / "d")
+    assert report["vocabulary"]["source_size"] == vocabulary.source_vocab_size
+    assert report["vocabulary"]["fingerprint"] == vocabulary.fingerprint
+    assert report["options"]["max_tokens"] == 40
+
+
+def test_unknown_pieces_are_counted(tmp_path):
+    valid = Pairs([("the 1 dogs", "ΩΩ die ΩΩ"), ("the", "die")])
+    report = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL, valid_corpora=[valid]).report
+    assert report["valid"]["source"]["unknown"] == 0 == report["train"]["target"]["unknown"]
+    assert report["valid"]["target"]["unknown"] == 2, "a run of unknown characters is one piece"
+    rate = report["valid"]["target"]["unknown_rate"]
+    assert rate == 2 / report["valid"]["target"]["tokens"]
+
+
+def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_path):
+    content = [(f"word {chr(0x4E00 + i)}", f"Wort {chr(0x5E00 + i)}") for i in range(200)]
+    held_out = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        options = PrepareOptions(vocab_size=800, valid_pairs=20, seed=seed)
+        report = prepare([Pairs(content)], tmp_path / name, options).report
+        held_out[name] = texts(tmp_path / name, "valid")
+        assert len(held_out[name]) == report["held_out"] == 20
+        assert report["valid"]["source"]["unknown"] == report["valid"]["target"]["unknown"] == 20
+        assert report["train"]["source"]["unknown"] == 0
+    assert held_out["a"] == held_out["b"] != held_out["c"]
+    for split in ("train", "valid"):
+        first, second = (TokenStore(tmp_path / name / split) for name in "ab")
+        assert first.fingerprint == second.fingerprint
+    defaults = prepare([Pairs(content)], tmp_path / "d", PrepareOptions(vocab_size=800))
+    assert defaults.report["held_out"] == 4, "two in a hundred"
+
+
+def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
+    arguments = ([Pairs(numbered(30))], tmp_path / "d", SMALL)
+    first = prepare(*arguments)
+    # As it was written by commit 0e82582, before there was `drop_repetitive`: data stay as good.
+    assert first.report["fingerprint"] == (
+        "285cb898706ec588466ad28acd77e9888d5855e717ba158fabd4c86653f88735"
+    )
+    before = (tmp_path / "d" / "report.json").stat().st_mtime_ns
+    monkeypatch.setattr(preparation_module, "learn_vocabulary", lambda *_: pytest.fail("again"))
+    again = prepare(*arguments)
+    assert again.reused and again.report == first.report
+    assert (tmp_path / "d" / "report.json").stat().st_mtime_ns == before
+    assert "already holds this data" in again.summary()
+    for corpus, options in (
+        (numbered(31), SMALL),
+        (numbered(30), dataclasses.replace(SMALL, seed=2)),
+        (numbered(30), dataclasses.replace(SMALL, drop_repetitive=True)),
+    ):
+        with pytest.raises(InputError, match="d holds data prepared from other input"):
+            prepare([Pairs(corpus)], tmp_path / "d", options)
+
+
+def test_output_directories_that_hold_other_things_stay_as_they_are(tmp_path):
+    (tmp_path / "empty").mkdir()
+    prepare([Pairs(numbered(9))], tmp_path / "empty", SMALL)
+    assert (tmp_path / "empty" / "report.json").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "report.json").write_text("[]")
+    for name in ("mine", "file", "list"):
+        with pytest.raises(InputError, match=f"{name} exists and is no prepared data"):
+            prepare([Pairs(numbered(9))], tmp_path / name, SMALL)
+    with pytest.raises(InputError, match="cannot be written"):
+        prepare([Pairs(numbered(9))], tmp_path / "file" / "d", SMALL)
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "mine", "file", "list"}
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+class Stopped(BaseException):
+    """As if the process was killed: nobody catches it."""
+
+
+def tree(directory):
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.stem != "report"
+    }
+
+
+@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
+@pytest.mark.parametrize("stage", ["clean_block", "learn_vocabulary", "encode_block"])
+def test_what_was_done_before_a_kill_is_not_done_again(tmp_path, monkeypatch, caplog, stage, stop):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 10)
+    arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
+    whole = prepare(arguments, tmp_path / "whole", SMALL)
+    calls = []
+    original = getattr(preparation_module, stage)
+
+    def counted(*given, **named):
+        calls.append(given)
+        if len(calls) == (1 if stage == "learn_vocabulary" else 4):
+            raise stop
+        return original(*given, **named)
+
+    monkeypatch.setattr(preparation_module, stage, counted)
+    with pytest.raises(stop):
+        prepare(arguments, tmp_path / "d", SMALL)
+    assert not (tmp_path / "d").exists()
+    assert ("the same command continues" in caplog.text) == (stop is KeyboardInterrupt)
+    work = tmp_path / ".d.partial" / "work" / "train"
+    finished = "encoded.json" if stage == "encode_block" else "clean.json"
+    done = {path: path.stat().st_mtime_ns for path in work.glob(f"*.{finished}")}
+    assert len(done) == (6 if stage == "learn_vocabulary" else 3)
+    seen = {}
+
+    def spied(*given, **named):
+        result = original(*given, **named)
+        seen.update({path: path.stat().st_mtime_ns for path in done})
+        return result
+
+    monkeypatch.setattr(preparation_module, stage, spied)
+    continued = prepare(arguments, tmp_path / "d", SMALL)
+    assert seen == done, "written once"
+    assert tree(tmp_path / "d") == tree(tmp_path / "whole")
+    timeless = [{**p.report, "seconds_of_stages": 0} for p in (continued, whole)]
+    assert timeless[0] == timeless[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "d"}
+
+
+def test_a_real_kill_in_the_middle_and_workers(tmp_path):
+    """Two processes do what one does; killed, they are continued by one."""
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(70_000))
+    (tmp_path / "c.tsv").write_text(lines)
+    command = "--tsv=c.tsv --vocab_size=70 --max_length_ratio=0".split()
+    assert run_binary(*command, "--output_dir=one", "--workers=1", cwd=tmp_path).returncode == 0
+    killed = subprocess.Popen(
+        [sys.executable, ROOT / "bin/prepare.py", *command, "--output_dir=two", "--workers=2"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    while not list(tmp_path.glob(".two.partial/work/train/*.clean.json")):
+        assert killed.poll() is None
+        time.sleep(0.005)
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "two").exists()
+    done = run_binary(*command, "--output_dir=two", "--workers=2", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "continuing what was begun before\n")
+    assert tree(tmp_path / "two") == tree(tmp_path / "one")
+
+
+def test_what_was_begun_for_other_input_is_not_continued(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation_module, "learn_vocabulary", stop)
+        with pytest.raises(Stopped):
+            prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
+    prepare([Pairs(numbered(30, 40))], tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(30, 40))
+
+
+def test_another_vocabulary_at_the_same_path_is_loaded_anew(tmp_path):
+    for content in (numbered(40), [(f"a cat {i}", f"eine Katze {i}") for i in range(40)]):
+        prepare([Pairs(content)], tmp_path / "d", SMALL)
+        vocabulary, store = Vocabulary.load(tmp_path / "d"), TokenStore(tmp_path / "d" / "train")
+        for i, line in enumerate(store.source_text()):
+            ids = store.source_ids(np.array([i])).tolist()
+            assert ids == vocabulary.encode_source([line.encode()])[0]
+        (tmp_path / "d").rename(tmp_path / f"moved-{len(list(tmp_path.iterdir()))}")
+
+
+def test_what_a_power_cut_left_empty_is_done_again(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation_module, "write_index", stop)
+        with pytest.raises(Stopped):
+            prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
+    (result,) = (tmp_path / ".d.partial").rglob("*.encoded.json")
+    result.write_bytes(b"")
+    (cleaned,) = (tmp_path / ".d.partial").rglob("*.clean.json")
+    cleaned.write_bytes(b"")
+    prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(40))
+
+
+def test_an_output_directory_may_be_a_link_or_where_one_is(tmp_path, monkeypatch):
+    for name in ("real", "here"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("elsewhere")
+    for name in ("link", "dangling"):
+        prepare([Pairs(numbered(30))], tmp_path / name, SMALL)
+    monkeypatch.chdir(tmp_path / "here")
+    prepare([Pairs(numbered(30))], ".", SMALL)
+    for name in ("real", "elsewhere", "here"):
+        assert len(texts(tmp_path / name, "train")) == 29
+    assert (tmp_path / "link").is_symlink()
+    with pytest.raises(InputError, match="/proc exists and is no prepared data"):
+        prepare([Pairs(numbered(30))], "/proc", SMALL)
+
+
+def test_an_output_directory_that_cannot_be_looked_at_is_told(tmp_path):
+    with pytest.raises(
+        InputError, match=r"x+ cannot be read \(File name too long\); expected a new"
+    ):
+        prepare([Pairs(numbered(30))], tmp_path / ("x" * 300), SMALL)
+
+
+def test_two_processes_do_not_prepare_the_same(tmp_path):
+    class Twice(Pairs):
+        readings = 0
+
+        def pairs(self):
+            self.readings += 1
+            if self.readings == 2:
+                with pytest.raises(InputError, match="another process is preparing .*/d;"):
+                    prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
+            return super().pairs()
+
+    corpus = Twice(numbered(30))
+    prepare([corpus], tmp_path / "d", SMALL)
+    assert corpus.readings == 2
+
+
+def test_a_full_disk_is_told_and_continued_when_there_is_room(tmp_path):
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(20_000))
+    (tmp_path / "c.tsv").write_text(lines)
+    program = """
+import resource, signal, sys
+from keras_transformer.data.corpus import TsvFile
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from pathlib import Path
+from keras_transformer.errors import InputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit fails, as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+try:
+    prepare([TsvFile(Path("c.tsv"))], "d", PrepareOptions(vocab_size=60))
+except InputError as error:
+    print(error)
+"""
+
+    def limited(size):
+        return subprocess.run(
+            [sys.executable, "-c", program, str(size)],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+
+    for size in (100_000, 1_000, 300_000):
+        message = limited(size)
+        assert message.startswith("d cannot be written (") and "File too large" in message
+        assert message.endswith("once it can, the same command continues\n")
+        assert not (tmp_path / "d").exists()
+    assert limited(10**9) == ""
+    assert len(texts(tmp_path / "d", "train")) == 19_600
+
+
+def test_input_that_changes_while_it_is_read_is_refused(tmp_path):
+    class Changing(Pairs):
+        readings = 0
+
+        def pairs(self):
+            self.readings += 1
+            return iter([(b"the dog", b"der Hund %d" % self.readings)] * 9)
+
+    with pytest.raises(InputError, match="pairs has changed while it was read; expected it to st"):
+        prepare([Changing([])], tmp_path / "d", SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_text_in_other_columns_is_other_data(tmp_path, files):
+    tsv = b"".join(b"the %d dogs\tdie %d Hunde\n" % (i, i) for i in range(20))
+    (tmp_path / "c.tsv").write_bytes(tsv)
+    prepare([TsvFile(tmp_path / "c.tsv")], tmp_path / "d", SMALL)
+    twice = parallel_files([tmp_path / "c.tsv"], [tmp_path / "c.tsv"])
+    with pytest.raises(InputError, match="holds data prepared from other input"):
+        prepare(twice, tmp_path / "d", SMALL)
+
+
+def test_many_shards_need_few_open_files(tmp_path):
+    """Of which a process may often have 1,024."""
+    program = """
+import resource, sys
+import numpy as np
+from keras_transformer.data import corpus
+from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.token_store import TokenStore
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+corpus.BLOCK_LINES = 2
+options = PrepareOptions(vocab_size=60, drop_duplicates=True, valid_pairs=3)
+prepare([corpus.TsvFile(corpus.require_file("c.tsv"))], "d", options)
+store = TokenStore("d/train")
+pairs = np.arange(len(store))
+print(len(list(store.directory.iterdir())), len(store.source_ids(pairs)), sum(store.source_lengths))
+print(len(store.target_lines(pairs)), len(list(TokenStore("d/valid").directory.iterdir())))
+"""
+    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(1200))
+    (tmp_path / "c.tsv").write_text(lines)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shards, found, tokens, texts, valid = map(int, done.stdout.split())
+    assert shards > 590 and found == tokens and texts == 1197 and valid <= 4
+
+
+def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    corpora = [Pairs(numbered(20)), Pairs(numbered(20, 10))]
+    options = dataclasses.replace(SMALL, drop_duplicates=True, valid_pairs=5)
+    report = prepare(corpora, tmp_path / "d", options).report
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(30)) and report["held_out"] == 5
+    cleaning = report["cleaning"]["train"]
+    assert cleaning["dropped"] == {"duplicate": 10} and cleaning["kept"] == 30
+    assert [example["line"] for example in cleaning["examples"]["duplicate"]] == [1, 2, 3, 4, 5]
+    assert prepare(corpora, tmp_path / "e", SMALL).report["cleaning"]["train"]["kept"] == 40
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, monkeypatch, given):
+    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
+    # A side alone is another pair, and what is dropped is in neither store.
+    known = [*numbered(2), *numbered(1), *numbered(1, 19), ("lang " * 50, "x")]
+    other = [*numbered(9, 50), ("the 1 dogs", "die 2 Hunde")]
+    options = dataclasses.replace(SMALL, max_tokens=40, max_length_ratio=None, valid_pairs=20)
+    if given:
+        corpora, valid = [Pairs([*numbered(20), known[-1]])], [Pairs([*known, *other])]
+    else:
+        corpora, valid = [Pairs(numbered(20) * 2)], []
+    prepared = prepare(corpora, tmp_path / "d", options, valid_corpora=valid)
+    train, valid = (texts(tmp_path / "d", split) for split in ("train", "valid"))
+    expected = sum(pair in set(train) for pair in valid)
+    assert expected == 4 if given else 0 < expected < 20
+    assert prepared.report["valid_pairs_in_train"] == expected
+    assert f"training text as well: {expected} of {len(valid)};" in prepared.summary()
+
+
+def test_validation_pairs_of_their_own_are_not_told_of(tmp_path):
+    prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
+    assert prepared.report["valid_pairs_in_train"] == 0
+    assert "as well" not in prepared.summary()
+    (tmp_path / "d" / "report.json").write_text(
+        json.dumps({k: v for k, v in prepared.report.items() if k != "valid_pairs_in_train"})
+    )
+    again = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
+    assert again.reused and "as well" not in again.summary(), "older data do not tell"
+
+
+def test_a_tag_is_one_piece_before_every_source(tmp_path):
+    options = dataclasses.replace(SMALL, source_tag="<2de>", symbols=("<2de>", "<2fr>"))
+    prepare([Pairs(numbered(30))], tmp_path / "a", options)
+    vocabulary = Vocabulary.load(tmp_path / "a")
+    for split in ("train", "valid"):
+        store = TokenStore(tmp_path / "a" / split)
+        assert all(line.startswith("<2de> the ") for line in store.source_text())
+        assert not any("<2de>" in line for line in store.target_text())
+        for i in range(len(store)):
+            ids = store.source_ids(np.array([i])).tolist()
+            assert vocabulary.source_piece(ids[0]) in ("<2de>", "▁")
+            assert [vocabulary.source_piece(id) for id in ids].count("<2de>") == 1
+    french = dataclasses.replace(SMALL, source_tag="<2fr>")
+    prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
+    for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}, {"symbols": ("<2it>",)}):
+        others = dataclasses.replace(SMALL, **options)
+        with pytest.raises(InputError, match="a has no piece (<2it>|s); expected one that was lea"):
+            prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
+    for symbol, message in (("to German", "has spaces"), ("</s>", "every vocabulary has")):
+        with pytest.raises(InputError, match=message):
+            PrepareOptions(source_tag=symbol)
+    with pytest.raises(InputError, match="<0x0A> is a piece that every vocabulary with byte_fall"):
+        PrepareOptions(source_tag="<0x0A>", byte_fallback=True)
+    assert PrepareOptions(source_tag="<0x0A>").all_symbols() == ("<0x0A>",)
+
+
+def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
+    prepare([Pairs(numbered(30))], tmp_path / "a", SMALL)
+    for place in ("a", "a/tokenizer"):
+        name = place.replace("/", "_") + "_b"
+        prepare([Pairs(numbered(9, 30))], tmp_path / name, vocab_from=tmp_path / place)
+        assert Vocabulary.load(tmp_path / name).fingerprint == (
+            Vocabulary.load(tmp_path / "a").fingerprint
+        )
+    separate = dataclasses.replace(SMALL, separate_vocabularies=True)
+    with pytest.raises(InputError, match="a is joint; expected separate"):
+        prepare([Pairs(numbered(9))], tmp_path / "c", separate, vocab_from=tmp_path / "a")
+    with pytest.raises(InputError, match="nowhere holds no vocabulary"):
+        prepare([Pairs(numbered(9))], tmp_path / "c", SMALL, vocab_from=tmp_path / "nowhere")
+
+
+def test_the_report_tells_how_a_vocabulary_that_was_given_normalizes(tmp_path):
+    folded = dataclasses.replace(SMALL, normalization="nmt_nfkc_cf", model_type="bpe")
+    reports = [
+        prepare([Pairs(numbered(30))], tmp_path / "a", folded).report,
+        prepare([Pairs(numbered(30))], tmp_path / "b", vocab_from=tmp_path / "a").report,
+    ]
+    for report in reports:
+        assert report["vocabulary"]["normalization"] == "nmt_nfkc_cf"
+        assert report["vocabulary"]["model_type"] == "bpe"
+    assert reports[0]["options"]["normalization"] == "nmt_nfkc_cf"
+    assert not {"normalization", "model_type", "vocab_size"} & set(reports[1]["options"])
+
+
+def test_line_breaks_inside_a_sentence_shift_nothing(tmp_path):
+    breaks = [(f"the\n{i}\u2028dogs", f"die\r{i}\x85Hunde\n") for i in range(20)]
+    prepare([Pairs(breaks)], tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(20))
+
+
+def test_crlf_and_bom_are_no_text(tmp_path, files):
+    source = b"\xef\xbb\xbf" + b"".join(b"%b\r\n" % s.encode() for s, _ in numbered(20))
+    target = b"".join(b"%b\n" % t.encode() for _, t in numbered(20))
+    prepare(files(source, target), tmp_path / "d", SMALL)
+    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
+    assert sorted(stored) == sorted(numbered(20))
+
+
+def test_a_line_of_megabytes_is_a_counted_drop(tmp_path, files):
+    source = b"the dogs\n" * 20 + b"dog " * 1_000_000 + b"\n"
+    start = time.process_time()
+    report = prepare(files(source, b"die Hunde\n" * 21), tmp_path / "d", SMALL).report
+    assert time.process_time() - start < 3
+    assert report["cleaning"]["train"]["dropped"] == {"too_many_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"a\nb\n", b"c\n", "c.en has 2 lines and .*c.de has 1"),
+        (b"a\nb\n", b"", "c.de is empty"),
+        (b"a\n\xff\n", b"c\nd\n", "c.en, line 2: byte 0xff"),
+        (b"a\n\n", b"\nd\n", "no pair is left for train of 2 read .dropped: 2 empty."),
+        (b"a\n", b"c\n", "has 1 clean pairs, of which 1 should be held out"),
+    ],
+)
+def test_bad_input_is_told_and_leaves_nothing(tmp_path, files, source, target, message):
+    with pytest.raises(InputError, match=message):
+        prepare(files(source, target), tmp_path / "d", SMALL)
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("c.en", "c.de")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 1}, "max_tokens is 1; expected 2 or more"),
+        ({"valid_pairs": 0}, "valid_pairs is 0; expected 1 or more"),
+        ({"model_type": "char"}, "model_type is 'char'"),
+    ],
+)
+def test_unusable_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        PrepareOptions(**options)
+
+
+def test_no_corpus_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no corpus is given"):
+        prepare([], tmp_path / "d")
+
+
+LINE = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0\n")
+    | st.sampled_from("ab \r\t\x85\u2028\ufeff\u200b"),
+    max_size=8,
+).map(str.encode)
+ALIGNED = st.lists(st.tuples(LINE, LINE), min_size=2, max_size=8).map(
+    lambda pairs: tuple(
+        b"".join(line + b"\n" for line in side) for side in zip(*pairs, strict=True)
+    )
+)
+ANY_FILE = st.lists(LINE | st.binary(max_size=3), max_size=6).map(b"\n".join)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    files=ALIGNED | ALIGNED | st.tuples(ANY_FILE, ANY_FILE),
+    tokens=st.integers(4, 12),
+    byte_fallback=st.booleans(),
+)
+def test_any_bytes_are_refused_or_stored_aligned(tmp_path_factory, files, tokens, byte_fallback):
+    directory = tmp_path_factory.mktemp("fuzz")
+    for name, content in zip("st", files, strict=True):
+        (directory / name).write_bytes(content)
+    options = PrepareOptions(
+        vocab_size=400, byte_fallback=byte_fallback, max_tokens=tokens, valid_pairs=1
+    )
+    try:
+        corpora = parallel_files([directory / "s"], [directory / "t"])
+        report = prepare(corpora, directory / "d", options).report
+    except InputError:
+        assert {path.name for path in directory.iterdir()} == {"s", "t"}
+        return
+    vocabulary = Vocabulary.load(directory / "d")
+    (block,) = BlockReader(corpora[0])
+    cleaned = clean(block, options, CleaningReport())
+    pairs = [
+        (source.decode(), target.decode())
+        for source, target in zip(cleaned.sources, cleaned.targets, strict=True)
+    ]
+    pairs = [
+        pair
+        for pair in pairs
+        if 2 <= len(vocabulary.encode_source([pair[0].encode()])[0]) <= tokens
+        and 2 <= len(vocabulary.encode_target([pair[1].encode()])[0]) <= tokens
+    ]
+    train, valid = texts(directory / "d", "train"), texts(directory / "d", "valid")
+    assert len(train) == report["train"]["pairs"] and len(valid) == report["valid"]["pairs"] == 1
+    assert any(pairs == [*train[:i], *valid, *train[i:]] for i in range(len(train) + 1))
+
+
+def run_binary(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, ROOT / "bin" / "prepare.py", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_binary_prepares_and_says_what_it_did(tmp_path):
+    for name, pairs in (("a", numbered(20)), ("b", numbered(20, 20)), ("v", numbered(3, 90))):
+        for suffix, side in (("en", 0), ("de", 1)):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs)
+            (tmp_path / f"{name}.{suffix}").write_text(lines)
+    for name in "xy":
+        (tmp_path / f"{name}.tsv").write_text(f"the {name}\tdas {name}\n")
+    command = (
+        "--source=a.en,b.en --target=a.de --target=b.de --tsv=x.tsv --tsv=y.tsv "
+        "--valid_source=v.en --valid_target=v.de "
+        "--vocab_size=60 --model_type=bpe --output_dir=deep/data"
+    ).split()
+    done = run_binary(*command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "train: 42 pairs" in done.stdout and "valid: 3 pairs" in done.stdout
+    columns = [("the x", "das x"), ("the y", "das y")]
+    assert texts(tmp_path / "deep/data", "train") == [*numbered(40), *columns]
+    assert "already holds this data" in run_binary(*command, cwd=tmp_path).stdout
+    (tmp_path / "b.de").write_text("nur eine Zeile\n")
+    done = run_binary(*command[:-1], "--output_dir=new", cwd=tmp_path)
+    assert done.returncode == 1 and not (tmp_path / "new").exists()
+    assert done.stderr.startswith("error: b.en has 20 lines and b.de has 1; expected the same num")

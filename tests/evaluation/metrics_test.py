@@ -1,0 +1,264 @@
+"""Scores: sacreBLEU's own numbers, BLEUs computed by hand, two systems, and bad input."""
+
+import dataclasses
+import json
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+import sacremoses
+from sacrebleu.metrics.bleu import BLEU
+
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation.metrics import TOKENIZERS, assess, compare, evaluate, paper_bleu
+from keras_transformer.evaluation.test_sets import EvaluationSet
+
+REFERENCES = ["Two young men are outside .", "A dog runs on the beach ."]
+
+
+def test_equal_texts_score_100():
+    scores = evaluate(REFERENCES, REFERENCES, tokenize="none")
+    assert scores.bleu == pytest.approx(100)
+    assert scores.chrf == pytest.approx(100)
+    assert scores.exact_match == 1
+    assert scores.sentences == 2
+
+
+def test_bleu_is_the_papers_formula():
+    # Papineni et al. (2002): clipped n-gram precisions over the corpus, here counted by hand.
+    hypothesis = "the dog runs on the beach"  # "the" occurs twice, the reference has it once
+    reference = "a dog runs on the beach now"
+    matches, totals = (5, 4, 3, 2), (6, 5, 4, 3)
+    precision = math.exp(sum(math.log(m / t) for m, t in zip(matches, totals, strict=True)) / 4)
+    brevity = math.exp(1 - 7 / 6)
+    scores = evaluate([hypothesis], [reference], tokenize="none")
+    assert scores.bleu == pytest.approx(100 * brevity * precision)
+
+
+def test_scores_belong_to_the_corpus_not_to_the_mean_of_its_sentences():
+    hypotheses = ["a b c d e f g h", "x y z w"]
+    references = ["a b c d e f g h", "a b c d"]
+    scores = evaluate(hypotheses, references, tokenize="none")
+    expected = 100 * math.exp(sum(math.log((9 - n) / (14 - 2 * n)) for n in (1, 2, 3, 4)) / 4)
+    assert scores.bleu == pytest.approx(expected)
+    assert scores.exact_match == 0.5
+
+
+def test_case_and_tokenization_are_in_the_signature_and_count():
+    hypotheses = [line.upper() for line in REFERENCES]
+    cased = evaluate(hypotheses, REFERENCES)
+    lowered = evaluate(hypotheses, REFERENCES, lowercase=True)
+    assert cased.bleu < 10 and cased.chrf < 50 and cased.exact_match == 0
+    assert lowered.bleu == pytest.approx(100) and lowered.chrf == pytest.approx(100)
+    assert lowered.exact_match == 1
+    assert "case:mixed" in cased.signature and "tok:13a" in cased.signature
+    assert "case:lc" in lowered.signature and "case:lc" in lowered.chrf_signature
+    assert "tok:none" in evaluate(hypotheses, REFERENCES, tokenize="none").signature
+    attached = [line.replace(" .", ".") for line in REFERENCES]  # 13a splits the full stop off
+    assert evaluate(attached, REFERENCES).bleu == pytest.approx(100)
+    assert evaluate(attached, REFERENCES, tokenize="none").bleu < 99
+
+
+def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
+    hypotheses = ["Two men are outside.", "The dog runs along a beach."]
+    reference_file = tmp_path / "references"
+    reference_file.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        str(reference_file),
+        "-m",
+        "bleu",
+        "-b",
+        "-w",
+        "8",
+    ]
+    process = subprocess.run(
+        command, input="\n".join(hypotheses), capture_output=True, text=True, check=True
+    )
+    assert evaluate(hypotheses, REFERENCES).bleu == pytest.approx(float(process.stdout), abs=1e-7)
+
+
+def test_an_empty_hypothesis_is_scored_not_dropped():
+    scores = evaluate(["", REFERENCES[1]], REFERENCES)
+    assert 0 < scores.bleu < 100
+    assert scores.sentences == 2
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "tokenize", "message"),
+    [
+        (["a"], ["a", "b"], "13a", "1 hypotheses and 2 references"),
+        ([], [], "13a", "at least one sentence"),
+        (["a"], ["a"], "13b", "'13b'.*expected one of .*13a"),
+    ],
+)
+def test_bad_input_is_named(hypotheses, references, tokenize, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(hypotheses, references, tokenize=tokenize)
+
+
+def test_a_tokenizer_that_is_not_installed_is_one_sentence(monkeypatch):
+    assert "ja-mecab" in TOKENIZERS
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    sys.modules.pop("sacrebleu.tokenizers.tokenizer_ja_mecab", None)
+    with pytest.raises(InputError, match=r"'ja-mecab' cannot be had here: .*sacrebleu\[ja\]") as e:
+        evaluate(["a"], ["a"], tokenize="ja-mecab")
+    assert "\n" not in str(e.value)
+
+
+# What Perl made of these with tensor2tensor's get_ende_bleu.sh and the Moses of 2017.
+TOKENIZED = {
+    "Der US-Präsident sagt: 'Gut', z.B. 3,5 Mio. Euro.":
+        "Der US ##AT##-##AT## Präsident sagt : &apos; Gut &apos; , z.B. 3,5 Mio. Euro .",
+    "100-Euro-Schein; 3-D-Druck-Kosten": "100 ##AT##-##AT## Euro ##AT##-##AT## Schein ; "
+        "3 ##AT##-##AT## D-Druck ##AT##-##AT## Kosten",
+    'Er sagte "ja" & ging (am 3. Mai) ...':
+        "Er sagte &quot; ja &quot; &amp; ging ( am 3. Mai ) ...",
+    "x-ö-y und a-b-c [1]":
+        "x ##AT##-##AT## ö ##AT##-##AT## y und a ##AT##-##AT## b-c &#91; 1 &#93;",
+}  # fmt: skip
+
+
+class Counted(BLEU):
+    """Keeps what is counted."""
+
+    lines: list[list[str]] = []
+
+    def corpus_score(self, hypotheses, references, n_bootstrap=1):
+        type(self).lines = [list(hypotheses), *map(list, references)]
+        return super().corpus_score(hypotheses, references, n_bootstrap)
+
+
+def test_the_papers_tokens_are_those_of_perl(monkeypatch):
+    monkeypatch.setattr("keras_transformer.evaluation.metrics.BLEU", Counted)
+    paper_bleu(list(TOKENIZED), list(TOKENIZED))
+    assert Counted.lines == [list(TOKENIZED.values())] * 2
+
+
+def test_typographic_punctuation_is_replaced_in_hypotheses_alone(monkeypatch):
+    monkeypatch.setattr("keras_transformer.evaluation.metrics.BLEU", Counted)
+    paper_bleu(["„Geht’s“…"], ["„Geht’s“…"])
+    assert Counted.lines == [["„ Geht &apos; s &quot; ..."], ["„ Geht ’ s “ …"]]
+
+
+def test_the_papers_bleu_is_counted_by_hand():
+    def of(matches, totals):
+        precisions = (m / t for m, t in zip(matches, totals, strict=True))
+        return pytest.approx(100 * math.exp(sum(map(math.log, precisions)) / 4))
+
+    hypothesis, reference = "der US-Senator kam gestern an", "der US-Präsident kam gestern an"
+    assert paper_bleu([hypothesis], [reference]).paper_bleu == 0  # no 4-gram; nothing is smoothed
+    assert evaluate([hypothesis], [reference]).bleu > 0
+    hypothesis, reference = (f"{line} es war der letzte Zug" for line in (hypothesis, reference))
+    score = paper_bleu([hypothesis], [reference])  # of 12 tokens one is wrong, the fourth
+    assert score.paper_bleu == of((11, 9, 7, 5), (12, 11, 10, 9))
+    # 13a has one token for the compound, the second of 10.
+    assert evaluate([hypothesis], [reference]).bleu == of((9, 7, 6, 5), (10, 9, 8, 7))
+    assert score.paper_signature == (
+        f"nrefs:1|case:mixed|eff:no|tok:get_ende_bleu-sacremoses-{sacremoses.__version__}|"
+        f"smooth:none|version:{evaluate(['a'], ['a']).signature.rpartition(':')[2]}"
+    )
+
+
+def test_the_papers_bleu_is_of_german():
+    german = EvaluationSet([["ja"]], name="wmt14/full", language_pair="en-de")
+    assert "|test:wmt14/full|lang:en-de|" in paper_bleu(["ja"], german).paper_signature
+    french = dataclasses.replace(german, language_pair="en-fr")
+    with pytest.raises(InputError, match="splits German compounds, but en-fr is not into German"):
+        paper_bleu(["oui"], french)
+
+
+def test_the_papers_bleu_without_its_package_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(InputError, match=r"needs the package sacremoses, .*\[moses\]' before$"):
+        paper_bleu(["ja"], ["ja"])
+
+
+def systems(sentences=200):
+    """References, and two systems of which the first makes fewer mistakes."""
+    generator = random.Random(0)
+    references = [" ".join(generator.choices("abcdefghij", k=12)) for _ in range(sentences)]
+
+    def wrong(share):
+        return [
+            " ".join("x" if generator.random() < share else word for word in line.split())
+            for line in references
+        ]
+
+    return references, wrong(0.1), wrong(0.15)
+
+
+def test_a_comparison_is_that_of_the_sacrebleu_command(tmp_path):
+    references, better, worse = systems()
+    for name, lines in (("references", references), ("better", better), ("worse", worse)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = "-m sacrebleu references -i worse better --paired-bs -m bleu -f json -q"
+    process = subprocess.run(
+        [sys.executable, *command.split()], cwd=tmp_path, capture_output=True, check=True
+    )
+    baseline, system = (result["BLEU"] for result in json.loads(process.stdout))
+    result = compare(better, worse, references)
+    assert (result.bleu, result.bleu_interval) == pytest.approx((system["score"], system["ci"]))
+    assert result.baseline_bleu == pytest.approx(baseline["score"])
+    assert result.baseline_interval == pytest.approx(baseline["ci"])
+    assert result.p_value == system["p_value"] < 0.05
+    assert result.comparison_signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|")
+    assert ": significantly better, p = 0.0" in result.summary()
+    assert ": significantly worse, p = 0.0" in compare(worse, better, references).summary()
+
+
+def test_a_difference_that_may_be_chance_is_called_so():
+    references, system, _ = systems(20)
+    other = [references[0], *system[1:]]
+    result = compare(system, other, references)
+    assert result.p_value is not None and result.p_value > 0.05
+    assert f"no significant difference, p = {result.p_value:.4f};" in result.summary()
+
+
+def test_equal_systems_have_no_p_value():
+    references, system, _ = systems(20)
+    result = compare(system, system, references)  # sacreBLEU says p = 0.001
+    assert result.p_value is None and result.bleu == result.baseline_bleu
+    assert "the same score" in result.summary()
+
+
+def test_the_seed_is_sacrebleus(monkeypatch):
+    references, system, other = systems(20)
+    first = compare(system, other, references)
+    assert compare(system, other, references) == first
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    second = compare(system, other, references)
+    assert "|seed:7|" in second.comparison_signature
+    assert second.bleu == first.bleu and second.bleu_interval != first.bleu_interval
+    monkeypatch.setenv("SACREBLEU_SEED", "None")
+    assert "|seed:none|" in compare(system, other, references).comparison_signature
+    for seed in ("", "0", "-1", "1.5", "x"):  # 0 would be another seed each time
+        monkeypatch.setenv("SACREBLEU_SEED", seed)
+        with pytest.raises(InputError, match=f"SACREBLEU_SEED is '{seed}'; expected a whole num"):
+            compare(system, other, references)
+
+
+def test_several_references():
+    test = EvaluationSet([["a b c d e"], ["f g h i j"]])
+    scores = evaluate(["f g h i j"], test)
+    assert scores.bleu == pytest.approx(100) and scores.exact_match == 1
+    assert scores.signature.startswith("nrefs:2|")
+    assert paper_bleu(["f g h i j"], test).paper_bleu == pytest.approx(100)
+
+
+def test_all_that_is_asked_of_a_system_and_nothing_else():
+    references, system, other = systems(20)
+    scores = evaluate(system, references)
+    plain = assess(system, references)
+    assert plain.fields() == dataclasses.asdict(scores) and plain.summary() == scores.summary()
+    result = assess(system, references, baseline=other, as_in_paper=True, lowercase=True)
+    fields = json.loads(json.dumps(result.fields()))
+    assert len(result.summary().split("\n")) == 3
+    assert fields["paper_bleu"] == pytest.approx(paper_bleu(system, references).paper_bleu)
+    assert "case:lc" in fields["comparison"]["comparison_signature"]
+    with pytest.raises(InputError, match="19 baseline translations and 20 references"):
+        assess(system, references, baseline=other[1:])

@@ -1,0 +1,303 @@
+"""Test sets: the user's files and sacreBLEU's, of files made here; nothing is ever downloaded."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.dataset import DATASETS
+
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation import test_sets
+from keras_transformer.evaluation.metrics import evaluate
+from keras_transformer.evaluation.test_sets import (
+    read_files,
+    sacrebleu_set,
+    text_files,
+    write_text_files,
+)
+
+SOURCES = ["Two dogs run.", "A man  sings &amp; plays."]
+GERMAN = ["Zwei Hunde laufen.", "Ein Mann singt &amp; spielt."]
+OTHER = ["Zwei Hunde rennen.", "Ein Mann singt und spielt."]
+
+
+def sgml(lines: list[str]) -> str:
+    segments = "\n".join(f'<seg id="{i}">{line}</seg>' for i, line in enumerate(lines, 1))
+    return (
+        f'<srcset>\n<doc docid="news" genre="news" origlang="en">\n{segments}\n</doc>\n</srcset>\n'
+    )
+
+
+def wmt21(translators: dict[str, list[str]]) -> str:
+    def segments(lines: list[str]) -> str:
+        return "".join(f'<seg id="{i}">{line}</seg>\n' for i, line in enumerate(lines, 1))
+
+    references = "".join(
+        f'<ref lang="de" translator="{name}"><p>\n{segments(lines)}</p></ref>\n'
+        for name, lines in translators.items()
+    )
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n<dataset id="newstest2021">\n'
+        f'<doc id="news" origlang="en">\n<src lang="en"><p>\n{segments(SOURCES)}</p></src>\n'
+        f"{references}</doc>\n</dataset>\n"
+    )
+
+
+@contextlib.contextmanager
+def sacrebleu_folder(path: Path) -> Iterator[None]:
+    """Where sacreBLEU looks for its sets, as the variable SACREBLEU says it to a new process."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(urllib.request, "urlopen", refuse)
+        patch.setattr(test_sets, "SACREBLEU_DIR", str(path))
+        for name, dataset in DATASETS.items():
+            patch.setattr(dataset, "_outdir", str(path / name))
+            patch.setattr(dataset, "_rawdir", str(path / name / "raw"))
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with sacrebleu_folder(tmp_path):
+        yield tmp_path
+
+
+def write(folder: Path, files: dict[str, str | bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+FULL = "wmt14/full/raw/test-full/newstest2014-deen-"
+
+
+def test_a_set_is_read_from_what_sacrebleu_has_unpacked(folder: Path) -> None:
+    write(folder, {f"{FULL}src.en.sgm": sgml(SOURCES), f"{FULL}ref.de.sgm": sgml(GERMAN)})
+    test = sacrebleu_set("wmt14/full", "en-de")
+    # sacreBLEU takes text as it stands in SGML, but for spaces.
+    assert test.sources == ["Two dogs run.", "A man sings &amp; plays."]
+    assert test.references == [GERMAN]
+    assert (test.name, test.language_pair, test.target_language) == ("wmt14/full", "en-de", "de")
+    assert test.title == "wmt14/full en-de"
+    # The text that it has taken out is enough from then on.
+    for raw in (folder / "wmt14/full/raw").rglob("*.sgm"):
+        raw.unlink()
+    assert sacrebleu_set("wmt14/full", "en-de") == test
+    # The other direction has files of its own, which are not there.
+    with pytest.raises(InputError, match="-l de-en before"):
+        sacrebleu_set("wmt14/full", "de-en")
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "files", "references"),
+    [
+        (
+            "wmt20/tworefs", "en-de",
+            {
+                "sgm/newstest2020-ende-src.en.sgm": sgml(SOURCES),
+                "sgm/newstest2020-ende-ref.de.sgm": sgml(GERMAN),
+                "sgm/newstestB2020-ende-ref.de.sgm": sgml(OTHER),
+            },
+            [GERMAN, OTHER],
+        ),
+        (  # of several translators sacreBLEU takes one
+            "wmt21", "en-de",
+            {"test/newstest2021.en-de.xml": wmt21({"B": OTHER, "A": OTHER[::-1]})},
+            [OTHER[::-1]],
+        ),
+        (
+            "mtnt2019", "en-fr",
+            {"MTNT2019/en-fr.final.tsv": "1\t7\tTwo dogs run.\tDeux\u2028chiens\n2\t7\tA man\t\n"},
+            [["Deux\u2028chiens", ""]],
+        ),
+        (
+            "multi30k/2016", "en-de",
+            {
+                "test_2016_flickr.en": "".join(f"{line}\n" for line in SOURCES),
+                "test_2016_flickr.de": "".join(f"{line} \r\n" for line in OTHER),
+            },
+            [OTHER],
+        ),
+        (
+            "wmt19/google/ar", "en-de",
+            {
+                "sgm/newstest2019-ende-src.en.sgm": sgml(SOURCES),
+                "wmt19_google_ar.wmt19-ende-ar.ref": "".join(f"{line}\n" for line in OTHER),
+            },
+            [OTHER],
+        ),
+    ],
+)  # fmt: skip
+def test_every_kind_of_sacrebleus_files(folder, name, pair, files, references) -> None:
+    write(folder / name / "raw", files)
+    test = sacrebleu_set(name, pair)
+    assert test.references == references
+    assert test.sources is not None and len(test.sources) == 2
+
+
+def test_the_score_names_the_set_and_takes_all_references(folder: Path) -> None:
+    write(
+        folder / "wmt20/tworefs/raw/sgm",
+        {
+            "newstest2020-ende-src.en.sgm": sgml(SOURCES),
+            "newstest2020-ende-ref.de.sgm": sgml(GERMAN),
+            "newstestB2020-ende-ref.de.sgm": sgml(OTHER),
+        },
+    )
+    scores = evaluate([GERMAN[0], OTHER[1]], sacrebleu_set("wmt20/tworefs", "en-de"))
+    assert scores.bleu == pytest.approx(100) and scores.exact_match == 1
+    for signature in (scores.signature, scores.chrf_signature):
+        assert signature.startswith("nrefs:2|test:wmt20/tworefs|lang:en-de|case:mixed|")
+
+
+def test_the_target_language_chooses_the_tokenizer(folder: Path) -> None:
+    pair = {
+        "en-zh/IWSLT17.TED.tst2017.en-zh.en.xml": sgml(["It rains."]),
+        "zh-en/IWSLT17.TED.tst2017.zh-en.zh.xml": sgml(["下雨了。"]),
+    }
+    write(folder / "iwslt17/raw", pair)
+    test = sacrebleu_set("iwslt17", "en-zh")
+    assert "|tok:zh|" in evaluate(["下雨了。"], test).signature
+    assert "|tok:char|" in evaluate(["下雨了。"], test, tokenize="char").signature
+
+
+@pytest.mark.parametrize("name", ["wmt14/full", "wmt21", "mtnt2019", "multi30k/2016"])
+def test_what_is_not_there_is_not_downloaded(folder: Path, name: str) -> None:
+    pair = next(iter(DATASETS[name].langpairs))
+    with pytest.raises(InputError) as error:
+        sacrebleu_set(name, pair)
+    assert str(error.value) == (
+        f"the test set {name} of {pair} is not in {folder / name}, and nothing is downloaded here; "
+        f"expected sacrebleu --download {name} -l {pair} before"
+    )
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "message"),
+    [
+        ("wmt2014", "en-de", "^'wmt2014' is no test set of sacreBLEU; .*such as .*wmt14, .*--list"),
+        ("newstest", "en-de", "^'newstest' is no test set .* such as "),
+        ("", "en-de", "^'' is no test set .* such as wmt14/full "),
+        ("wmt14/full", "en,de", "^the test set wmt14/full has no language pair 'en,de'; .* en-de,"),
+        ("wmt14/full", "", "^the test set wmt14/full has no language pair ''; expected .* en-de,"),
+    ],
+)
+def test_unknown_sets_and_pairs_are_told_what_there_is(name, pair, message) -> None:
+    with pytest.raises(InputError, match=message):
+        sacrebleu_set(name, pair)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {f"{FULL}src.en.sgm": sgml(SOURCES), f"{FULL}ref.de.sgm": sgml(GERMAN[:1])},
+            "have 2 and 1 lines; expected as many of each, as sacrebleu --download wmt14/full -l",
+        ),
+        (
+            {f"{FULL}src.en.sgm": sgml(SOURCES), f"{FULL}ref.de.sgm": b'<seg id="1">\xe4</seg>'},
+            r"sacreBLEU cannot read its test set in .*wmt14/full \('utf-8' codec can't decode",
+        ),
+        (
+            {f"{FULL}src.en.sgm": "no segments\n", f"{FULL}ref.de.sgm": "no segments\n"},
+            "wmt14_full.en-de.src is empty",
+        ),
+        (
+            {f"{FULL}src.en.sgm": sgml(["a\0b"]), f"{FULL}ref.de.sgm": sgml(["a"])},
+            "wmt14_full.en-de.src, line 1: NUL",
+        ),
+    ],
+)
+def test_a_set_that_is_damaged_is_one_sentence(folder, files, message) -> None:
+    write(folder, files)
+    with pytest.raises(InputError, match=message) as error:
+        sacrebleu_set("wmt14/full", "en-de")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("xml", "message"),
+    [
+        ("<dataset", "cannot read its test set"),
+        ("<dataset/>", "cannot read its test set"),
+        (wmt21({}), "cannot read its test set"),
+        (wmt21({"C": OTHER}), "has no references that sacreBLEU takes"),
+    ],
+)
+def test_xml_without_a_reference_is_one_sentence(folder: Path, xml: str, message: str) -> None:
+    write(folder, {"wmt21/raw/test/newstest2021.en-de.xml": xml})
+    with pytest.raises(InputError, match=message) as error:
+        sacrebleu_set("wmt21", "en-de")
+    assert "\n" not in str(error.value)
+
+
+RAW = st.one_of(
+    st.binary(max_size=60),
+    st.lists(st.text(max_size=10), max_size=4).map(
+        lambda lines: sgml(lines).encode("utf-8", "replace")
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(source=RAW, reference=RAW)
+def test_any_bytes_are_aligned_or_refused(source: bytes, reference: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name, sacrebleu_folder(Path(name)):
+        write(Path(name), {f"{FULL}src.en.sgm": source, f"{FULL}ref.de.sgm": reference})
+        try:
+            test = sacrebleu_set("wmt14/full", "en-de")
+        except InputError as error:
+            assert "\n" not in str(error)
+        else:
+            assert test.sources is not None
+            assert len(test.sources) == len(test.references[0]) > 0
+
+
+def test_files_of_the_user(tmp_path: Path) -> None:
+    write(tmp_path, {"en": "a\r\nb\n", "de": "\ufeffA\nB", "short": "A\n"})
+    test = read_files(tmp_path / "de", tmp_path / "en")
+    assert (test.sources, test.references) == (["a", "b"], [["A", "B"]])
+    assert (test.title, test.target_language) == (None, "")
+    assert read_files(tmp_path / "de").sources is None
+    with pytest.raises(InputError, match="en has 2 lines and .*short 1; expected"):
+        read_files(tmp_path / "short", tmp_path / "en")
+
+
+def test_text_files_have_a_line_for_each_sentence(tmp_path: Path) -> None:
+    paths = text_files(tmp_path / "new" / "folder", references=2)
+    assert [path.name for path in paths] == [
+        "source.txt", "hypothesis.txt", "reference.txt", "reference-2.txt"
+    ]  # fmt: skip
+    texts = [["a\rb", "ä"], ["", "\u2028"], ["x", "y"], ["", ""]]
+    write_text_files(paths, texts)
+    read = []
+    for path in paths:
+        with path.open(encoding="utf-8") as file:  # as comet-score reads
+            read.append(file.readlines())
+    assert [len(lines) for lines in read] == [2, 2, 2, 2]
+    assert read[0] == ["a b\n", "ä\n"]
+
+
+def test_text_files_never_replace_one(tmp_path: Path) -> None:
+    (tmp_path / "reference.txt").write_text("mine")
+    with pytest.raises(InputError, match="reference.txt is there already; expected a folder wi"):
+        text_files(tmp_path)
+    paths = text_files(tmp_path / "new")
+    paths[1].write_text("mine")  # by another, in the meantime
+    with pytest.raises(InputError, match=r"hypothesis.txt cannot be written \(File exists\)"):
+        write_text_files(paths, [["a"], ["b"], ["c"]])
+    assert paths[1].read_text() == "mine"
+    with pytest.raises(InputError, match=r"cannot be made \(Not a directory\)"):
+        text_files(tmp_path / "reference.txt" / "new")

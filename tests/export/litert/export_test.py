@@ -1,0 +1,532 @@
+"""A run as a LiteRT model: the same tokens, fewer bits, the refusals, nothing half done."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from hypothesis import strategies as st
+
+from keras_transformer.decoding import NOTHING
+from keras_transformer.errors import InputError
+from keras_transformer.export import export
+from keras_transformer.export.litert import export as exporter
+from keras_transformer.export.litert import flatbuffer
+from keras_transformer.export.litert import weights as litert_weights
+from keras_transformer.export.manifest import check_manifest
+from keras_transformer.export.request_params import Status
+from keras_transformer.inference import loading, translate
+from keras_transformer.inference.litert import LiteRTModel
+from keras_transformer.inference.translator import Translator
+from keras_transformer.layers import blocks
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.conftest import PHRASES
+from tests.export.model_variants import make_run
+
+SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
+SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
+NAN = math.nan
+
+# LiteRT's own operations that a search is made of. One more is one that some runtime may lack.
+OPS = {
+    *(
+        "ADD",
+        "ADD_N",
+        "BATCH_MATMUL",
+        "CAST",
+        "CONCATENATION",
+        "COS",
+        "DIV",
+        "DYNAMIC_UPDATE_SLICE",
+    ),
+    *("EMBEDDING_LOOKUP", "EQUAL", "EXPAND_DIMS", "FILL", "FLOOR_DIV", "FLOOR_MOD"),
+    *("FULLY_CONNECTED", "GATHER", "GREATER", "GREATER_EQUAL", "IF", "LESS", "LESS_EQUAL"),
+    *("LOG", "LOGICAL_AND", "LOGICAL_NOT", "LOGICAL_OR", "MAXIMUM", "MEAN", "MINIMUM", "MUL"),
+    *(
+        "NEG",
+        "NOT_EQUAL",
+        "PACK",
+        "PAD",
+        "POW",
+        "RANGE",
+        "REDUCE_ANY",
+        "REDUCE_MAX",
+        "RELU",
+        "RESHAPE",
+    ),
+    *("RSQRT", "SELECT", "SELECT_V2", "SHAPE", "SIN", "SOFTMAX", "SPLIT", "SQUARED_DIFFERENCE"),
+    *("STRIDED_SLICE", "SUB", "SUM", "TOPK_V2", "TRANSPOSE", "WHILE"),
+}
+# And what goes around it, from text and to text.
+TEXT_OPS = {"CUMSUM", "WHERE"}
+
+
+class Exported:
+    """A run, its translator and its LiteRT model."""
+
+    def __init__(self, run: RunDirectory, folder: Path, **arguments: Any):
+        self.run = run
+        arguments = {"settings": SETTINGS, **arguments}
+        self.exported = export(run, folder, SENTENCES, format="litert", **arguments)
+        self.path = self.exported.path / "model.tflite"
+        self.model = LiteRTModel(self.path)
+        self.translator = loading.load_translator(run, arguments["settings"])
+
+    @property
+    def content(self) -> Any:
+        return flatbuffer.read(self.path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder = tmp_path_factory.mktemp("paper")
+    return Exported(make_run(folder / "run"), folder / "export")
+
+
+@pytest.fixture(scope="module")
+def quantized(
+    paper: Exported, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Exported]:
+    """The same run with its weights held otherwise."""
+    made = {"none": paper}
+
+    def get(name: str) -> Exported:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = Exported(
+                paper.run, folder, quantization=name, references=SENTENCES, max_bleu_loss=100.0
+            )
+        return made[name]
+
+    return get
+
+
+def found_by(translator: Translator, text: str, **arguments: Any) -> tuple[Any, Any, Any]:
+    if arguments:
+        source_ids, lengths = translator.source_ids(tf.constant([text]))
+        result = translator.search_ids(source_ids, translator.max_lengths(lengths), **arguments)
+    else:
+        result = translator.search(tf.constant([text]))
+    return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
+
+
+def assert_same_tokens(model: LiteRTModel, translator: Translator, text: str) -> None:
+    ids, lengths, scores = found_by(translator, text)
+    found = model.translate_ids(model.source_ids(text))
+    np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+    assert found.lengths.tolist() == lengths.tolist()
+    for ours, theirs, length in zip(found.ids, ids, lengths, strict=True):
+        assert ours[:length].tolist() == theirs[:length].tolist()
+
+
+def test_every_signature_finds_what_the_run_finds(paper: Exported) -> None:
+    assert paper.exported.sentences == len(SENTENCES)
+    assert paper.exported.remark is None
+    in_graph = LiteRTModel(paper.path, text_in_graph=True)
+    for sentence in SENTENCES:
+        assert_same_tokens(paper.model, paper.translator, sentence)
+        outputs = paper.translator.translate(tf.constant([sentence]))
+        texts = [text.decode() for text in outputs["translations"][0].numpy()]
+        for model in (paper.model, in_graph):
+            translations = model.translate(sentence)
+            assert [each.text for each in translations] == texts[: len(translations)]
+            np.testing.assert_allclose(
+                [each.score for each in translations],
+                outputs["scores"][0].numpy()[: len(translations)],
+                atol=1e-4,
+            )
+
+
+def test_longer_sentences_after_shorter_ones(paper: Exported) -> None:
+    """A kernel that keeps what it knew of smaller shapes reads what nobody has written."""
+    sentences = sorted(PHRASES, key=lambda phrase: len(paper.model.source_ids(phrase)))
+    expected = [found_by(paper.translator, sentence)[2] for sentence in sentences]
+    for _ in range(30):
+        model = LiteRTModel(paper.path)
+        for sentence, scores in zip(sentences, expected, strict=True):
+            found = model.translate_ids(model.source_ids(sentence))
+            np.testing.assert_allclose(found.scores, scores, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("textbook", {}), ("separate", {"model__attention_window": 5})]
+)
+def test_models_of_other_forms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(blocks, "_LEAST_SIZE", 4)  # where there is a window, there are many
+    exported = Exported(make_run(tmp_path / "run", name, **changes), tmp_path / "export")
+    # The export has compared all of them; a short and a long one by hand.
+    for sentence in (PHRASES[0], "ball " * 30):
+        found = exported.model.translate_ids(exported.model.source_ids(sentence))
+        scores = found_by(exported.translator, sentence)[2]
+        np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"decoding.beam_size": 1},
+        {
+            "decoding.beam_size": 4,
+            "decoding.no_repeat_ngram": 2,
+            "decoding.repetition_penalty": 1.3,
+            "decoding.banned": "Hund|rote Ball",
+            "decoding.min_length": 3,
+            "decoding.coverage_penalty": 0.2,
+            "decoding.diversity_penalty": 0.1,
+        },
+    ],
+    ids=["greedy", "all options"],
+)
+def test_searches_of_other_kinds(tmp_path: Path, settings: dict[str, Any]) -> None:
+    exported = Exported(make_run(tmp_path / "run"), tmp_path / "export", settings=settings)
+    assert {op for ops in flatbuffer.ops_by_signature(exported.content).values() for op in ops}
+
+
+def test_ensembles(paper: Exported, tmp_path: Path) -> None:
+    run = paper.run.path
+    model = Exported(f"{run},{run}", tmp_path / "export").model  # type: ignore[arg-type]
+    for sentence in PHRASES:
+        one, two = model.translate(sentence), paper.model.translate(sentence)
+        assert [each.text for each in one] == [each.text for each in two]
+
+
+def test_only_operations_that_every_runtime_has(paper: Exported) -> None:
+    ops = flatbuffer.ops_by_signature(paper.content)
+    assert set(ops) == {"translate_ids", "translate"}
+    assert {op.name for op in ops["translate_ids"]} <= OPS
+    assert not any(op.custom for op in ops["translate_ids"])
+    assert {op.name for op in ops["translate"] if op.custom} == exporter.TEXT_OPS
+    assert {op.name for op in ops["translate"] if not op.custom} <= OPS | TEXT_OPS
+
+
+def test_operations_that_a_runtime_has_not_are_refused(paper: Exported) -> None:
+    model = paper.content
+    code = next(code for code in model.operatorCodes if code.customCode)
+    code.customCode = b"FlexSinh"
+    with pytest.raises(InputError, match="signature translate needs FlexSinh"):
+        exporter.check_ops(model)
+
+
+def test_a_runtime_may_prepare_the_first_graph_whatever_it_lacks(paper: Exported) -> None:
+    """Java's does so when it opens a file: tensorflow-text's operations must not be there."""
+    interpreter = Interpreter(str(paper.path))
+    interpreter.allocate_tensors()
+    assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
+    assert np.bytes_ not in {each["dtype"] for each in interpreter.get_input_details()}
+
+
+def test_several_texts_at_once_fail(paper: Exported) -> None:
+    """A model is made for one; two must not be taken for one."""
+    runner = LiteRTModel(paper.path, text_in_graph=True)._run
+    options = {"max_length": np.array([0], np.int32), "length_penalty": np.array([NAN], np.float32)}
+    assert runner(text=np.array([PHRASES[0].encode()], object), **options)["scores"].shape == (1, 2)
+    for texts in ([], [PHRASES[0].encode()] * 2):
+        with pytest.raises((RuntimeError, ValueError)):
+            runner(text=np.array(texts, object), **options)
+
+
+@pytest.mark.parametrize("quantization", litert_weights.QUANTIZATIONS)
+def test_a_weight_is_there_once(quantized: Callable[[str], Exported], quantization: str) -> None:
+    made = quantized(quantization)
+    model = made.content
+    count = sum(int(np.prod(each.shape)) for each in made.translator.transformer.weights)
+    size = {"none": 4, "float16": 2, "int8": 1}[quantization]
+    weights = {  # those that are matrices, embeddings among them
+        tensor.buffer
+        for graph in model.subgraphs
+        for tensor in graph.tensors
+        if tensor.shape is not None and len(tensor.shape) == 2
+        and model.buffers[tensor.buffer].data is not None
+        and int(np.prod(tensor.shape)) in
+        {int(np.prod(each.shape)) for each in made.translator.transformer.weights}
+    }  # fmt: skip
+    held = sum(len(model.buffers[number].data) for number in weights)
+    assert 0.9 * size * count < held < 1.1 * size * count
+    contents = [bytes(each.data) for each in model.buffers if each.data is not None]
+    assert len(contents) == len(set(contents))
+    # One encoder and one loop: two signatures, two branches, condition and body.
+    assert len(model.subgraphs) == 6
+
+
+@pytest.mark.parametrize(("quantization", "tolerance"), [("float16", 0.01), ("int8", 0.2)])
+def test_fewer_bits_change_scores_by_little(
+    quantized: Callable[[str], Exported], paper: Exported, quantization: str, tolerance: float
+) -> None:
+    made = quantized(quantization)
+    assert made.exported.scores is not None
+    assert check_manifest(made.exported.path)["precision"] == quantization
+    for sentence in PHRASES:
+        exact, rounded = paper.model.translate(sentence)[0], made.model.translate(sentence)[0]
+        assert rounded.score != exact.score
+        assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
+
+
+def test_what_is_asked_for_with_a_sentence(paper: Exported) -> None:
+    text = PHRASES[0]
+    ids = paper.model.source_ids(text)
+    for alpha in (0.0, 2.0):
+        scores = found_by(paper.translator, text, alpha=tf.constant([alpha]))[2]
+        found = paper.model.translate_ids(ids, length_penalty=alpha)
+        np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+        assert found.status == 0
+    short = paper.model.translate_ids(ids, max_length=4)
+    assert short.lengths.max() <= 4
+    assert short.status == 0
+    own = paper.model.translate_ids(ids)
+    for arguments, status in [
+        ({"max_length": -1}, Status.MAX_LENGTH_CHANGED),
+        ({"max_length": 10**6}, Status.MAX_LENGTH_CHANGED),
+    ]:
+        found = paper.model.translate_ids(ids, **arguments)
+        assert found.status == status
+        np.testing.assert_array_equal(found.scores, own.scores)
+    assert paper.model.translate_ids(ids, length_penalty=-1.0).status == (
+        Status.LENGTH_PENALTY_CHANGED
+    )
+    np.testing.assert_array_equal(paper.model.translate_ids(ids[:-1]).scores, own.scores)
+    strange = paper.model.translate_ids([*ids[:-1], 10**6, -5])
+    assert strange.status == Status.IDS_REPLACED
+    unknown = paper.model.vocabulary._source.unk_id()
+    np.testing.assert_array_equal(
+        strange.scores, paper.model.translate_ids([*ids[:-1], unknown, unknown]).scores
+    )
+    cut = paper.model.translate_ids(ids[:3] * 40)
+    assert cut.status == Status.SOURCE_CUT
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(text=st.text(max_size=60))
+@hypothesis.example("\0")
+@hypothesis.example("a" * 5000)
+@hypothesis.example("e" + "\u0301" * 300)
+@hypothesis.example("\u202eabc \U0001f468\u200d\U0001f469\u200d\U0001f467")
+def test_any_text_is_translated_as_by_the_run(paper: Exported, text: str) -> None:
+    outputs = paper.translator.translate(tf.constant([text.encode()]))
+    translations = paper.model.translate(text)
+    scores = outputs["scores"][0].numpy()
+    found = scores[scores > NOTHING / 2]
+    np.testing.assert_allclose([each.score for each in translations], found, atol=1e-4)
+    counts = paper.translator.lengths(tf.constant([text.encode()]))
+    assert paper.model.lengths(text) == (counts["tokens"].numpy()[0], counts["used"].numpy()[0])
+
+
+@pytest.fixture(scope="module")
+def in_graph(paper: Exported) -> LiteRTModel:
+    return LiteRTModel(paper.path, text_in_graph=True)
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_any_text_is_tokenized_in_the_graph_as_outside(
+    paper: Exported, in_graph: LiteRTModel, text: str
+) -> None:
+    ours, theirs = in_graph.translate(text), paper.model.translate(text)
+    assert [each.text for each in ours] == [each.text for each in theirs]
+    assert [each.score for each in ours] == [each.score for each in theirs]
+
+
+IDS_ALONE = """
+import sys
+import numpy as np
+import sentencepiece
+from ai_edge_litert.interpreter import Interpreter
+
+model, vocabulary, *lines = sys.argv[1:]
+tokenizer = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+translate = Interpreter(model).get_signature_runner("translate_ids")
+for line in lines:
+    found = translate(
+        ids=np.array([tokenizer.encode(line, add_eos=True)], np.int32),
+        max_length=np.array([0], np.int32),
+        length_penalty=np.array([np.nan], np.float32),
+    )
+    print(tokenizer.decode(found["ids"][0, 0, : found["lengths"][0, 0]].tolist()))
+assert not [n for n in sys.modules if n.startswith(("keras", "tensorflow"))]
+"""
+TEXT_ALONE = """
+import sys
+import numpy as np
+from ai_edge_litert.interpreter import InterpreterWithCustomOps
+from tensorflow_text.core.pybinds import tflite_registrar
+
+interpreter = InterpreterWithCustomOps(
+    model_path=sys.argv[1], custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
+)
+translate = interpreter.get_signature_runner("translate")
+for line in sys.argv[3:]:
+    found = translate(
+        text=np.array([line.encode()], object),
+        max_length=np.array([0], np.int32),
+        length_penalty=np.array([np.nan], np.float32),
+    )
+    print(found["translations"][0, 0].decode())
+assert not [n for n in sys.modules if n.startswith("keras_transformer")]
+"""
+
+
+@pytest.mark.parametrize("code", [IDS_ALONE, TEXT_ALONE], ids=["ids", "text"])
+def test_runs_without_this_package(paper: Exported, code: str) -> None:
+    files = [str(paper.path), str(paper.exported.path / "joint.model")]
+    result = subprocess.run(
+        [sys.executable, "-I", "-c", code, *files, *PHRASES], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    expected = [paper.model.translate(phrase)[0].text for phrase in PHRASES]
+    assert result.stdout.split("\n")[:-1] == expected
+
+
+def test_the_example_translates(paper: Exported) -> None:
+    result = subprocess.run(
+        [sys.executable, "-I", str(paper.exported.path / "example.py")],
+        input="\n".join(PHRASES), capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    expected = [paper.model.translate(phrase)[0].text for phrase in PHRASES]
+    assert result.stdout.split("\n")[:-1] == expected
+
+
+def test_manifest(paper: Exported) -> None:
+    manifest = check_manifest(paper.exported.path)
+    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py"}
+    assert manifest["signatures"]["translate"]["outputs"]["translations"] == {
+        "dtype": "string", "shape": [1, 2],
+    }  # fmt: skip
+    assert manifest["signatures"]["translate_ids"]["inputs"] == {
+        "ids": {"dtype": "int32", "shape": [1, None]},
+        "max_length": {"dtype": "int32", "shape": [1]},
+        "length_penalty": {"dtype": "float32", "shape": [1]},
+    }
+
+
+def test_used_as_every_model(paper: Exported, tmp_path: Path) -> None:
+    for place in (paper.path, paper.exported.path, paper.exported.path.parent):
+        model = loading.load_model(place)
+        results = translate.translate_lines(model, [*PHRASES, ""])
+        assert [len(each) for each in results] == [2] * len(PHRASES) + [1]
+        assert results[0][0].text == paper.model.translate(PHRASES[0])[0].text
+    renamed = Path(shutil.copy(paper.path, tmp_path / "renamed.bin"))
+    assert loading.load_model(renamed).n_best == 2
+    with pytest.raises(InputError, match="threads is 2, and .* is no LiteRT model"):
+        loading.load_model(paper.run.path, threads=2)
+    with pytest.raises(InputError, match="none.tflite is neither a run directory nor"):
+        loading.load_model(tmp_path / "none.tflite")
+    remarks = translate.remarks(model, ["", "ball " * 100])
+    assert [remark.split(";")[0] for remark in remarks] == [
+        "line 1 is empty, and so is its translation", "line 2 has 201 tokens",
+    ]  # fmt: skip
+    short = loading.load_model(paper.path, {"decoding.max_length": 2, "decoding.length_penalty": 0})
+    score = translate.translate_lines(short, PHRASES[:1])[0][0].score
+    expected = paper.model.translate(PHRASES[0], max_length=2, length_penalty=0.0)[0].score
+    assert score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"settings": {"decoding.beam_size": 2}},
+            "LiteRT model, and its export has fixed decoding.beam",
+        ),
+        (
+            {"settings": {"decoding.max_length": 10**4}},
+            "decoding.max_length is 10000; .* was exported with at most ",
+        ),
+        ({"precision": "bfloat16"}, "is a LiteRT model, whose precision was fixed"),
+        ({"jit_compile": True}, "is a LiteRT model, .* never compiled by XLA"),
+    ],
+)
+def test_what_was_fixed_at_export(
+    paper: Exported, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        loading.load_model(paper.path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"quantization": "int4"}, "quantization is 'int4'; expected one of none, float16, int8"),
+        ({"quantization": "int8"}, "quantization is int8, and there are no references"),
+        ({"references": ["a"]}, "11 sentences and 1 references"),
+        ({"max_bleu_loss": 0.1}, "quantization is none, which finds .* expected no such bound"),
+        ({"settings": {"decoding.sample": True}}, "decoding.sample draws outputs"),
+        ({"precision": "bfloat16"}, "precision is bfloat16, but the format is litert"),
+        (
+            {"quantization": "int8", "references": SENTENCES, "max_bleu_loss": -1.0},
+            "int8 translates the sentences .* expected a loss of at most -1, so nothing was exp",
+        ),
+    ],
+)
+def test_refusals(
+    tmp_path: Path, paper: Exported, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        export(paper.run, tmp_path / "export", SENTENCES, format="litert", **arguments)
+    assert not [*tmp_path.glob("export/*")]
+
+
+def test_another_translation_than_the_runs_is_refused(
+    tmp_path: Path, paper: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)
+    translator = loading.load_translator(paper.run, SETTINGS)
+    converted = exporter.convert
+
+    def other(*arguments: Any) -> Any:
+        model = converted(*arguments)
+        variable = translator.transformer.target_embedding.embeddings
+        variable.assign(variable * 1.01)
+        return model
+
+    monkeypatch.setattr(exporter, "convert", other)
+    with pytest.raises(InputError, match="the export translates sentence 1 .* the run with"):
+        export(paper.run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
+
+
+@pytest.fixture(scope="module", params=["bpe", "byte fallback"])
+def without_text(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Exported:
+    options: dict[str, Callable[[], bytes]] = {
+        "bpe": lambda: learn_vocabulary(lines, 60, model_type="bpe"),
+        "byte fallback": lambda: learn_vocabulary(lines, 320, byte_fallback=True),
+    }
+    lines = [phrase.encode() for phrase in PHRASES]
+    folder = tmp_path_factory.mktemp("ids")
+    tokenizer = Tokenizer(options[request.param]())
+    sizes = {
+        "model__source_vocab_size": tokenizer.source_vocab_size,
+        "model__target_vocab_size": tokenizer.target_vocab_size,
+    }
+    run = make_run(folder / "run", tokenizer=tokenizer, **sizes)
+    return Exported(run, folder / "export")
+
+
+def test_vocabularies_that_cannot_go_in(without_text: Exported) -> None:
+    assert set(flatbuffer.ops_by_signature(without_text.content)) == {"translate_ids"}
+    assert (without_text.exported.path / "joint.model").is_file()
+    assert "translate_ids alone" in str(without_text.exported.remark)
+    for sentence in SENTENCES:
+        outputs = without_text.translator.translate(tf.constant([sentence]))
+        texts = [text.decode() for text in outputs["translations"][0].numpy()]
+        found = [each.text for each in without_text.model.translate(sentence)]
+        assert found == texts[: len(found)]
+    with pytest.raises(InputError, match="no vocabulary in its graph, and no signature translate"):
+        LiteRTModel(without_text.path, text_in_graph=True)
+    assert json.loads((without_text.exported.path / "manifest.json").read_text())["signatures"]

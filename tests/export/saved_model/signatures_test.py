@@ -1,0 +1,279 @@
+"""What each signature of an export gives, row by row, and what it makes of impossible values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import MAX_LENGTH_PENALTY
+from keras_transformer.export.request_params import Status
+from keras_transformer.export.saved_model import export, serving_checks
+from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.inference import loading
+from keras_transformer.inference.scoring import Scorer
+from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
+
+K, S, L = 2, 40, 45  # n_best, max_source_tokens, and with max_extra_tokens
+TEXTS = [*PHRASES, "", "ball " * 30]
+
+
+@pytest.fixture(scope="module")
+def translator(run_directory: RunDirectory) -> Translator:
+    return loading.load_translator(run_directory, {"decoding.n_best": K})
+
+
+@pytest.fixture(scope="module")
+def served(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("served") / "1"
+    export._save(translator, 25, path)
+    serving_checks.check(path)
+    return tf.saved_model.load(str(path))
+
+
+def ask(served: Any, signature: str, **inputs: Any) -> dict[str, np.ndarray]:
+    specs = served.signatures[signature].structured_input_signature[1]
+    tensors = {name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
+    return {k: v.numpy() for k, v in served.signatures[signature](**tensors).items()}
+
+
+def translate(served: Any, texts: list[Any], **given: Any) -> dict[str, np.ndarray]:
+    """Asks for the same of every text where one value is given."""
+    asked = {"max_length": 0, "length_penalty": 0.6, "prefix": "", **given}
+    asked = {k: v if isinstance(v, list) else [v] * len(texts) for k, v in asked.items()}
+    return ask(served, "translate", text=texts, **asked)
+
+
+def test_the_table(served: Any) -> None:
+    B = None
+    expected = {
+        "serving_default": {"translations": [B, K], "scores": [B, K]},
+        "translate": {
+            "translations": [B, K], "scores": [B, K], "lengths": [B, K], "tokens": [B, K, L],
+            "token_scores": [B, K, L], "alignments": [B, K, L], "source_tokens": [B, S],
+            "truncated": [B], "status": [B],
+        },
+        "translate_ids": {"ids": [B, K, L], "lengths": [B, K], "scores": [B, K], "status": [B]},
+        "score": {"log_probs": [B], "lengths": [B]},
+        "embed": {"embeddings": [B, 16]},
+        "attention": {
+            "encoder": [B, 1, 2, S, S], "decoder": [B, 2, 2, L, L], "cross": [B, 2, 2, L, S],
+            "source_tokens": [B, S], "target_tokens": [B, L], "predicted_tokens": [B, L],
+            "source_lengths": [B], "target_lengths": [B], "target_text": [B], "status": [B],
+        },
+        "tokenize": {"ids": [B, S], "tokens": [B, S], "lengths": [B]},
+        "detokenize": {"text": [B]},
+        "lengths": {"tokens": [B], "used": [B]},
+    }  # fmt: skip
+    found = {
+        name: {key: spec.shape.as_list() for key, spec in signature.structured_outputs.items()}
+        for name, signature in served.signatures.items()
+    }
+    assert found == expected
+
+
+def test_translate_tells_what_the_search_found(served: Any, translator: Translator) -> None:
+    found = translate(served, TEXTS)
+    plain = ask(served, "serving_default", text=TEXTS)
+    np.testing.assert_array_equal(found["translations"], plain["translations"])
+    np.testing.assert_allclose(found["scores"], plain["scores"], atol=1e-5)
+    details = translator.translate_in_detail(tf.constant(TEXTS), tf.constant([""] * len(TEXTS)))
+    details = {name: field.numpy() for name, field in details.items()}
+    np.testing.assert_array_equal(found["lengths"], details["lengths"])
+    for row in range(len(TEXTS)):
+        source = details["source_tokens"][row]
+        used = int(translator.lengths(tf.constant([TEXTS[row]]))["used"][0])
+        np.testing.assert_array_equal(found["source_tokens"][row][:used], source[:used])
+        assert set(found["source_tokens"][row][used:]) <= {b""}
+        for n in range(K):
+            length = details["lengths"][row, n]
+            for ours, theirs, beyond in (
+                ("tokens", "tokens", b""),
+                ("token_scores", "token_log_probs", 0),
+                ("alignments", "alignments", -1),
+            ):
+                own = found[ours][row, n]
+                if ours == "token_scores":
+                    np.testing.assert_allclose(
+                        own[:length], details[theirs][row, n][:length], atol=1e-5
+                    )
+                else:
+                    np.testing.assert_array_equal(own[:length], details[theirs][row, n][:length])
+                assert set(own[length:].tolist()) <= {beyond}
+            assert (found["alignments"][row, n][:length] < used).all()
+    long = TEXTS.index("ball " * 30)
+    assert found["truncated"].tolist() == [i == long for i in range(len(TEXTS))]
+    assert found["status"].tolist() == [Status.SOURCE_CUT * (i == long) for i in range(len(TEXTS))]
+
+
+def test_each_row_is_translated_as_it_asks(served: Any, run_directory: RunDirectory) -> None:
+    texts = [PHRASES[0]] * 3 + [PHRASES[1]]
+    found = translate(
+        served, texts, max_length=[3, 0, 0, 0], length_penalty=[0.6, 0.0, 2.0, 0.6],
+        prefix=["", "", "", "ein kleiner"],
+    )  # fmt: skip
+    assert (found["lengths"][0] <= 3).all() and (found["status"] == 0).all()
+    assert found["translations"][3, 0].startswith(b"ein kleiner")
+    for row, settings in (
+        (0, {"decoding.max_length": 3}),
+        (1, {"decoding.length_penalty": 0.0}),
+        (2, {"decoding.length_penalty": 2.0}),
+    ):
+        own = loading.load_translator(run_directory, {"decoding.n_best": K, **settings})
+        expected = own.translate(tf.constant(texts[:1]))
+        np.testing.assert_allclose(found["scores"][row], expected["scores"][0], atol=1e-4)
+        assert found["translations"][row].tolist() == expected["translations"][0].numpy().tolist()
+    assert found["scores"][1, 0] != found["scores"][2, 0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "as_if", "status"),
+    [
+        ({"max_length": -1}, {"max_length": 0}, Status.MAX_LENGTH_CHANGED),
+        ({"max_length": 2**31 - 1}, {"max_length": 0}, Status.MAX_LENGTH_CHANGED),
+        ({"max_length": L}, {"max_length": 0}, 0),
+        ({"length_penalty": float("nan")}, {}, Status.LENGTH_PENALTY_CHANGED),
+        ({"length_penalty": -1.0}, {"length_penalty": 0.0}, Status.LENGTH_PENALTY_CHANGED),
+        ({"length_penalty": float("inf")}, {"length_penalty": MAX_LENGTH_PENALTY},
+         Status.LENGTH_PENALTY_CHANGED),
+        ({"prefix": "das alte " * 50}, {"prefix": "das alte " * 51}, Status.PREFIX_CUT),
+        ({"prefix": "\0\ud7ff \x80"}, {"prefix": "\0\ud7ff \x80"}, 0),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_replaced(
+    served: Any, asked: dict[str, Any], as_if: dict[str, Any], status: int
+) -> None:
+    texts = [PHRASES[0], PHRASES[1]]
+    # One row asks for it; its neighbour does not, and is not touched.
+    rows = {name: [value, {"max_length": 0, "length_penalty": 0.6, "prefix": ""}[name]]
+            for name, value in asked.items()}  # fmt: skip
+    found = translate(served, texts, **rows)
+    assert found["status"].tolist() == [status, 0]
+    for row, given in ((0, as_if), (1, {})):
+        alone = translate(served, texts[row : row + 1], **given)
+        for name in ("translations", "lengths", "tokens", "alignments"):
+            np.testing.assert_array_equal(found[name][row], alone[name][0])
+        np.testing.assert_allclose(found["scores"][row], alone["scores"][0], atol=1e-4)
+
+
+def test_ids_are_translated_as_their_text(served: Any, translator: Translator) -> None:
+    tokenized = ask(served, "tokenize", text=TEXTS)
+    assert tokenized["lengths"].tolist()[-2:] == [1, S]
+    ids = {"ids": tokenized["ids"], "lengths": tokenized["lengths"]}
+    found = ask(served, "translate_ids", **ids)
+    expected = translator.search(tf.constant(TEXTS))
+    np.testing.assert_array_equal(found["lengths"], expected.lengths)
+    width = expected.ids.shape[2]
+    np.testing.assert_array_equal(found["ids"][:, :, :width], expected.ids)
+    assert (found["ids"][:, :, width:] == translator.tokenizer.pad_id).all()
+    np.testing.assert_allclose(found["scores"], expected.scores, atol=1e-5)
+    assert (found["status"] == 0).all()
+
+    # Without their end tokens, and with other padding.
+    behind = np.arange(S) >= ids["lengths"][:6, None] - 1
+    less = {"ids": np.where(behind, 7, ids["ids"][:6]), "lengths": ids["lengths"][:6] - 1}
+    np.testing.assert_array_equal(ask(served, "translate_ids", **less)["ids"], found["ids"][:6])
+    texts = ask(served, "detokenize", ids=found["ids"][:, 0], lengths=found["lengths"][:, 0])
+    assert found["ids"].shape[2] == L
+    plain = ask(served, "serving_default", text=TEXTS)
+    assert texts["text"].tolist() == plain["translations"][:, 0].tolist()
+
+
+def test_ids_that_cannot_be_meant(served: Any, translator: Translator) -> None:
+    (good,) = ask(served, "tokenize", text=PHRASES[:1])["ids"]
+    length, unknown = int((good != 0).sum()), translator.tokenizer.unknown_id
+    second = np.arange(S) == 1
+    impossible = (2**31 - 1, -5, translator.tokenizer.pad_id)
+    rows = [good, *(np.where(second, value, good) for value in impossible)]
+    found = ask(served, "translate_ids", ids=rows, lengths=[length] * 4)
+    assert found["status"].tolist() == [0, *[Status.IDS_REPLACED] * 3]
+    as_unknown = ask(
+        served, "translate_ids", ids=[np.where(second, unknown, good)], lengths=[length]
+    )
+    for row in (1, 2, 3):
+        np.testing.assert_array_equal(found["ids"][row], as_unknown["ids"][0])
+
+    full = np.full([3, S], good[0])
+    found = ask(served, "translate_ids", ids=full, lengths=[S, 2**31 - 1, -7])
+    cut, changed = Status.SOURCE_CUT, Status.LENGTHS_CHANGED
+    assert found["status"].tolist() == [cut, cut | changed, changed]
+    assert found["lengths"][2].tolist()[0] == 0
+    none = ask(served, "translate_ids", ids=np.zeros([0, S]), lengths=np.zeros([0]))
+    assert none["ids"].shape == (0, K, L)
+
+
+def test_what_is_drawn_for_ids_is_theirs_alone(run_directory: RunDirectory) -> None:
+    settings = {"decoding.sample": True, "decoding.temperature": 3.0, "decoding.n_best": 3}
+    drawing = loading.load_translator(run_directory, settings)
+    signatures = Signatures(drawing)
+    tokenized = signatures.tokenize(tf.constant([PHRASES[0], PHRASES[3]]))
+    ids, lengths = tokenized["ids"], tokenized["lengths"]
+    together = signatures.translate_ids(ids, lengths)["ids"]
+    alone = [signatures.translate_ids(ids[i : i + 1], lengths[i : i + 1])["ids"] for i in (0, 1)]
+    np.testing.assert_array_equal(together, tf.concat(alone, axis=0))
+
+
+def test_scores_are_those_of_the_scorer(served: Any, translator: Translator) -> None:
+    targets = [*PHRASES[3:], *PHRASES[:3], "", "Ball " * 60]
+    found = ask(served, "score", source=TEXTS, target=targets)
+    scorer = Scorer(translator)
+    expected = scorer.score(tf.constant(TEXTS), tf.constant(targets))
+    np.testing.assert_array_equal(found["lengths"], expected["lengths"])
+    np.testing.assert_allclose(found["log_probs"][:-1], expected["log_probs"][:-1], rtol=1e-5)
+    assert found["lengths"][-1] > L and found["log_probs"][-1] == np.float32(-1e9)
+
+
+def test_embeddings_are_means_over_real_tokens(served: Any, translator: Translator) -> None:
+    found = ask(served, "embed", text=TEXTS)["embeddings"]
+    for row, text in enumerate(TEXTS):
+        ids, _ = translator.source_ids(tf.constant([text]))
+        states = translator.transformer.encode(ids, training=False).states.numpy()[0]
+        np.testing.assert_allclose(found[row], states.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["serving_default", "translate", "score", "embed", "attention", "tokenize", "lengths"],
+)
+def test_no_rows(served: Any, name: str) -> None:
+    specs = served.signatures[name].structured_input_signature[1]
+    for output in ask(served, name, **{key: [] for key in specs}).values():
+        assert output.shape[0] == 0
+
+
+def test_a_model_that_finds_nothing_says_so(run_directory: RunDirectory) -> None:
+    broken = loading.load_translator(run_directory)
+    weights = broken.transformer.weights_by_path()
+    weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
+    text = tf.constant(["a", ""])
+    zeros, blank = tf.constant([0, 0]), tf.constant(["", ""])
+    signatures = Signatures(broken)
+    found = signatures.translate(text, zeros, tf.constant([0.6, 0.6]), blank)
+    assert found["status"].numpy().tolist() == [Status.NOT_TRANSLATED, 0]
+
+
+def test_lengths_tell_what_is_cut(served: Any, translator: Translator) -> None:
+    texts = [*TEXTS, " " * 100_000, "a" + " " * 100_000, "a\u0301" * 300_000]
+    found = ask(served, "lengths", text=texts)
+    expected = translator.lengths(tf.constant(TEXTS))
+    for name in ("tokens", "used"):
+        np.testing.assert_array_equal(found[name][: len(TEXTS)], expected[name])
+    assert (found["used"] < found["tokens"]).tolist()[-4:] == [True] * 4
+    assert found["used"].tolist()[-3:-1] == [1, 2]
+
+
+def test_bytes_are_limited(run_directory: RunDirectory) -> None:
+    settings = {"decoding.max_source_bytes": 12, "decoding.max_source_tokens": 30}
+    translator = loading.load_translator(run_directory, settings)
+    text = tf.constant(["a small dog", "a small dog ", "a small dog runs", "läuft läuft läuft"])
+    ids, lengths, is_cut = translator.cut_source_ids(text)
+    assert is_cut.numpy().tolist() == [False, False, True, True]
+    whole, _, _ = translator.cut_source_ids(tf.constant(["a small dog", "", "", "läuft läuf"]))
+    np.testing.assert_array_equal(ids[2, : lengths[0]], whole[0, : lengths[0]])
+    counts = translator.lengths(text)
+    assert (counts["used"].numpy() == lengths.numpy()).all()
+    assert counts["tokens"][2] > counts["used"][2]

@@ -1,0 +1,122 @@
+"""A large text translated: a line for a line, as alone, whatever kills or damages it."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.inference import corpus_translation
+from keras_transformer.inference.corpus_translation import translate_corpus
+from keras_transformer.inference.loading import load_model
+from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.translation import Translation
+from tests.conftest import PHRASES
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = [*PHRASES, "", "Ω", "a dog", *PHRASES[:2], "the red ball"]
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """Writes the text, which then has several blocks."""
+    monkeypatch.setattr(corpus_translation, "BLOCK_LINES", 5)
+    path = tmp_path / "mono.en.gz"
+    path.write_bytes(gzip.compress("\ufeff{}\r\n".format("\r\n".join(LINES)).encode()))
+    return path
+
+
+def test_every_line_has_its_translation(tmp_path, exported_run, source):
+    report = translate_corpus(exported_run, source, tmp_path / "out")
+    model = load_model(exported_run)
+    expected = [found[0].text for found in translate_lines(model, LINES)]
+    assert (tmp_path / "out/translations.txt").read_text().split("\n") == [*expected, ""]
+    assert (report["lines"], report["untranslated"]) == (len(LINES), 0)
+    assert json.loads((tmp_path / "out/report.json").read_text()) == report
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "translations.txt",
+        "report.json",
+    }
+    with pytest.raises(InputError, match="out exists; expected a new directory"):
+        translate_corpus(exported_run, source, tmp_path / "out")
+
+
+def test_blocks_that_were_done_before_a_kill_are_not_done_again(
+    tmp_path, exported_run, source, monkeypatch
+):
+    translate_corpus(exported_run, source, tmp_path / "whole")
+    done, translate = [], translate_lines
+
+    def until_the_third(model, lines):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(lines)
+        return translate(model, lines)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_translation, "translate_lines", until_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            translate_corpus(exported_run, source, tmp_path / "out")
+        done.clear()
+        translate_corpus(exported_run, source, tmp_path / "out")
+    assert [line for lines in done for line in lines] == LINES[10:]
+    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("out", "whole")]
+    assert texts[0] == texts[1]
+
+
+def test_text_that_changes_meanwhile_is_noticed(tmp_path, source, exported_run, monkeypatch):
+    surveyed = corpus_translation._survey(source)
+    monkeypatch.setattr(corpus_translation, "_survey", lambda _: surveyed)
+    for lines in (LINES[:7], [*LINES, "one more"], LINES[::-1]):
+        source.write_bytes(gzip.compress("\n".join(lines).encode()))
+        with pytest.raises(InputError, match="mono.en.gz has changed while it was translated; exp"):
+            translate_corpus(exported_run, source, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_line_breaks_in_translations_shift_nothing(tmp_path, source, exported_run, monkeypatch):
+    monkeypatch.setattr(
+        corpus_translation,
+        "translate_lines",
+        lambda model, lines: [[Translation(f"{n}\n\u2028x", -1.0)] for n in lines],
+    )
+    translate_corpus(exported_run, source, tmp_path / "out")
+    text = (tmp_path / "out/translations.txt").read_text()
+    assert text.split("\n")[:-1] == [f"{line}  x" for line in LINES]
+
+
+def test_what_cannot_be_translated_is_told(tmp_path, exported_run, run_directory, source):
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"a\n" * 6 + b"b\xff\n")
+    with pytest.raises(InputError, match="bad, line 7: byte 0xff at byte offset 13"):
+        translate_corpus(exported_run, bad, tmp_path / "out")
+    for path, message in ((tmp_path / "none", "none is missing"), (tmp_path, "is no regular file")):
+        with pytest.raises(InputError, match=message):
+            translate_corpus(exported_run, path, tmp_path / "out")
+    with pytest.raises(InputError, match="is a run directory; expected what bin/export.py"):
+        translate_corpus(run_directory.path, source, tmp_path / "out")
+    with pytest.raises(InputError, match="absent cannot be read"):
+        translate_corpus(tmp_path / "absent", source, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_the_binary_on_apache_beam(tmp_path, exported_run, driver):
+    pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -e '.[dev]'")
+    (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in LINES))
+    flags = [f"--model_dir={exported_run}", f"--source={tmp_path / 'mono.en'}"]
+    alone = driver.run(tmp_path, "translate_corpus", [*flags, "--output_dir=alone"], "")
+    beam = subprocess.run(
+        [sys.executable, ROOT / "bin/translate_corpus.py", *flags, "--output_dir=beam",
+         "--beam=--runner=DirectRunner"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (alone.code, beam.returncode) == (0, 0), alone.err + beam.stderr
+    for out in (alone.out, beam.stdout):
+        assert f"translations.txt has {len(LINES)} lines; " in out
+    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("alone", "beam")]
+    assert texts[0] == texts[1]

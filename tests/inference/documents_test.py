@@ -1,0 +1,255 @@
+"""Documents: sentences found, nothing lost, long sentences in parts, lines kept."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.errors import InputError
+from keras_transformer.inference import documents
+from keras_transformer.inference.documents import Document, segment
+from keras_transformer.inference.loading import Model
+
+LINE_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+CHINESE_OR_JAPANESE = re.compile(r"[\u3001-\u30ff\u3400-\u9fff\uf900-\uffef\U00020000-\U0003ffff]")
+
+# Any text, and text of what sentences and documents are made of.
+TEXTS = st.text() | st.lists(
+    st.sampled_from(
+        "a B é Ä 3 17 1990 word Word Mr z.B. U.S. 中 文 , ; : . . . ! ? … 。 ！ । \" ' “ ” „ « » "
+        "( ) 「 」 - – • \u200b".split()
+        + [" ", " ", " ", "  ", "\t", "\xa0", "\u3000", "\n", "\n", "\r\n", "\r", "\u2028", "\x85"]
+    ),
+    max_size=60,
+).map("".join)
+
+
+def text_of(document: Document) -> str:
+    """The text that the document was made of."""
+    pairs = zip(document.gaps, [*document.sentences, ""], strict=True)
+    return "".join(part for pair in pairs for part in pair)
+
+
+def fake_model(
+    tokens: Callable[[str], int],
+    limit: int = 10**9,
+    translate: Callable[[str], str] = str,
+    **fields: object,
+) -> Model:
+    """A model that counts `tokens` (and the end token), takes `limit`, and cannot be overfed."""
+
+    def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        counts = [tokens(line.decode()) + 1 for line in text.numpy()]
+        return {"tokens": tf.constant(counts), "used": tf.constant([min(c, limit) for c in counts])}
+
+    def outputs(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        lines = [line.decode() for line in text.numpy()]
+        assert all(tokens(line) < limit or len(line) == 1 for line in lines), "a line would be cut"
+        return {
+            "translations": tf.constant([[translate(line)] for line in lines]),
+            "scores": tf.constant([[-1.0]] * len(lines)),
+        }
+
+    return Model("fake", 1, outputs, lengths, None)._replace(**fields)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+class TestSegment:
+    @pytest.mark.parametrize(
+        "sentences",
+        [
+            ["It rains.", "She sleeps!", "Does he?", "Wait…", "No."],
+            ["Mr. Smith met Dr. J. R. R. Jones, e.g. on Jan. 5 at No. 10.", "He left."],
+            ["The U.S. Army paid 3.50 for version 2.0 at www.example.com.", "Fine."],
+            [
+                "“Really?” she asked.",
+                "“Yes!”",
+                "(He did.)",
+                "'So.'",
+                "It ended in 1990.",
+                "3 left.",
+            ],
+            ["“Stop!” he said. then nothing"],
+            ["Er kam z. B. am 3. Mai, d. h. gestern, mit Prof. Dr. Ärmel.", "Über Nr. 5?!", "Ja."],
+            ["„Das ist gut.“", "Sagte er?", "»Ja.«", "Das Menü.", "Im II. Stock.", "Ende"],
+            ["« Oui ! »", "M. Dupont est là.", "Oui ! dit-il.", "Un café."],
+            ["¡No!", "¿Qué?", "– Nada.", "- Bien."],
+            ["a man walks . . .", "a dog runs in the park .", "he sleeps"],
+            ["यह अच्छा है।", "वह आया।"],
+            ["أين هو؟", "هنا."],
+        ],
+    )
+    def test_finds_the_sentences(self, sentences: list[str]) -> None:
+        assert segment(" ".join(sentences)).sentences == sentences
+
+    @pytest.mark.parametrize(
+        "sentences",
+        [
+            ["今天很好！", "我们去吧？", "好的。"],
+            ["「こんにちは。」と彼は言った。", "はい！！", "A。"],
+        ],
+    )
+    def test_finds_sentences_without_spaces_between(self, sentences: list[str]) -> None:
+        assert segment("".join(sentences)).sentences == sentences
+
+    def test_no_sentence_leaves_its_line(self) -> None:
+        text = "\n  A title\r\n\r\nOne. Two\nthree.\u2028Four\x85\tFive \n \n"
+        document = segment(text)
+        assert document.sentences == ["A title", "One.", "Two", "three.", "Four", "Five"]
+        assert document.gaps == ["\n  ", "\r\n\r\n", " ", "\n", "\u2028", "\x85\t", " \n \n"]
+
+    @pytest.mark.parametrize("text", ["", "\n", " \t\r\n\n  ", "\u3000"])
+    def test_nothing_but_white_space(self, text: str) -> None:
+        assert segment(text) == ([], [text])
+
+    @given(TEXTS)
+    @settings(max_examples=300, deadline=None)
+    def test_nothing_is_lost(self, text: str) -> None:
+        document = segment(text)
+        assert text_of(document) == text
+        assert all(gap.strip() == "" for gap in document.gaps)
+        for sentence in document.sentences:
+            assert sentence == sentence.strip() != ""
+            assert not LINE_BREAKS.search(sentence)
+
+    @pytest.mark.parametrize("language", ["en", "de"])
+    def test_news(self, test_data: Path, language: str) -> None:
+        """Paragraphs of five sentences, put together from news with a sentence a line."""
+        lines = (test_data / "newstest" / f"newstest2013.{language}").read_text().split("\n")
+        lines = [line.strip() for line in lines if line.strip()[-1:] in tuple('.!?"”“')]
+        lines = lines[: len(lines) // 5 * 5]
+        paragraphs = [" ".join(lines[i : i + 5]) for i in range(0, len(lines), 5)]
+        found = segment("\n".join(paragraphs))
+        wanted, got = spans(lines), spans(found.sentences)
+        assert len(wanted & got) / len(wanted) > 0.96  # the others were split, or joined
+        assert len(wanted & got) / len(got) > 0.94  # some lines do have two sentences
+
+
+def spans(sentences: Sequence[str]) -> set[tuple[int, int]]:
+    """Where sentences begin and end in their text, counted in characters that are no space."""
+    sizes = [len("".join(sentence.split())) for sentence in sentences]
+    return set(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
+
+
+class TestJoin:
+    @given(TEXTS)
+    @settings(max_examples=300, deadline=None)
+    def test_sentences_as_they_are_give_the_text(self, text: str) -> None:
+        """But for a single space after Chinese and Japanese."""
+        document = segment(text)
+        joined = document.join(document.sentences)
+        assert joined.replace(" ", "") == text.replace(" ", "")
+        if not CHINESE_OR_JAPANESE.search(text):
+            assert joined == text
+
+    @given(TEXTS, st.data())
+    @settings(max_examples=200, deadline=None)
+    def test_lines_stay_whatever_the_translations(self, text: str, data: st.DataObject) -> None:
+        document = segment(text)
+        count = len(document.sentences)
+        translations = data.draw(st.lists(TEXTS, min_size=count, max_size=count))
+        joined = document.join(translations)
+        assert LINE_BREAKS.findall(joined) == LINE_BREAKS.findall(text)
+
+    def test_spaces_follow_the_script_that_is_written(self) -> None:
+        assert segment("One. Two.\tThree.").join(["一。", "二。", "三。"]) == "一。二。\t三。"
+        assert (
+            segment("一。二。\u3000三。").join(["One.", "Two.", "Three."])
+            == "One. Two.\u3000Three."
+        )
+
+    def test_a_translation_is_missing(self) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            segment("One. Two.").join(["Eins."])
+
+
+class TestTranslate:
+    def test_keeps_the_layout(self) -> None:
+        text = "Title\r\n\r\n  One. Two!  Three?\r\n\n- Four"
+        translated, remarks = documents.translate(fake_model(words, translate=str.upper), text)
+        assert (translated, remarks) == (text.upper(), [])
+
+    @pytest.mark.parametrize("text", ["", " \n\r\n"])
+    def test_nothing_to_translate(self, text: str) -> None:
+        assert documents.translate(fake_model(words), text) == (text, [])
+
+    def test_a_long_sentence_is_translated_in_parts(self) -> None:
+        text = (
+            "Short.\n\nWe came, we saw; he did not see us: they, who had cars, left. Short again."
+        )
+        translate = "<{}>".format
+        translated, remarks = documents.translate(fake_model(words, 8, translate), text)
+        assert translated == (
+            "<Short.>\n\n<We came, we saw;> <he did not see us:> <they, who had cars, left.> "
+            "<Short again.>"
+        )
+        assert remarks == [
+            "line 3 has a sentence of 15 tokens, which was translated in 3 parts of at most 8 "
+            "(decoding.max_source_tokens)"
+        ]
+
+    def test_a_part_ends_at_white_space_or_within_a_word_if_it_must(self) -> None:
+        translate = "<{}>".format
+        text = "One two three four five"
+        assert documents.translate(fake_model(words, 4, translate), text)[0] == (
+            "<One two> <three four> <five>"
+        )
+        assert documents.translate(fake_model(len, 5, translate), "abcdefgh")[0] == "<abcd><efgh>"
+
+    def test_a_sentence_longer_than_those_of_training(self) -> None:
+        model = fake_model(words, limit=100, trained_tokens=5)
+        text = "one two three four five six"
+        translated, [remark] = documents.translate(model, text)
+        assert translated == text
+        assert remark == (
+            "line 1 has a sentence of 7 tokens, which was translated in 2 parts of at most 5 "
+            "(the longest source of training)"
+        )
+        assert documents.translate(model, "one two three four")[1] == []
+
+    def test_a_sentence_without_a_token(self) -> None:
+        model = fake_model(words, translate=lambda line: "" if line == "\u200b" else line)
+        model = model._replace(lengths=fake_model(lambda s: words(s.strip("\u200b"))).lengths)
+        assert documents.translate(model, "One.\n\u200b\n") == (
+            "One.\n\n",
+            ["line 2 has a sentence without a token, which was left out"],
+        )
+
+    @given(TEXTS, st.integers(2, 12), st.sampled_from([len, words]))
+    @settings(max_examples=200, deadline=None)
+    def test_the_identity_gives_the_text_however_short_the_parts(
+        self, text: str, limit: int, tokens: Callable[[str], int]
+    ) -> None:
+        translated, _ = documents.translate(fake_model(tokens, limit), text)
+        assert translated.replace(" ", "") == text.replace(" ", "")
+        if not CHINESE_OR_JAPANESE.search(text):
+            assert translated == text
+
+    @pytest.mark.parametrize("unit", ["x", "x ", "x. ", "x, ", "X. ", "文", "文，", ". ", "(", " "])
+    def test_a_megabyte_in_a_line_is_read_a_few_times_at_most(self, unit: str) -> None:
+        text = unit * (2**20 // len(unit))
+        counted = 0
+
+        def tokens(line: str) -> int:
+            nonlocal counted
+            counted += len(line)
+            return len(line)
+
+        model = fake_model(tokens, limit=1024)
+        assert documents.translate(model, text)[0] == text
+        # `tokens` is also called for what is translated, once.
+        assert counted <= 5 * len(text)
+
+    def test_several_translations_are_refused(self) -> None:
+        with pytest.raises(InputError, match=r"fake gives 3 .* expected 1 to translate a document"):
+            documents.translate(fake_model(words, n_best=3), "One.")

@@ -1,0 +1,221 @@
+"""The runner of LiteRT models: files that are none, runtimes that cannot, memory and threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import tensorflow as tf
+from ai_edge_litert import interpreter
+from hypothesis import strategies as st
+
+from keras_transformer.errors import InputError
+from keras_transformer.export import export
+from keras_transformer.export.litert import flatbuffer
+from keras_transformer.inference import litert, loading
+from keras_transformer.inference.litert import LiteRTModel
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES, ROOT
+
+
+@pytest.fixture(scope="module")
+def file(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("litert")
+    return export(run_directory, folder, PHRASES, format="litert").path / "model.tflite"
+
+
+def changed(file: Path, tmp_path: Path, change: Any) -> Path:
+    """A copy whose model is changed; the archive stays."""
+    content = file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        begin = min(info.header_offset for info in archive.infolist())
+        entries = [(info, archive.read(info)) for info in archive.infolist()]
+    model = flatbuffer.read(content[:begin])
+    change(model)
+    path = tmp_path / "changed.tflite"
+    path.write_bytes(flatbuffer.write(model))
+    with zipfile.ZipFile(path, "a") as archive:
+        for info, data in entries:
+            archive.writestr(info.filename, data)
+    return path
+
+
+def test_tensorflow_is_not_loaded(file: Path) -> None:
+    code = (
+        "import sys; from keras_transformer.inference.litert import LiteRTModel; "
+        "print(LiteRTModel(sys.argv[1]).translate(sys.argv[2])[0].text); "
+        "assert not [n for n in sys.modules if n.startswith(('tensorflow', 'keras.'))]"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(file), PHRASES[0]],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == LiteRTModel(file).translate(PHRASES[0])[0].text + "\n"
+
+
+def test_with_less_memory_and_other_threads(file: Path) -> None:
+    expected = LiteRTModel(file, threads=1).translate(PHRASES[0])[0]
+    for model in (LiteRTModel(file, threads=3), LiteRTModel(file, low_memory=True)):
+        found = model.translate(PHRASES[0])[0]
+        assert found.text == expected.text
+        assert found.score == pytest.approx(expected.score, abs=1e-4)
+
+
+def test_several_threads_may_ask(file: Path) -> None:
+    model = LiteRTModel(file)
+    expected = [model.translate(phrase) for phrase in PHRASES]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(model.translate, PHRASES * 5)] == expected * 5
+
+
+def test_bytes_that_are_no_text(file: Path, run_directory: RunDirectory) -> None:
+    model, translator = LiteRTModel(file), loading.load_translator(run_directory)
+    for data in (b"a \xff b", b"\xed\xa0\xbd dog", b"the \xf0\x9f river"):
+        expected = translator.translate(tf.constant([data]))["translations"][0, 0].numpy()
+        text = data.decode("utf-8", "surrogateescape")
+        assert model.translate(text)[0].text == expected.decode()
+    assert model.translate("\ud83d dog") == model.translate("\udced\udca0\udcbd dog")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "sentence"),
+    [
+        ("translate", (b"a",), "b'a' is no text; expected a str"),
+        ("translate", (None,), "None is no text"),
+        (
+            "translate",
+            ("a", 2**31),
+            r"max_length is \[2147483648\] .it does not fit.; expected int32",
+        ),
+        ("translate", ("a", 1.5), "max_length is .*; expected int32"),
+        ("translate", ("a", 0, "x"), "length_penalty is .*; expected float32"),
+        ("translate_ids", ([5.5],), "ids is .*; expected int32"),
+        ("translate_ids", ([2**31],), "ids is .*it does not fit"),
+        ("translate_ids", ([[1, 2]],), "ids has 2 dimensions; expected the ids of one sentence"),
+    ],
+)
+def test_inputs_that_are_none(file: Path, method: str, arguments: Any, sentence: str) -> None:
+    model = LiteRTModel(file)
+    with pytest.raises(InputError, match=sentence):
+        getattr(model, method)(*arguments)
+    assert model.translate("a", length_penalty=1e300)
+    assert model.translate_ids([]).scores.tolist() == [0.0]
+
+
+def test_what_is_opened_and_asked_for_otherwise(file: Path) -> None:
+    with pytest.raises(InputError, match="is a directory; expected the file model.tflite in it"):
+        LiteRTModel(file.parent)
+    model = LiteRTModel(file, text_in_graph=True)
+    with pytest.raises(InputError, match="was opened with text_in_graph, which takes text"):
+        model.translate_ids([5, 3])
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", 1025, True])
+def test_threads_that_are_none(file: Path, threads: Any) -> None:
+    with pytest.raises(InputError, match="threads is .*; expected a number from 1 to 1,024"):
+        LiteRTModel(file, threads)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+def test_a_file_that_is_cut_off(file: Path, tmp_path: Path, share: float) -> None:
+    content = file.read_bytes()
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(InputError, match="no vocabulary at its end .* cut off, or none of"):
+        LiteRTModel(path)
+
+
+def test_files_that_are_none(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none.tflite cannot be read .No such file"):
+        LiteRTModel(tmp_path / "none.tflite")
+    other = tmp_path / "other.tflite"
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(other, "w") as copy:
+        for name in archive.namelist():
+            copy.writestr(name, archive.read(name))
+    with pytest.raises(InputError, match="cannot be run by ai-edge-litert .* expected a file"):
+        LiteRTModel(other)
+    newer = tmp_path / "newer.tflite"
+    with zipfile.ZipFile(newer, "w") as archive:
+        archive.writestr("model.json", json.dumps({"format_version": 99}))
+    with pytest.raises(InputError, match="has the format 99; expected 1, or a keras_transf"):
+        LiteRTModel(newer)
+
+
+def test_an_older_runtime(file: Path, tmp_path: Path) -> None:
+    def newer(model: Any) -> None:
+        for code in model.operatorCodes:
+            code.version = 1000
+
+    with pytest.raises(InputError, match="expected a newer ai-edge-litert"):
+        LiteRTModel(changed(file, tmp_path, newer))
+
+
+def test_a_runtime_without_the_operations_of_text(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain(custom_op_registerers: Any, **options: Any) -> Any:
+        return interpreter.Interpreter(**options)
+
+    monkeypatch.setattr(litert, "_with_tensorflow_text", lambda: (plain, []))
+    with pytest.raises(InputError, match="expected tensorflow-text's operations in the runtime"):
+        LiteRTModel(file, text_in_graph=True).translate("a")
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "tensorflow_text.core.pybinds", None)
+    with pytest.raises(InputError, match="expected pip install tensorflow-text, or the signature"):
+        LiteRTModel(file, text_in_graph=True)
+
+
+def test_without_the_package() -> None:
+    code = (
+        "import sys; sys.modules['ai_edge_litert'] = None\n"
+        "from keras_transformer.errors import InputError\n"
+        "try: import keras_transformer.inference.litert\n"
+        "except InputError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "LiteRT models need the package ai_edge_litert" in result.stdout, result.stderr
+    assert "pip install -e '.[litert]'" in result.stdout
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(data=st.data())
+def test_any_archive_is_read_or_refused(
+    file: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    with zipfile.ZipFile(file) as archive:
+        begin = min(info.header_offset for info in archive.infolist())
+    content = bytearray(file.read_bytes()[begin:])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    path = tmp_path_factory.getbasetemp() / "fuzzed.tflite"
+    path.write_bytes(bytes(content))
+    try:
+        litert._read_archive(path)
+    except InputError as error:
+        assert str(path) in str(error)
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(
+    fields=st.dictionaries(
+        st.sampled_from([*litert.About._fields, "format_version", "other"]),
+        st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.just([])),
+    )
+)
+def test_any_description_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "described.tflite"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model.json", json.dumps(fields))
+    with pytest.raises(InputError):  # there is no vocabulary
+        litert._read_archive(path)

@@ -1,0 +1,313 @@
+"""Log-probabilities of given targets: those of the forward pass, of the search, of no batch."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.errors import InputError
+from keras_transformer.inference import scoring
+from keras_transformer.inference.scoring import PairScore, Scorer
+from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
+from tests.export.model_variants import make_run
+
+SOURCES = [*PHRASES, "", "a", "", "ball " * 30, PHRASES[0]]
+TARGETS = [*reversed(PHRASES), "das Haus", "", "", "Ball", "Ball " * 60]
+
+
+@pytest.fixture(scope="module")
+def scorer(run_directory: RunDirectory) -> Scorer:
+    return scoring.load_scorer(run_directory.path)
+
+
+def forward_pass(scorer: Scorer, source_ids: list[int], target_ids: list[int]) -> np.ndarray:
+    """Log-probabilities float64 `[T]` of one target alone, from the logits of `call`."""
+    translator = scorer.translator
+    shifted = [translator.tokenizer.start_id, *target_ids[:-1]]
+    logits = translator.transformer(
+        {"source_ids": tf.constant([source_ids]), "target_ids": tf.constant([shifted])},
+        training=False,
+    )
+    logits = logits.numpy()[0].astype(np.float64)
+    log_softmax = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return log_softmax[np.arange(len(target_ids)), target_ids]
+
+
+def test_every_pair_has_what_the_forward_pass_gives_it_alone(scorer: Scorer) -> None:
+    tokenizer = scorer.translator.tokenizer
+    limit = scorer.translator.config.max_source_tokens
+    sources = tokenizer.tokenize_source(tf.constant(SOURCES)).to_list()
+    targets = tokenizer.tokenize_target(tf.constant(TARGETS)).to_list()
+    results = scoring.score_pairs(scorer, SOURCES, TARGETS)
+    assert any(len(ids) > limit for ids in sources) and any(len(ids) > limit for ids in targets)
+    for source, target, result in zip(sources, targets, results, strict=True):
+        used = source if len(source) <= limit else [*source[: limit - 1], tokenizer.end_id]
+        expected = forward_pass(scorer, used, target)
+        assert list(result.ids) == target
+        np.testing.assert_allclose(result.token_log_probs, expected, atol=3e-4)
+        assert result.log_prob == pytest.approx(expected.sum(), abs=1e-3)
+        assert result.perplexity == pytest.approx(math.exp(-expected.mean()), rel=1e-3)
+
+
+def test_a_window_is_left_to_save_what_it_can(tmp_path: Path) -> None:
+    # Who asks for the weights of all positions makes it a mask (layers/self_attention.py).
+    asked = {}
+    for window in (None, 8):
+        run = make_run(tmp_path / str(window), model__attention_window=window)
+        scorer = scoring.load_scorer(run.path)
+        target = scorer.translator.tokenizer.tokenize_target(tf.constant(TARGETS[:1])).to_list()[0]
+        source = scorer.translator.tokenizer.tokenize_source(tf.constant(SOURCES[:1])).to_list()[0]
+        read = scorer.translator.read_targets
+        with mock.patch.object(scorer.translator, "read_targets", wraps=read) as asking:
+            (result,) = scoring.score_ids(scorer, SOURCES[:1], [target])
+        asked[window] = asking.call_args.args[2]
+        expected = forward_pass(scorer, source, target)
+        np.testing.assert_allclose(result.token_log_probs, expected, atol=3e-4)
+    assert asked == {None: True, 8: False}
+
+
+def test_an_empty_target_is_the_end_token_alone(scorer: Scorer) -> None:
+    (result,) = scoring.score_pairs(scorer, [PHRASES[0]], [""])
+    assert list(result.ids) == [scorer.translator.tokenizer.end_id]
+    assert result.log_prob == pytest.approx(result.token_log_probs[0]) and result.log_prob < 0
+
+
+def test_slices_of_the_logits_change_nothing(
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = scoring.score_pairs(scorer, SOURCES, TARGETS)
+    monkeypatch.setattr(scoring, "_SLICE_ROWS", 7)
+    sliced = scoring.score_pairs(Scorer(scorer.translator), SOURCES, TARGETS)
+    for one, other in zip(whole, sliced, strict=True):
+        np.testing.assert_allclose(one.token_log_probs, other.token_log_probs, atol=1e-5)
+
+
+def test_what_a_search_reports_is_scored_so_on_its_own_tokens(run_directory: RunDirectory) -> None:
+    scorer = scoring.load_scorer(
+        run_directory.path, {"decoding.length_penalty": 0.6, "decoding.n_best": 4}
+    )
+    embeddings = scorer.translator.transformer.weights_by_path()["embedding/embeddings"]
+    factors = np.ones_like(embeddings[:, :1])
+    factors[scorer.translator.tokenizer.end_id] = 6  # or no hypothesis would end
+    embeddings.assign(embeddings * factors)
+    found = scorer.translator.search(tf.constant(PHRASES))
+    lengths, scores = found.lengths.numpy().ravel(), found.scores.numpy().ravel()
+    rows = found.ids.numpy().reshape(len(lengths), -1)
+    ids = [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]
+    results = scoring.score_ids(scorer, [p for p in PHRASES for _ in range(4)], ids)
+    # Those that did not end are scored as they stand.
+    assert 4 <= found.finished.numpy().sum() < len(ids)
+    np.testing.assert_allclose([r.penalized(0.6) for r in results], scores, atol=1e-4)
+    log_probs = found.log_probs.numpy().ravel()
+    np.testing.assert_allclose([r.log_prob for r in results], log_probs, atol=1e-4, rtol=1e-5)
+
+
+def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDirectory) -> None:
+    alone = []
+    for checkpoint in run_directory.checkpoints()[:2]:
+        one = scoring.load_scorer(run_directory.path)
+        one.translator.transformer.assign_weights(run_directory.read_weights(checkpoint))
+        alone.append(one)
+    transformers = [one.translator.transformer for one in alone]
+    config, tokenizer = alone[0].translator.config, run_directory.tokenizer()
+    both = Scorer(Translator(transformers, tokenizer, config))
+    first, second, mean = (
+        np.concatenate([r.token_log_probs for r in scoring.score_pairs(each, SOURCES, TARGETS)])
+        for each in (*alone, both)
+    )
+    assert np.abs(first - second).max() > 1
+    np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-4)
+
+
+def test_ids_beside_those_of_the_tokenizer_are_scored_as_given(scorer: Scorer) -> None:
+    tokenizer = scorer.translator.tokenizer
+    (best,) = tokenizer.tokenize_target(tf.constant(["ball"])).to_list()
+    letters = [ids[-2] for ids in tokenizer.tokenize_target(tf.constant(list("ball"))).to_list()]
+    other = [best[0], *letters, tokenizer.end_id]
+    assert best != other
+    whole, spelled = scoring.score_ids(scorer, ["ball"] * 2, [best, other])
+    assert whole.log_prob == pytest.approx(
+        scoring.score_pairs(scorer, ["ball"], ["ball"])[0].log_prob, abs=1e-4
+    )
+    source = tokenizer.tokenize_source(tf.constant(["ball"])).to_list()[0]
+    expected = forward_pass(scorer, source, other)
+    np.testing.assert_allclose(spelled.token_log_probs, expected, atol=3e-4)
+
+
+def test_unknown_ids_are_the_unknown_piece(scorer: Scorer) -> None:
+    unknown = scorer.translator.tokenizer.unknown_id
+    targets = [[5, -1, 3], [5, 10**9, 3], [5, unknown, 3]]
+    results = scoring.score_ids(scorer, ["ball"] * 3, targets)
+    assert len({round(result.log_prob, 3) for result in results}) == 1
+
+
+def test_the_signature_scores_as_the_pairs_are_scored(scorer: Scorer) -> None:
+    outputs = scorer.score(source=tf.constant(SOURCES), target=tf.constant(TARGETS))
+    results = scoring.score_pairs(scorer, SOURCES, TARGETS)
+    assert outputs["lengths"].numpy().tolist() == [len(result.ids) for result in results]
+    np.testing.assert_allclose(
+        outputs["log_probs"], [result.log_prob for result in results], rtol=1e-5, atol=1e-4
+    )
+    nothing = tf.constant([], tf.string)
+    assert scorer.score(nothing, nothing)["log_probs"].shape == [0]
+    assert scoring.score_pairs(scorer, [], []) == []
+
+
+def test_the_signature_has_no_op_that_a_server_lacks(scorer: Scorer) -> None:
+    graph = scorer.score.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    ops = {node.op for node in nodes}
+    assert not [op for op in ops if op == "Assert" or op.startswith("Xla") or "PyFunc" in op]
+
+
+@given(st.lists(st.tuples(*[st.binary(max_size=60) | st.text(max_size=30)] * 2), max_size=3))
+@settings(max_examples=30, deadline=None)
+def test_no_text_fails(scorer: Scorer, pairs: list[tuple[str, str]]) -> None:
+    sources, targets = (tf.constant([pair[i] for pair in pairs], tf.string) for i in (0, 1))
+    outputs = scorer.score(sources, targets)
+    assert (outputs["lengths"].numpy() >= 1).all()
+    assert (outputs["log_probs"].numpy() < 0).all()
+    assert np.isfinite(outputs["log_probs"].numpy()).all()
+
+
+def test_a_target_beyond_all_memory(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "MAX_TARGET_TOKENS", 50)
+    limited = Scorer(scorer.translator)
+    targets = tf.constant(["ball " * 1000, "ball " * 100, " " * 1000, "a"])
+    outputs = limited.score(tf.constant(["a"] * 4), targets)
+    (*too_long, other), lengths = outputs["log_probs"].numpy(), outputs["lengths"].numpy()
+    assert too_long == [-1e9] * 3 and lengths[1] > 100
+    (alone,) = scoring.score_pairs(scorer, ["a"], ["a"])
+    assert other == pytest.approx(alone.log_prob, abs=1e-4)
+    with pytest.raises(InputError, match=r"target of pair 2 has .* tokens; expected at most 50"):
+        scoring.score_pairs(limited, ["a"] * 2, ["a", "ball " * 1000])
+
+
+def test_weights_that_are_no_numbers(run_directory: RunDirectory) -> None:
+    broken = scoring.load_scorer(run_directory.path)
+    weights = broken.translator.transformer.weights_by_path()
+    weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
+    with pytest.raises(InputError, match="log-probability of pair 1 is nan; expected a model"):
+        scoring.score_pairs(broken, ["a"], ["a"])
+
+
+def test_perplexity_is_by_token_and_always_a_number() -> None:
+    short = PairScore(-2.0, [5, 3], np.float32([-1, -1]))
+    long = PairScore(-1.0, [5, 6, 7, 3], np.float32([-0.25] * 4))
+    assert scoring.perplexity([short, long]) == pytest.approx(math.exp(3 / 6))
+    assert short.perplexity == pytest.approx(math.e)
+    assert short.penalized(1.0) == pytest.approx(-2 / (7 / 6))
+    assert math.isfinite(PairScore(-1e30, [3], np.float32([-1e30])).perplexity)
+    assert scoring.perplexity([]) == 1
+
+
+def test_remarks_name_the_lines(scorer: Scorer) -> None:
+    lines = ["a"] * 1030
+    lines[3], lines[1027] = " ", "ball " * 200
+    empty, cut = scoring.remarks(scorer, lines)
+    assert empty == "line 4: the source is empty, and was scored as it is"
+    assert cut.startswith("line 1028: the source has ") and "the first 40 were used" in cut
+
+
+class TestFormats:
+    def test_tab_separated(self, scorer: Scorer) -> None:
+        results = scoring.score_pairs(scorer, SOURCES, TARGETS)
+        lines = scoring.format_tsv(results, 0.6).splitlines()
+        for line, result in zip(lines, results, strict=True):
+            log_prob, tokens, perplexity, score = map(float, line.split("\t"))
+            assert log_prob == pytest.approx(result.log_prob, abs=1e-6)
+            assert tokens == len(result.ids)
+            assert perplexity == pytest.approx(math.exp(-log_prob / tokens), rel=1e-4)
+            assert score == pytest.approx(log_prob / ((5 + tokens) / 6) ** 0.6, abs=1e-5)
+
+    def test_json_lines_hold_the_pieces(self, scorer: Scorer) -> None:
+        results = scoring.score_pairs(scorer, SOURCES, TARGETS)
+        objects = map(json.loads, scoring.format_json_lines(scorer, results, 0.6).splitlines())
+        for fields, target in zip(objects, TARGETS, strict=True):
+            *pieces, last = fields["pieces"]
+            assert last == "</s>"
+            assert "".join(pieces).replace("▁", " ").strip() == target.strip()
+            assert len(fields["token_log_probs"]) == fields["tokens"] == len(pieces) + 1
+            assert sum(fields["token_log_probs"]) == pytest.approx(fields["log_prob"], abs=1e-3)
+
+    def test_summary(self) -> None:
+        results = [PairScore(-2.0, [5, 3], np.float32([-1, -1]))] * 1000
+        assert scoring.summary(results, 2.0) == (
+            "perplexity 2.7183, 2,000 tokens, 1,000 sentences, scored in 2.0 s (500 a second)"
+        )
+
+
+class TestParsers:
+    def test_pairs(self) -> None:
+        assert scoring.split_pairs(["a\tb", "\tc", "\t"], "x") == (["a", "", ""], ["b", "c", ""])
+
+    @pytest.mark.parametrize(
+        ("lines", "message"),
+        [
+            (["a\tb", "ab"], "x, line 2 has no tabs; expected one, between"),
+            (["a\tb\tc"], "x, line 1 has 2 tabs; expected one, between"),
+            ([], "x is empty; expected lines of a source, a tab and a target"),
+        ],
+    )
+    def test_what_is_no_pair(self, lines: list[str], message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            scoring.split_pairs(lines, "x")
+
+    @given(st.lists(st.text("ab\t\r\u2028", max_size=5), max_size=4))
+    @settings(deadline=None)
+    def test_any_lines_are_pairs_or_an_input_error(self, lines: list[str]) -> None:
+        try:
+            sources, targets = scoring.split_pairs(lines, "x")
+        except InputError as error:
+            assert str(error).startswith("x")
+        else:
+            assert ["\t".join(pair) for pair in zip(sources, targets, strict=True)] == lines
+
+    def test_ids(self) -> None:
+        assert scoring.parse_ids(["0 59  3", " 007\t3 "], 60, "x") == [[0, 59, 3], [7, 3]]
+
+    @pytest.mark.parametrize("line", ["", "60", "-1", "+1", "1_0", "1.0", "ein", "٣", "9" * 5000])
+    def test_what_is_no_id(self, line: str) -> None:
+        with pytest.raises(InputError, match=r"x, line 2: '.{0,20}' is no token id; expected ids"):
+            scoring.parse_ids(["3", line], 60, "x")
+
+    @given(st.lists(st.text("0123 x\t٣-", max_size=6) | st.text(max_size=6), max_size=4))
+    @settings(deadline=None)
+    def test_any_lines_are_ids_or_an_input_error(self, lines: list[str]) -> None:
+        try:
+            result = scoring.parse_ids(lines, 60, "x")
+        except InputError as error:
+            assert str(error).startswith("x, line ")
+        else:
+            assert len(result) == len(lines)
+            assert all(0 <= i < 60 for ids in result for i in ids) and all(result)
+
+
+class TestLoadScorer:
+    def test_settings_are_those_of_decoding(self, run_directory: RunDirectory) -> None:
+        settings = {"decoding.length_penalty": "0.9"}
+        loaded = scoring.load_scorer(run_directory.path, settings)
+        assert loaded.translator.config.length_penalty == 0.9
+
+    def test_a_saved_model_translates_only(self, tmp_path: Path) -> None:
+        (tmp_path / "3").mkdir()
+        (tmp_path / "3" / "saved_model.pb").touch()
+        for path in (tmp_path, tmp_path / "3"):
+            with pytest.raises(InputError, match=f"{path} is a SavedModel, .* the run directory"):
+                scoring.load_scorer(path)
+
+    def test_no_run(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="is no run directory"):
+            scoring.load_scorer(tmp_path)
+        with pytest.raises(InputError, match="missing is not there"):
+            scoring.load_scorer(tmp_path / "missing")

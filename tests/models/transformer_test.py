@@ -1,0 +1,383 @@
+"""The whole model against the float64 reference: forward, backward, cached, masked, saved."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.errors import InputError
+from keras_transformer.models.transformer import OutputProjection, Transformer
+from tests import reference
+from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+
+SMALL: dict[str, Any] = {
+    "source_vocab_size": 11,
+    "target_vocab_size": 11,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "d_model": 8,
+    "d_ff": 12,
+    "num_heads": 2,
+}
+SEPARATE: dict[str, Any] = {"target_vocab_size": 13}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "pre_norm": {"norm_position": "pre"},
+    "tied_target": {"tie_embeddings": "target", **SEPARATE, "scale_embeddings": False},
+    "untied": {"tie_embeddings": "none", **SEPARATE, "norm_position": "pre"},
+    "biases": {"attention_bias": True, "output_bias": True, "layer_norm_epsilon": 0.01},
+    "untied_biases": {
+        "tie_embeddings": "none",
+        **SEPARATE,
+        "attention_bias": True,
+        "output_bias": True,
+    },  # fmt: skip
+    "halves": {"sinusoid_layout": "halves"},
+    "learned": {"positions": "learned", "max_positions": 7, "activation": "gelu"},
+    "window": {"attention_window": 3, "activation": "silu"},
+    "free_dims": {"key_dim": 3, "value_dim": 5, "num_heads": 3, "pad_id": 5},
+}
+S, T = 7, 6
+
+
+def make_config(name: str, **changes: Any) -> ModelConfig:
+    return ModelConfig(**{**SMALL, **VARIANTS[name], **changes})
+
+
+def make_batch(config: ModelConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Three pairs of different lengths, of which only the first is unpadded, and the labels."""
+    rng = np.random.default_rng(6)
+    source = rng.integers(6, config.source_vocab_size, (3, S), dtype=np.int32)
+    target = rng.integers(6, config.target_vocab_size, (3, T + 1), dtype=np.int32)
+    target[:, 0] = config.start_id
+    for ids, lengths in ((source, (S, 4, 1)), (target, (T + 1, 6, 3))):
+        for row, length in zip(ids, lengths, strict=True):
+            row[length - 1] = config.end_id
+            row[length:] = config.pad_id
+    inputs = {"source_ids": source, "target_ids": target[:, :-1].copy()}
+    inputs["target_ids"][inputs["target_ids"] == config.end_id] = config.pad_id
+    return inputs, target[:, 1:]
+
+
+def make_model(config: ModelConfig, **arguments: Any) -> tuple[Transformer, dict[str, np.ndarray]]:
+    model = Transformer(config, **arguments)
+    model.build()
+    return model, randomize(model)
+
+
+class Recorder(dict[str, np.ndarray]):
+    """Weights that remember which of them were read."""
+
+    def __init__(self, weights: dict[str, np.ndarray]):
+        super().__init__(weights)
+        self.read: set[str] = set()
+
+    def __getitem__(self, path: str) -> np.ndarray:
+        self.read.add(path)
+        return super().__getitem__(path)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        self.read.add(path)
+        return super().get(path, default)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_forward_pass_and_weights_are_the_papers(name: str) -> None:
+    config = make_config(name)
+    model, values = make_model(config)
+    inputs, labels = make_batch(config)
+    logits = to_numpy(model(inputs))
+    weights = Recorder(values)
+    expected = reference.transformer(inputs["source_ids"], inputs["target_ids"], weights, config)
+    assert logits.shape == (3, T, config.target_vocab_size)
+    tokens = labels != config.pad_id
+    assert_same(logits[tokens], expected[tokens])
+    assert values.keys() <= weights.read, "the paper has no use for a weight"
+    assert all(w.path.startswith("transformer/") for w in model.trainable_weights)
+    assert model.count_params() == config.num_parameters()
+
+
+@pytest.mark.parametrize("name", ["paper", "untied_biases", "learned", "window"])
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -> None:
+    smoothing, step = 0.1, 1e-5
+    config = make_config(
+        name, norm_position=norm_position, num_encoder_layers=1, num_decoder_layers=1
+    )
+    model, weights = make_model(config)
+    inputs, labels = make_batch(config)
+    size = config.target_vocab_size
+    expected_labels = (1 - smoothing) * np.eye(size, dtype=np.float32)[labels] + smoothing / size
+    with tf.GradientTape() as tape:
+        losses = tf.nn.softmax_cross_entropy_with_logits(expected_labels, model(inputs))
+        tokens = tf.cast(labels != config.pad_id, tf.float32)
+        loss = tf.reduce_sum(losses * tokens) / tf.reduce_sum(tokens)
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_weights])
+
+    def reference_loss() -> float:
+        logits = reference.transformer(inputs["source_ids"], inputs["target_ids"], weights, config)
+        return reference.label_smoothed_loss(logits, labels, config.pad_id, smoothing)
+
+    np.testing.assert_allclose(loss, reference_loss(), rtol=1e-5)
+    rng = np.random.default_rng(8)
+    for variable, gradient in zip(model.trainable_weights, gradients, strict=True):
+        gradient = tf.convert_to_tensor(gradient).numpy().ravel()
+        entries = weights[variable.path.partition("/")[2]].reshape(-1)  # a view
+        # The steepest entry and two of any kind.
+        for i in (int(np.abs(gradient).argmax()), *rng.integers(0, entries.size, 2)):
+            value, differences = entries[i], []
+            for moved in (value + step, value - step):
+                entries[i] = moved
+                differences.append(reference_loss())
+            entries[i] = value
+            slope = (differences[0] - differences[1]) / (2 * step)
+            np.testing.assert_allclose(
+                gradient[i], slope, rtol=1e-3, atol=1e-5, err_msg=variable.path
+            )
+
+
+@pytest.mark.parametrize("name", ["paper", "pre_norm", "untied", "halves", "learned", "window"])
+def test_cached_decoding_equals_the_full_pass(name: str) -> None:
+    config = make_config(name)
+    model, _ = make_model(config)
+    inputs, labels = make_batch(config)
+    target = np.where(labels == config.pad_id, 6, inputs["target_ids"])  # no padding: all compare
+    full = to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": target}))
+    memory = model.encode(inputs["source_ids"])
+    whole = model.decode(target, memory)
+    assert whole.cache is None
+    assert_same(to_numpy(whole.logits), full)
+    if name != "halves":  # the one variant here whose memory is projected anew at each step
+        memory = model.project_memory(memory)
+    cache = model.init_cache(3, T + 2)
+    for i in range(T):
+        step = model.decode(target[:, i : i + 1], memory, cache, position=i)
+        cache = step.cache
+        np.testing.assert_allclose(to_numpy(step.logits)[:, 0], full[:, i], atol=1e-5)
+
+
+@pytest.mark.parametrize("grow", [False, True])
+def test_decoding_beams_of_one_cache_equals_decoding_each(grow: bool) -> None:
+    config = make_config("biases")
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    beams, source = 3, inputs["source_ids"]
+    target = np.random.default_rng(7).integers(6, 11, (3, beams, T), dtype=np.int32)
+    full = to_numpy(
+        model({"source_ids": np.repeat(source, beams, 0), "target_ids": target.reshape(-1, T)})
+    ).reshape(3, beams, T, -1)
+    memory = model.project_memory(model.encode(source))
+    cache = model.init_cache(3, 0 if grow else T * beams)
+    own = np.tile(np.eye(beams, dtype=bool), (3, 1, T))  # [sentence, beam, place]
+    for i in range(T):
+        seen = (
+            own[:, :, : (i + 1) * beams] if grow else own & (np.arange(T * beams) < (i + 1) * beams)
+        )
+        logits, cache, attention = model.decode(
+            target[:, :, i], memory, cache, position=i, attention_mask=seen, grow=grow
+        )
+        np.testing.assert_allclose(to_numpy(logits), full[:, :, i], atol=1e-5)
+    assert [tuple(layer["cross"].shape) for layer in attention] == [(3, 2, beams, S)] * 2
+
+
+def test_cached_decoding_runs_in_a_graph_with_a_position_that_is_a_tensor() -> None:
+    config = make_config("window")
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    memory = model.project_memory(model.encode(inputs["source_ids"]))
+
+    @tf.function
+    def decode(target: tf.Tensor) -> tf.Tensor:
+        cache = model.init_cache(tf.shape(target)[0], T)
+        result = tf.TensorArray(tf.float32, T)
+        for i in tf.range(T):
+            logits, cache, _ = model.decode(tf.gather(target, [i], axis=1), memory, cache, i)
+            result = result.write(i, logits[:, 0])
+        return tf.transpose(result.stack(), [1, 0, 2])
+
+    target = np.where(inputs["target_ids"] == config.pad_id, 6, inputs["target_ids"])
+    full = to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": target}))
+    np.testing.assert_allclose(decode(target), full, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["paper", "window"])
+def test_later_and_padded_tokens_change_nothing(name: str) -> None:
+    config = make_config(name)
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    before = to_numpy(model(inputs))
+    for i in (1, 3, T - 1):
+        changed = inputs["target_ids"].copy()
+        changed[0, i] = 6 + (changed[0, i] - 5) % 5  # another token
+        after = to_numpy(model({**inputs, "target_ids": changed}))
+        np.testing.assert_array_equal(after[:, :i], before[:, :i])
+        np.testing.assert_array_equal(after[1:], before[1:])
+        assert np.abs(after[0, i] - before[0, i]).max() > 1e-3
+    more = {key: np.pad(ids, ((0, 0), (0, 3))) for key, ids in inputs.items()}
+    np.testing.assert_allclose(to_numpy(model(more))[:, :T], before, atol=1e-5)
+
+
+def test_empty_rows_give_finite_logits() -> None:
+    config = make_config("paper")
+    for policy in ("float32", "mixed_bfloat16", "mixed_float16"):
+        model, _ = make_model(config, dtype=policy)
+        nothing = np.zeros((2, 4), np.int32)
+        logits = model({"source_ids": nothing, "target_ids": nothing})
+        assert keras.backend.standardize_dtype(logits.dtype) == model.compute_dtype
+        assert np.isfinite(to_numpy(logits)).all(), policy
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_is_near_float32(policy: str) -> None:
+    config = make_config("paper")
+    model, weights = make_model(config, dtype=policy)
+    inputs, labels = make_batch(config)
+    assert {w.dtype for w in model.trainable_weights} == {"float32"}
+    expected = reference.transformer(inputs["source_ids"], inputs["target_ids"], weights, config)
+    tokens = labels != config.pad_id
+    error = np.abs(to_numpy(model(inputs))[tokens] - expected[tokens]).max()
+    assert 1e-6 < error < (0.2 if policy == "mixed_bfloat16" else 0.02)
+
+
+@pytest.mark.parametrize(
+    "kind", ["embedding_dropout", "attention_dropout", "relu_dropout", "residual_dropout"]
+)
+def test_each_dropout_is_for_training_only(kind: str) -> None:
+    rates = dict.fromkeys(("embedding_dropout", "residual_dropout"), 0.0)
+    config = make_config("paper", num_encoder_layers=1, num_decoder_layers=1, **rates)
+    dropping = Transformer(dataclasses.replace(config, **{kind: 0.5}))
+    plain, _ = make_model(config)
+    dropping.build()
+    dropping.set_weights([*plain.get_weights(), *dropping.get_weights()[len(plain.weights) :]])
+    inputs, _ = make_batch(config)
+    expected = to_numpy(plain(inputs))
+    np.testing.assert_array_equal(to_numpy(plain(inputs, training=True)), expected)
+    np.testing.assert_array_equal(to_numpy(dropping(inputs)), expected)
+    assert np.abs(to_numpy(dropping(inputs, training=True)) - expected).max() > 1e-3
+
+
+def test_attention_of_decode_is_a_distribution_per_layer() -> None:
+    config = make_config("paper")
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    attention = model.decode(inputs["target_ids"], model.encode(inputs["source_ids"])).attention
+    assert len(attention) == 2
+    for layer in to_numpy(attention):
+        assert layer["self"].shape == (3, 2, T, T) and layer["cross"].shape == (3, 2, T, S)
+        for weights in layer.values():
+            np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+        assert (layer["cross"][2, :, :, 1:] == 0).all()  # one source token
+
+
+def test_get_config_rebuilds_and_keeps_every_field() -> None:
+    config = make_config("free_dims", tie_embeddings="none", positions="learned", max_positions=9)
+    model, _ = make_model(config)
+    rebuilt = Transformer.from_config(model.get_config())
+    assert rebuilt.config == config
+    rebuilt.build()
+    rebuilt.set_weights(model.get_weights())
+    inputs, _ = make_batch(config)
+    assert_same(to_numpy(rebuilt(inputs)), to_numpy(model(inputs)))
+    with pytest.raises(InputError, match="num_heads"):
+        Transformer({"num_heads": 0})
+
+
+def test_symbolic_call_equals_the_eager_one() -> None:
+    config = make_config("untied")
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    symbols = {key: keras.Input((None,), dtype="int32", name=key) for key in inputs}
+    logits = model(symbols)
+    assert logits.shape == (None, None, config.target_vocab_size)
+    assert_same(to_numpy(keras.Model(symbols, logits)(inputs)), to_numpy(model(inputs)))
+
+
+@pytest.mark.parametrize("name", ["paper", "untied"])
+def test_compute_output_shape_is_that_of_the_targets(name: str) -> None:
+    config = make_config(name)
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    assert S != T and (name == "paper") == (config.source_vocab_size == config.target_vocab_size)
+    shapes = {key: ids.shape for key, ids in inputs.items()}
+    assert tuple(model.compute_output_shape(shapes)) == tuple(model(inputs).shape)
+    unknown = {"source_ids": (None, None), "target_ids": (None, 4)}
+    assert model.compute_output_shape(unknown) == (None, 4, config.target_vocab_size)
+
+
+def test_weights_by_path_covers_frozen_weights() -> None:
+    model, _ = make_model(make_config("biases"))
+    paths = model.weights_by_path().keys()
+    model.encoder.trainable = False
+    frozen = model.weights_by_path()
+    assert frozen.keys() == paths and len(frozen) == len(model.weights)
+    assert len(model.trainable_weights) < len(frozen)
+    other, _ = make_model(make_config("biases"))
+    other.assign_weights({path: np.zeros(v.shape) for path, v in frozen.items()})
+    other.assign_weights({path: to_numpy(v) for path, v in frozen.items()})
+    for ours, theirs in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
+
+
+def test_keras_exports_the_logits_of_any_batch(tmp_path: Path) -> None:
+    config = make_config("untied")
+    model, _ = make_model(config)
+    inputs, _ = make_batch(config)
+    model.export(tmp_path / "export", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    for rows in (len(inputs["source_ids"]), 1):
+        few = {name: ids[:rows] for name, ids in inputs.items()}
+        [logits] = served(**{name: tf.constant(ids) for name, ids in few.items()}).values()
+        np.testing.assert_allclose(logits, model(few), atol=1e-5)
+
+
+def test_encode_and_decode_may_come_before_the_first_call() -> None:
+    config = make_config("untied")
+    inputs, _ = make_batch(config)
+    model = Transformer(config)
+    decoded = model.decode(inputs["target_ids"], model.encode(inputs["source_ids"]))
+    assert_same(to_numpy(model(inputs)), to_numpy(decoded.logits))
+    built, _ = make_model(config)
+    assert model.weights_by_path().keys() == built.weights_by_path().keys()
+
+
+@pytest.mark.parametrize("outer", ["captioner", "my_transformer", "transformer"])
+@pytest.mark.parametrize("when", ["built inside", "built before"])
+def test_weights_by_path_are_the_same_inside_another_model(outer: str, when: str) -> None:
+    config = make_config("untied_biases")
+    alone, _ = make_model(config)
+    inputs, _ = make_batch(config)
+
+    class Outer(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name=outer)
+            self.inner = Transformer(config)
+
+        def build(self, input_shape: Any) -> None:
+            self.inner.build()
+
+        def call(self, inputs: dict[str, Any]) -> Any:
+            return self.inner(inputs)
+
+    model = Outer()
+    if when == "built before":
+        model.inner.build()
+    model(inputs)
+    paths = model.inner.weights_by_path().keys()
+    assert sorted(paths) == sorted(alone.weights_by_path())
+    model.inner.assign_weights({p: to_numpy(v) for p, v in alone.weights_by_path().items()})
+    assert_same(to_numpy(model(inputs)), to_numpy(alone(inputs)))
+
+
+@pytest.mark.parametrize("use_kernel, use_bias", [(True, True), (True, False), (False, True)])
+def test_output_projection_is_a_keras_layer(use_kernel: bool, use_bias: bool) -> None:
+    x = np.random.default_rng(9).normal(size=(2, 3, 5)).astype(np.float32)
+    arguments = {"vocab_size": 7 if use_kernel else 5, "use_kernel": use_kernel}
+    arguments["use_bias"] = use_bias
+    check_layer(OutputProjection, arguments, {"inputs": x}, (2, 3, arguments["vocab_size"]))

@@ -1,0 +1,182 @@
+"""A parser: trees over exactly the words, whatever the model says. Of exports: integration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.decoding import Trees
+from keras_transformer.errors import InputError
+from keras_transformer.export import comparison
+from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.inference import loading
+from keras_transformer.paper.parsing.linearization import Does, restore, symbols_of
+from keras_transformer.paper.parsing.parser import (
+    Parser,
+    ParserModel,
+    load_parser,
+    parse_lines,
+    remarks,
+)
+from keras_transformer.paper.parsing.symbol_vocabulary import (
+    require_parser,
+    symbol_model,
+    word_boundaries,
+)
+from keras_transformer.paper.parsing.trees import parse_trees
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.export.model_variants import make_run
+from tests.paper.parsing.sentences import TREEBANK
+
+TREES = list(parse_trees(TREEBANK, "text"))
+SENTENCES = [
+    *(" ".join(tree.words) for tree in TREES),
+    "mice",  # one word
+    "a ( b ) c",
+    "mice " * 60,  # more than the model takes
+    "the \u200alab",
+    "\u200b",  # SentencePiece's normalization leaves nothing of it
+]
+
+
+def leaves(sentence: str) -> list[str]:
+    return [
+        word.replace("(", "-LRB-").replace(")", "-RRB-") for word in sentence.split(" ") if word
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    words = [" ".join(tree.words).encode() for tree in TREES]
+    tokenizer = Tokenizer(learn_vocabulary(words, 60), symbol_model(symbols_of(TREES)))
+    path = tmp_path_factory.mktemp("parser") / "run"
+    # Of random weights, so that its outputs are what no treebank has.
+    return make_run(
+        path, tokenizer=tokenizer, model__tie_embeddings="target", decoding__beam_size=3,
+        decoding__max_extra_tokens=20,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(run: RunDirectory) -> ParserModel:
+    return load_parser(run.path, {"decoding.n_best": 2})
+
+
+def test_leaves_are_the_words(model: ParserModel) -> None:
+    results = parse_lines(model, [*SENTENCES, "", " "], tokens=True)
+    for sentence, result in zip(SENTENCES, results, strict=False):
+        (tree,) = parse_trees([result.tree], "tree")
+        assert list(tree.words) == leaves(sentence)
+    assert any(")))" in result.tree for result in results)  # not all are flat
+    assert [result.tree for result in results[-2:]] == ["", ""]
+    long = SENTENCES.index("mice " * 60)
+    assert [i for i, result in enumerate(results) if result.truncated] == [long]
+    told = remarks(results)
+    assert told[0].startswith(f"line {long + 1} is longer than the model takes")
+    empty = len(SENTENCES) + 1
+    assert told[-1] == f"line {empty + 1} has no words, and its tree is an empty line"
+
+
+def test_trees_are_what_the_search_found(model: ParserModel) -> None:
+    sentences = [" ".join(tree.words) for tree in TREES]
+    parsed = model.parse_tokens(tf.constant(sentences))
+    translator = model.owner.translator
+    source_ids, lengths = translator.source_ids(tf.constant(sentences))
+    max_lengths = translator.max_lengths(lengths)
+    kinds = (Does.OPEN, Does.CLOSE, Does.STAND)
+    symbols = require_parser(translator.tokenizer.vocabulary, "the model")
+    ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
+    found = translator.search_ids(
+        source_ids, max_lengths, trees=Trees(*ids), leaves=[len(tree.words) for tree in TREES]
+    )
+    np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
+    texts = translator.texts(found).numpy()
+    for row, tree in enumerate(TREES):
+        for place in range(2):
+            written = texts[row, place].decode().split(" ")
+            assert [Does.of(symbol) for symbol in written].count(Does.STAND) == len(tree.words)
+            expected = str(restore(tree.words, written))
+            assert parsed["trees"][row, place].numpy().decode() == expected
+    assert found.finished.numpy().all()
+
+
+def test_as_many_words_have_tags_as_the_model_sees(model: ParserModel) -> None:
+    sentences = [*SENTENCES, "the\u00a0lab mice", "mice \u200b eat"]
+    vocabulary = model.owner.translator.tokenizer.vocabulary
+    begins, _ = word_boundaries(vocabulary) or ([], [])
+    limit = model.owner.translator.max_source_tokens
+    for sentence, result in zip(sentences, parse_lines(model, sentences, tokens=True), strict=True):
+        words = [word for word in sentence.split(" ") if word]
+        (ids,) = vocabulary.encode_source([sentence.encode()])
+        seen = len(words) if len(ids) > 1 else 0  # of a zero-width space alone nothing is left
+        if result.truncated:
+            seen = sum(begins[i] for i in ids[: limit - 1])
+        assert result.tree.count("(XX ") == len(words) - seen, sentence
+
+
+def test_text_is_split_into_words(model: ParserModel) -> None:
+    text, tokens = "The mice weren't fed.", "The mice were n't fed ."
+    assert parse_lines(model, [text]) == parse_lines(model, [tokens], tokens=True)
+
+
+def test_a_model_without_a_sensible_output_has_flat_trees(model: ParserModel) -> None:
+    transformer = model.owner.translator.transformer
+    known = [weight.numpy() for weight in transformer.weights]
+    try:
+        for weight in transformer.weights:
+            weight.assign(tf.fill(weight.shape, np.nan))
+        outputs = model.parse_tokens(tf.constant(["the mice", "mice", ""]))
+        (result,) = parse_lines(model, ["the mice"], tokens=True)
+    finally:
+        for weight, value in zip(transformer.weights, known, strict=True):
+            weight.assign(value)
+    assert outputs["trees"].numpy().tolist() == [
+        [b"(TOP (XX the) (XX mice))", b""], [b"(TOP (XX mice))", b""], [b"", b""]
+    ]  # fmt: skip
+    assert np.all(outputs["scores"].numpy()[:2] == -1e9)
+    assert remarks([result])[0].startswith("line 1 has a flat tree: the model's logits are no numb")
+
+
+def test_no_translator_is_a_parser(run_directory: RunDirectory, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run is no parser: its target vocabulary"):
+        load_parser(run_directory.path)
+    translator = loading.load_translator(run_directory)
+    assert not {"parse", "parse_tokens"} & set(Signatures(translator).by_name())
+    text = [tf.TensorSpec([None], tf.string, name="text")]
+    module = tf.Module()
+    other = {
+        "serving_default": tf.function(
+            lambda text: {"translations": tf.reshape(text, [-1, 1])}, text
+        ),
+        "lengths": tf.function(lambda text: {"used": tf.strings.length(text)}, text),
+    }
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=other)
+    with pytest.raises(InputError, match="1 is no parser, or no SavedModel: it has no signature"):
+        load_parser(tmp_path)
+
+
+def test_an_export_that_parses_otherwise_is_refused(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator, path = loading.load_translator(run), tmp_path / ".exporting"
+    path.mkdir()
+    found = translator.search(tf.constant(SENTENCES[:1]))
+    parser = Parser(translator)  # held, which its functions do not
+    scores = parser.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
+
+    def answering(more: float) -> SimpleNamespace:
+        answer = {"parse_tokens": scores + more}
+        batch = comparison.Found(*(f.numpy() for f in (found.ids, found.lengths, found.scores)))
+        return SimpleNamespace(wait=lambda: (answer, [batch]), stop=lambda: None)
+
+    monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.0))
+    comparison.compare(translator, path, SENTENCES[:1])
+    monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.01))
+    with pytest.raises(InputError, match="the signature parse_tokens gives other scores than"):
+        comparison.compare(translator, path, SENTENCES[:1])

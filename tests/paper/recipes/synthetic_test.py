@@ -1,0 +1,147 @@
+"""Text of which a model has written one side; the model is a word list here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_transformer.data.corpora.corpus import ParallelFiles
+from keras_transformer.errors import InputError
+from keras_transformer.inference.corpus_translation import model_fingerprint
+from keras_transformer.paper.recipes import synthetic
+from keras_transformer.paper.recipes.recipe import Synthetic
+from keras_transformer.paper.recipes.synthetic import check_writer, parse_writers, synthetic_pairs
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> ParallelFiles:
+    (tmp_path / "train.en").write_text("a dog\n\na cow\n")
+    (tmp_path / "train.de").write_text("ein hund\nnichts\neine kuh\n")
+    return ParallelFiles(tmp_path / "train.en", tmp_path / "train.de")
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose translation of a line is the line in capitals."""
+
+    def shout(model_dir: Path, source: Path, output_dir: Path) -> dict[str, Any]:
+        output_dir.mkdir()
+        (output_dir / "translations.txt").write_text(source.read_text().upper())
+        report = {"model": model_fingerprint(model_dir)}
+        (output_dir / "report.json").write_text(json.dumps(report))
+        return report
+
+    monkeypatch.setattr(synthetic, "translate_corpus", shout)
+    monkeypatch.setattr(synthetic, "load_model", Path.read_text)
+    (tmp_path / "model").write_text("capitals")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            "back_translation",
+            [(b"EIN HUND", b"ein hund"), (b"NICHTS", b"nichts"), (b"EINE KUH", b"eine kuh")],
+        ),
+        ("distillation", [(b"a dog", b"A DOG"), (b"", b""), (b"a cow", b"A COW")]),
+    ],
+)
+def test_one_side_is_the_models(
+    corpus: ParallelFiles,
+    model: Path,
+    tmp_path: Path,
+    kind: Synthetic,
+    expected: list[tuple[bytes, bytes]],
+) -> None:
+    pairs = synthetic_pairs(kind, corpus, model, tmp_path / "synthetic")
+    assert list(pairs.pairs()) == expected
+
+
+def test_what_is_written_is_not_written_again_and_not_by_another_model(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "synthetic"
+    check_writer(directory, model)  # nothing is there yet
+    first = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    monkeypatch.delattr(synthetic, "translate_corpus")
+    assert list(synthetic_pairs("distillation", corpus, model, directory).pairs()) == first
+    check_writer(directory, tmp_path / "removed")
+    assert (
+        list(synthetic_pairs("distillation", corpus, tmp_path / "removed", directory).pairs())
+        == first
+    )
+    model.write_text("another")
+    with pytest.raises(InputError, match="synthetic is written by another model than"):
+        synthetic_pairs("distillation", corpus, model, directory)
+
+
+def test_what_one_has_begun_no_other_model_throws_away(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "synthetic"
+
+    def stop(model_dir: Path, source: Path, output_dir: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(synthetic, "translate_corpus", stop)
+        with pytest.raises(KeyboardInterrupt):
+            synthetic_pairs("distillation", corpus, model, directory)
+        (tmp_path / "other").write_text("another")
+        for check in (
+            lambda: check_writer(directory, tmp_path / "other"),
+            lambda: synthetic_pairs("distillation", corpus, tmp_path / "other", directory),
+        ):
+            with pytest.raises(InputError, match="synthetic is written by another model than"):
+                check()
+    written = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
+    assert written[0] == (b"a dog", b"A DOG")
+
+
+@pytest.mark.parametrize("text", ["a dog\n\na cat\n", "a dog\n\n", "a dog\n\na cow\na\n"])
+def test_other_text_is_not_mixed_with_what_was_begun(
+    corpus: ParallelFiles, model: Path, tmp_path: Path, text: str
+) -> None:
+    synthetic_pairs("distillation", corpus, model, tmp_path / "synthetic")
+    (tmp_path / "other.en").write_text(text)
+    (tmp_path / "other.de").write_text("ja\n" * text.count("\n"))
+    other = ParallelFiles(tmp_path / "other.en", tmp_path / "other.de")
+    with pytest.raises(InputError, match="given.txt is of other text than the corpus"):
+        synthetic_pairs("distillation", other, model, tmp_path / "synthetic")
+
+
+def test_a_model_that_cannot_write_is_refused_before_anything_is_written(
+    corpus: ParallelFiles, tmp_path: Path
+) -> None:
+    directory = tmp_path / "synthetic"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", "data.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    for name, message in (
+        ("missing", "missing cannot be read, for it is not there; expected an export"),
+        ("empty", "empty is neither a run directory nor a SavedModel or LiteRT model"),
+        ("run", "run is a run directory; expected what bin/export.py makes of it"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_writer(directory, tmp_path / name)
+        with pytest.raises(InputError, match=message):
+            synthetic_pairs("distillation", corpus, tmp_path / name, directory)
+    assert not directory.exists()
+
+
+def test_writers_are_named_by_kind() -> None:
+    texts = ["distillation=build/a=b/export/1", "back_translation=export/2"]
+    assert parse_writers(texts) == {
+        "distillation": "build/a=b/export/1",
+        "back_translation": "export/2",
+    }
+    for wrong in ("export/1", "distillation=", "translation=export/1"):
+        with pytest.raises(InputError, match=f"is '{wrong}'; expected KIND=EXPORT with a kind of"):
+            parse_writers([wrong])
+    with pytest.raises(InputError, match="names distillation twice"):
+        parse_writers(["distillation=a", "distillation=b"])

@@ -1,0 +1,106 @@
+"""A function in a process of its own: its result, its mistakes, the signals of the one who asks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.paper.table3 import process
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def described(number: int) -> dict[str, object]:
+    logging.getLogger("keras_transformer.room").info("said %d", number)
+    return {"number": number, "process": os.getpid(), "tensorflow": "tensorflow" in sys.modules}
+
+
+def mistaken() -> None:
+    raise InputError("x is 3; expected 4")
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def defective() -> None:
+    raise ValueError("a defect")
+
+
+def wait_to_be_told(folder: str) -> None:
+    """Ends gently: what it writes last is there however it was told to end."""
+    (Path(folder) / "begun").write_text(str(os.getpid()))
+    try:
+        time.sleep(600)
+    finally:
+        time.sleep(0.3)
+        (Path(folder) / "ended").touch()
+
+
+def test_its_result_and_what_it_says(capfd: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("keras_transformer").setLevel(logging.INFO)
+    try:
+        found = process.call(described, 3)
+    finally:
+        logging.getLogger("keras_transformer").setLevel(logging.NOTSET)
+    assert found["number"] == 3 and found["process"] != os.getpid()
+    assert not found["tensorflow"]
+    assert capfd.readouterr().err == "said 3\n"
+
+
+def test_a_mistake_is_told_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="^x is 3; expected 4$"):
+        process.call(mistaken)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_kill_and_a_defect() -> None:
+    with pytest.raises(InputError, match="killed by signal 9, most likely for want of memory"):
+        process.call(killed)
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        process.call(defective)
+
+
+PROGRAM = """
+import sys
+from keras_transformer.sweep import process
+from tests.sweep.process_test import wait_to_be_told
+if __name__ == "__main__":
+    try:
+        process.call(wait_to_be_told, sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGKILL"])
+def test_it_ends_as_gently_as_the_one_that_asked(tmp_path: Path, how: str) -> None:
+    (tmp_path / "main.py").write_text(PROGRAM)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    begun = tmp_path / "begun"
+    while not (begun.exists() and begun.read_text()):
+        assert parent.poll() is None
+        time.sleep(0.02)
+    if how == "terminal":
+        os.killpg(parent.pid, signal.SIGINT)
+    else:
+        parent.send_signal(getattr(signal, how))
+    _, said = parent.communicate(timeout=60)
+    if how == "SIGKILL":  # then nobody is left to wait for it
+        while Path(f"/proc/{begun.read_text()}").exists():
+            time.sleep(0.02)
+    assert parent.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
+    assert "Traceback" not in said
+    assert (tmp_path / "ended").exists() == (how != "SIGKILL")

@@ -1,0 +1,196 @@
+"""One checkpoint: whole or not at all, and no changed byte goes unnoticed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.runs.checkpoints import (
+    Damaged,
+    read_arrays,
+    read_checkpoint,
+    read_facts,
+    remove_checkpoint,
+    remove_leftovers,
+    write_checkpoint,
+)
+
+FACTS = {"step": 7, "config": {"rates": (0.1, 1e-9), "name": "grün", "none": None}}
+ARRAYS = {
+    "weights": {
+        "embedding/embeddings": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "norm/gamma": np.float32([1, np.nan, -np.inf]),
+        "empty": np.zeros((0, 4), np.float32),
+    },
+    "state": {"adam/iteration": np.array(7, np.int64), "transposed": np.eye(3, 2).T},
+}
+
+
+def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoints" / "step"
+    write_checkpoint(path, FACTS, ARRAYS)
+    return path
+
+
+@contextlib.contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """Files of this process cannot grow beyond `size` bytes, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    facts, arrays = read_checkpoint(path)
+    assert facts.pop("files").keys() == {"weights.npz", "state.npz"}
+    assert facts == {"step": 7, "config": {"rates": [0.1, 1e-9], "name": "grün", "none": None}}
+    assert arrays.keys() == ARRAYS.keys()
+    for name, expected in ARRAYS.items():
+        assert_equal(arrays[name], expected)
+        assert_equal(read_arrays(path, name), expected)
+
+
+def test_the_arrays_are_an_ordinary_npz(path: Path) -> None:
+    with zipfile.ZipFile(path / "weights.npz") as archive:
+        assert archive.testzip() is None
+    assert_equal(dict(np.load(path / "weights.npz")), ARRAYS["weights"])
+
+
+def test_everything_is_on_the_disk_before_the_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, rename = os.fsync, os.rename
+    events = []
+
+    def logged_fsync(descriptor: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def logged_rename(source: Path, target: Path) -> None:
+        events.append(f"{source.name} is {target.name}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", logged_fsync)
+    monkeypatch.setattr(os, "rename", logged_rename)
+    write_checkpoint(tmp_path / "checkpoints" / "step", FACTS, ARRAYS)
+    assert events == [
+        "weights.npz", "state.npz", "checkpoint.json", "unfinished-step",
+        "unfinished-step is step", "checkpoints",
+    ]  # fmt: skip
+
+
+class TestDamage:
+    FILES = ("weights.npz", "state.npz", "checkpoint.json")
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_no_flipped_byte_goes_unnoticed(self, path: Path, name: str) -> None:
+        content = (path / name).read_bytes()
+        generator = random.Random(name)
+        for place in range(len(content)):
+            flipped = bytearray(content)
+            flipped[place] ^= generator.randrange(1, 256)
+            (path / name).write_bytes(flipped)
+            with pytest.raises(
+                Damaged, match=f"{name} cannot be read as .*; expected it as it was"
+            ):
+                read_checkpoint(path)
+        (path / name).write_bytes(content)
+        read_checkpoint(path)
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_no_missing_end_goes_unnoticed(self, path: Path, name: str) -> None:
+        content = (path / name).read_bytes()
+        for damaged in (*(content[:size] for size in range(len(content))), content + b"\0", b"[]"):
+            (path / name).write_bytes(damaged)
+            with pytest.raises(Damaged, match=f"{name} cannot be read as "):
+                read_checkpoint(path)
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_a_missing_file(self, path: Path, name: str) -> None:
+        (path / name).unlink()
+        with pytest.raises(Damaged, match=f"{name} cannot be read as .*No such file"):
+            read_checkpoint(path)
+
+    def test_a_file_of_another_checkpoint(self, path: Path) -> None:
+        other = path.with_name("other")
+        write_checkpoint(other, FACTS, {**ARRAYS, "weights": {"a": np.ones(3)}})
+        shutil.copy(other / "weights.npz", path)
+        with pytest.raises(Damaged, match=r"step/weights.npz .*its checksum is not the one it was"):
+            read_checkpoint(path)
+
+    def test_damage_in_one_set_leaves_the_other(self, path: Path) -> None:
+        (path / "weights.npz").write_bytes(b"")
+        assert_equal(read_arrays(path, "state"), ARRAYS["state"])
+        with pytest.raises(Damaged):
+            read_arrays(path, "weights")
+
+    def test_a_forbidden_file_is_not_a_damaged_one(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def forbidden(self: Path) -> bytes:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "read_bytes", forbidden)
+        with pytest.raises(
+            InputError, match=r"checkpoint.json cannot be read .Permission"
+        ) as error:
+            read_facts(path)
+        assert not isinstance(error.value, Damaged)
+
+
+class TestFailure:
+    @pytest.mark.parametrize("size", [0, 40, 300, 700])
+    def test_a_file_that_cannot_grow_leaves_what_was_there(self, path: Path, size: int) -> None:
+        for target in (path, path.with_name("new")):
+            with no_file_beyond(size), pytest.raises(OSError, match="File too large"):
+                write_checkpoint(target, {"step": 8}, {**ARRAYS, "weights": {"a": np.ones(99)}})
+            assert [entry.name for entry in path.parent.iterdir()] == ["step"]
+            assert read_checkpoint(path)[0]["step"] == 7
+
+    def test_a_checkpoint_takes_the_place_of_another(self, path: Path) -> None:
+        write_checkpoint(path, {"step": 8}, {"weights": {"a": np.ones(3)}})
+        facts, arrays = read_checkpoint(path)
+        assert facts["step"] == 8 and arrays.keys() == {"weights"}
+        assert [entry.name for entry in path.parent.iterdir()] == ["step"]
+
+    def test_what_was_left_is_in_nobodys_way(self, path: Path) -> None:
+        for leftover in ("unfinished-step", "removed-step"):
+            path.with_name(leftover).mkdir()
+            (path.with_name(leftover) / "weights.npz").write_bytes(b"half")
+        write_checkpoint(path, {"step": 8}, {})
+        remove_checkpoint(path)
+        assert list(path.parent.iterdir()) == []
+
+    def test_leftovers_are_removed_and_nothing_else(self, path: Path) -> None:
+        for name in ("unfinished-next", "removed-old", "damaged-step", "other"):
+            shutil.copytree(path, path.with_name(name))
+        remove_leftovers(path.parent)
+        names = {entry.name for entry in path.parent.iterdir()}
+        assert names == {"step", "damaged-step", "other"}
+        remove_leftovers(path / "nowhere")
+
+    def test_nothing_is_pickled(self, path: Path) -> None:
+        with pytest.raises(ValueError, match="pickle"):
+            write_checkpoint(path, {}, {"weights": {"weight": np.array([object()])}})
+        assert read_facts(path)["step"] == 7

@@ -1,0 +1,468 @@
+"""The report: true to the run, whole HTML whatever the files hold, and small."""
+
+from __future__ import annotations
+
+import collections
+import html.parser
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from keras_transformer.config import Config
+from keras_transformer.data.corpora.corpus import ParallelFiles
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics as evaluation
+from keras_transformer.runs.report import write_report
+from keras_transformer.runs.report.elements import number, setting
+from keras_transformer.runs.report.history import read_history
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+
+# Arithmetic that went wrong, and charts that matplotlib could not do as asked.
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
+
+VOID = {"meta", "br"}
+COSTS = {"tokens": 36_000.0, "step_seconds": 10.0, "training_seconds": 754.0, "peak_memory_mb": 512}
+
+
+class Page(html.parser.HTMLParser):
+    """A page read as a browser would, that fails where a browser would have to guess."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.tags: collections.Counter[str] = collections.Counter()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.labels: list[str] = []
+        self.words: list[str] = []
+        self.rows: list[list[str]] = []
+        self._open: list[str] = []
+        self.feed(self.source)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note(tag, attrs)
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note(tag, attrs)
+
+    def _note(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            elif name in ("href", "src", "xlink:href"):
+                self.links.append(value or "")
+            elif name == "aria-label":
+                self.labels.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open and self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self._open:
+            self.words.append(data)
+        if self._open and self._open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def check(self) -> Page:
+        assert self.source.startswith("<!DOCTYPE html>")
+        assert not {"script", "link", "img", "iframe", "object"} & self.tags.keys()
+        assert len(self.ids) == len(set(self.ids))
+        # Only within the page: nothing is loaded from anywhere.
+        assert {link.removeprefix("#") for link in self.links} <= set(self.ids)
+        assert "url(" not in self.source.replace("url(#", "") and "@import" not in self.source
+        return self
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(learn_vocabulary([b"a small dog runs", b"ein kleiner Hund rennt"], 40))
+
+
+@pytest.fixture
+def run(tmp_path: Path, tokenizer: Tokenizer) -> RunDirectory:
+    return make_run(tmp_path / "first run", tokenizer)
+
+
+def make_run(path: Path, tokenizer: Tokenizer, **settings: Any) -> RunDirectory:
+    config = Config().replace(
+        **{
+            "model__source_vocab_size": tokenizer.source_vocab_size,
+            "model__target_vocab_size": tokenizer.source_vocab_size,
+            "training__max_steps": 400,
+            "training__checkpoint_steps": 100,
+            **settings,
+        }
+    )
+    return RunDirectory.create(path, config, tokenizer, "corpus")
+
+
+def training(step: int, **more: float) -> dict[str, float]:
+    loss = 2 + 5 * math.exp(-step / 100)
+    return {
+        "step": step, "loss": loss, "perplexity": math.exp(loss), "gradient_norm": 1 + 1 / step,
+        "learning_rate": step * 1e-5, "tokens_per_second": 3000.0 + step % 7, "skipped": 0.0,
+        **more,
+    }  # fmt: skip
+
+
+def validation(step: int, loss: float, **more: float) -> dict[str, float]:
+    values = {"loss": loss, "perplexity": math.exp(loss), "accuracy": 1 / loss, **more}
+    return {f"val_{name}": value for name, value in values.items()} | {"step": step}
+
+
+def log(run: RunDirectory, entries: Iterable[dict[str, float]]) -> None:
+    for entry in entries:
+        run.append_metrics(entry)
+
+
+def checkpoint(run: RunDirectory, step: int, **metrics: float) -> None:
+    weights = {"weight": np.zeros(2, np.float32)}
+    run.save_checkpoint(step, weights, {}, {**COSTS, **metrics})
+
+
+def page_of(run: RunDirectory) -> Page:
+    path = write_report(run)
+    assert path == run.path / "report.html"
+    assert not list(run.path.glob("*.tmp"))
+    return Page(path).check()
+
+
+def test_finished_run(run: RunDirectory) -> None:
+    log(run, (training(step) for step in range(50, 401, 50)))
+    for step, loss in ((100, 3.5), (200, 2.25), (300, 2.5), (400, 2.75)):
+        entry = validation(step, loss)
+        log(run, [entry])
+        checkpoint(run, step, **{k: v for k, v in entry.items() if k != "step"})
+    page = page_of(run)
+    assert page.text.startswith("first run · training report first run Finished after 400 steps.")
+    assert "Validation loss 2.250 best, step 200 last 2.750" in page.text
+    assert "Validation perplexity 9.488 best, step 200 last 15.64" in page.text
+    assert "Validation accuracy 0.444 best, step 200 last 0.364" in page.text
+    for fact in (
+        "Steps 400 ", "Target tokens 36,000 ", "Training time 12.6 min ", "Speed 3,600 tokens/s ",
+        "Peak memory 512 MB ", f"Parameters {run.config.model.num_parameters():,} ",
+        "Selected weights last ",
+    ):  # fmt: skip
+        assert fact in page.text
+    assert page.labels == [
+        "Loss", "Perplexity", "Token accuracy", "Learning rate", "Gradient norm", "Speed",
+    ]  # fmt: skip
+    assert page.tags["svg"] == len(page.labels)
+    assert "BLEU" not in page.text and "could not be read" not in page.text
+    kept = [row for row in page.rows if row[0] in ("100", "200", "300", "400")]
+    assert [(row[0], row[2], row[-1]) for row in kept] == [
+        ("100", "3.500", ""),
+        ("200", "2.250", "best"),
+        ("300", "2.500", ""),
+        ("400", "2.750", "last, selected (last)"),
+    ]
+
+
+def test_before_the_first_step(run: RunDirectory) -> None:
+    page = page_of(run)
+    assert "Not begun: nothing is logged yet of 400 steps." in page.text
+    assert "Curves" not in page.text and "Data" not in page.text
+    assert "Checkpoints None yet." in page.text
+    (run.path / "metrics.jsonl").touch()
+    assert page_of(run).source == page.source
+
+
+def test_validation_bleu_and_its_signature(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run = make_run(
+        tmp_path / "run", tokenizer, training__bleu_steps=100, training__bleu_sentences=500
+    )
+    for step, bleu in ((100, 20.5), (200, 31.25), (300, 30.0)):
+        log(run, [training(step), validation(step, 2.0, bleu=bleu)])
+    page = page_of(run)
+    assert "Not finished: at step 300 of 400." in page.text
+    assert "Validation BLEU 31.25 best, step 200 last 30.00" in page.text
+    signature = evaluation.evaluate(["a"], ["a"]).signature
+    assert f"first 500 validation sentences, beam 4, length penalty 0.6: {signature}" in page.text
+    assert "BLEU" in page.labels
+
+
+def test_early_end(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run = make_run(tmp_path / "run", tokenizer, training__early_stopping=3)
+    log(run, [training(200), validation(200, 2.0)])
+    checkpoint(run, 200, validations_since_best=2.0)
+    assert "Not finished: at step 200 of 400." in page_of(run).text
+    checkpoint(run, 300, validations_since_best=3.0)
+    text = page_of(run).text
+    assert "Ended early, at step 300 of 400: 3 validations without a better val_loss." in text
+
+
+def test_loss_scale_and_skipped_steps(run: RunDirectory) -> None:
+    entries = [training(step) for step in range(10, 401, 10)]
+    log(run, [*entries, validation(400, 2.0, bleu=20.0)])
+    before = page_of(run)
+    assert "Loss scale" not in before.labels
+    assert "Skipped steps" not in before.text and "marks skipped steps" not in before.text
+    (run.path / "metrics.jsonl").unlink()
+    for entry in entries:
+        entry["loss_scale"] = 2.0 ** (15 - entry["step"] // 100)
+        entry["skipped"] = 3.0 if entry["step"] in (100, 200) else 0.0
+    log(run, [*entries, validation(400, 2.0, bleu=20.0)])
+    page = page_of(run)
+    assert page.labels == [*before.labels, "Loss scale"]
+    assert "Skipped steps 6 " in page.text and "marks skipped steps" in page.text
+    assert {"2,048", "4,096", "8,192", "16,384", "32,768"} <= set(page.words)
+    for label, chart in zip(page.labels, page.source.split("<svg")[1:], strict=True):
+        marked = label not in ("BLEU", "Token accuracy")
+        assert len(re.findall(r"<use [^>]*var\(--skipped\)", chart)) == 2 * marked, label
+
+
+def test_lines_that_are_none_are_counted(run: RunDirectory) -> None:
+    path = run.path / "metrics.jsonl"
+    log(run, [training(50)])
+    good, whole = page_of(run).source, path.read_bytes()
+    for alien in (
+        b"\n", b'{"step": 60, "lo', b"[1]\n", b"7\n", b"null\n", b'{"loss": 1.0}\n', b"\xff\xfe\n",
+        b'{"step": -1, "loss": 1.0}\n', b'{"step": 1.5, "loss": 1.0}\n', b"[" * 100_000 + b"\n",
+        b'{"step": "60", "loss": 1.0}\n', b'{"step": true, "loss": 1.0}\n',
+        b'{"step": 1' + b"0" * 400 + b"}\n", b'{"step": NaN}\n',
+    ):  # fmt: skip
+        path.write_bytes(whole + alien)
+        history = read_history(path)
+        assert history.ignored == 1, alien
+        assert history.last_step == 50 and history.series["loss"].values.size == 1
+    notice = '\n<p class="notice">1 line of metrics.jsonl could not be read.</p>'
+    assert page_of(run).source.replace(notice, "") == good
+    path.write_bytes(b"?\n" + whole + b"?\n")
+    assert "2 lines of metrics.jsonl could not be read." in page_of(run).text
+
+
+def test_values_that_are_not_finite(run: RunDirectory) -> None:
+    log(run, [training(50), training(100, loss=math.nan), training(150, loss=math.inf)])
+    log(run, [validation(50, 3.0), validation(100, math.nan), training(200, loss=1e300)])
+    page = page_of(run)
+    assert "Validation loss 3.000 best, step 50 last nan" in page.text
+    (run.path / "metrics.jsonl").unlink()
+    log(run, [training(50, loss=math.nan), validation(50, math.nan)])
+    assert "Validation loss nan at step 50" in page_of(run).text
+
+
+def test_later_line_of_a_step_counts(run: RunDirectory) -> None:
+    log(run, [validation(50, 3.0), validation(100, 2.0), validation(50, 1.0)])
+    series = read_history(run.path / "metrics.jsonl").series["val_loss"]
+    assert series.steps.tolist() == [50, 100] and series.values.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("count", [1, 7, 299, 300, 301, 1000])
+def test_thinned_series_keeps_mean_extremes_and_end(run: RunDirectory, count: int) -> None:
+    values = np.random.default_rng(count).normal(size=count)
+    log(run, ({"step": 10 * i, "loss": float(v)} for i, v in enumerate(values)))
+    series = read_history(run.path / "metrics.jsonl").series["loss"]
+    thinned = series.thinned(300, 1e30)
+    assert len(thinned.steps) == min(count, 300)
+    assert thinned.steps[-1] == 10 * (count - 1) and (np.diff(thinned.steps) > 0).all()
+    assert thinned.low.min() == values.min() and thinned.high.max() == values.max()
+    assert (thinned.low <= thinned.mean).all() and (thinned.mean <= thinned.high).all()
+    if count <= 300:
+        np.testing.assert_array_equal(thinned.mean, values)
+
+
+def test_long_run_has_a_small_page(run: RunDirectory) -> None:
+    random = np.random.default_rng(1)
+    lines = (
+        json.dumps(training(step, loss=random.normal(3, 1), loss_scale=1.0, skipped=1.0))
+        for step in range(50, 1_000_001, 50)
+    )
+    (run.path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    log(run, (validation(step, random.normal(3, 0.1)) for step in range(1000, 1_000_001, 1000)))
+    assert write_report(run).stat().st_size < 400_000
+
+
+def test_same_run_same_page(run: RunDirectory) -> None:
+    log(run, (training(step) for step in range(1, 400)))
+    checkpoint(run, 399)
+    assert page_of(run).source == page_of(run).source
+
+
+def test_names_are_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    name = "<script>alert('&amp;')<"
+    run = make_run(tmp_path / name, tokenizer, training__freeze="<b>&\"'")
+    report = {"inputs": {"train": [{"name": "<i>corpus", "sha256": "<u>"}]}, "options": {"<": ">"}}
+    (run.path / "data_report.json").write_text(json.dumps(report))
+    page = page_of(run)
+    assert page.text.startswith(f"{name} · training report {name} ")
+    assert ["training", "<i>corpus", "–", "<u>"] in page.rows
+    assert ["training.freeze", "<b>&\"'", "none"] in page.rows and "< >" in page.text
+
+
+def test_configuration_names_what_differs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run = make_run(tmp_path / "run", tokenizer, model__d_model=256, training__deterministic=True)
+    page = page_of(run)
+    changed, same = page.text.split("differs from the default")[1].split("As by default:")
+    assert ["model.d_model", "256", "512"] in page.rows and "model.d_model" not in same
+    assert ["training.deterministic", "true", "false"] in page.rows
+    assert "model.d_ff 2,048 " in same and "model.d_ff" not in changed
+
+
+def test_damaged_checkpoint_is_named(run: RunDirectory) -> None:
+    log(run, [training(100)])
+    checkpoint(run, 100, val_loss=2.0)
+    checkpoint(run, 200, val_loss=3.0)
+    for file in (run.checkpoints()[-1].path).glob("*.json"):
+        file.write_bytes(b"{")
+    page = page_of(run)
+    assert ["100", "2.000", "best"] in page.rows
+    assert ["200", "–", "last, selected (last), without metrics"] in page.rows
+    assert "Target tokens 36,000" in page.text and "at step 200 of 400" in page.text
+
+
+def test_data_as_prepared(run: RunDirectory, tmp_path: Path) -> None:
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    lines = [f"a small dog runs {'very ' * (i % 30)}fast" for i in range(200)]
+    source.write_text("\n".join(["", *lines, "x" * 9000]) + "\n")
+    target.write_text("\n".join(["ein Hund", *lines, "y"]) + "\n")
+    options = PrepareOptions(vocab_size=40, max_bytes=5000, valid_pairs=10)
+    data = prepare([ParallelFiles(source, target)], tmp_path / "data", options)
+    shutil.copy(data.directory / "report.json", run.path / "data_report.json")
+    page = page_of(run)
+    for split, name in (("train", "training"), ("valid", "validation")):
+        for side in ("source", "target"):
+            (row,) = [row for row in page.rows if row[0] == f"{name}, {side}"]
+            store = data.report[split]
+            assert row[1:3] == [f"{store['pairs']:,}", f"{store[side]['tokens']:,}"]
+            assert row[4] == str(store[side]["max_length"])
+            assert len(row[6]) == len(store[side]["length_histogram"])
+    assert ["training corpus", "202", "200", "0", "1 too many bytes, 1 empty"] in page.rows
+    assert "10 pairs of the training corpus are held out" in page.text
+    sha256 = data.report["inputs"]["train"][0]["sha256"].values()
+    assert any(row[-1] == ", ".join(value[:16] for value in sha256) for row in page.rows)
+
+
+def test_every_corpus_that_is_mixed_is_told(run: RunDirectory) -> None:
+    assert "Corpus 1" not in page_of(run).text
+    for i, name in ((1, "data_report.json"), (2, "data_report_2.json")):
+        report = {"inputs": {"train": [{"name": f"train.{i}.en", "sha256": "abc"}]}}
+        assert "Corpus 1" not in page_of(run).text
+        (run.path / name).write_text(json.dumps(report))
+    page = page_of(run)
+    for i in (1, 2):
+        assert f"Corpus {i}" in page.text
+        assert ["training", f"train.{i}.en", "–", "abc"] in page.rows
+
+
+def test_damaged_data_report_is_told(run: RunDirectory) -> None:
+    (run.path / "data_report.json").write_text('{"inputs": ')
+    assert "data_report.json could not be read." in page_of(run).text
+
+
+def test_page_that_cannot_be_written(run: RunDirectory) -> None:
+    (run.path / "report.html").mkdir()
+    with pytest.raises(InputError, match=r"report\.html cannot be written \(Is a directory\)"):
+        write_report(run)
+    assert not list(run.path.glob("*.tmp"))
+
+
+def test_numbers_for_people() -> None:
+    assert [number(x) for x in (0.1234, 12.345, 123.45, 1234.5, 1e20, math.nan, None)] == [
+        "0.123", "12.35", "123.5", "1,234", "1e+20", "nan", "–",
+    ]  # fmt: skip
+    assert [number(0), number(70_000), number(7.0, 0)] == ["0", "70,000", "7"]
+    assert [setting(x) for x in (None, "", True, 8000, 1e-9)] == [
+        "none", "none", "true", "8,000", "1e-09",
+    ]  # fmt: skip
+
+
+# Whatever the files hold.
+
+METRICS = st.sampled_from(
+    "loss val_loss perplexity val_perplexity val_accuracy val_bleu gradient_norm learning_rate "
+    "tokens_per_second loss_scale skipped compiles other".split()
+)
+STEPS = st.integers(0, 1000) | st.integers() | st.floats() | st.text(max_size=2)
+NUMBERS = st.floats() | st.integers() | st.floats(0, 10)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@st.composite
+def metrics_files(draw: st.DrawFn) -> bytes:
+    lines = []
+    for _ in range(draw(st.integers(0, 12))):
+        entry: Any = {"step": draw(STEPS)}
+        entry |= draw(st.dictionaries(METRICS, NUMBERS | JSON, max_size=6))
+        line = json.dumps(draw(st.just(entry) | JSON)).encode()
+        lines.append(draw(st.just(line) | st.just(line[: len(line) // 2]) | st.binary(max_size=8)))
+    return draw(st.sampled_from([b"\n", b"\r\n", b""])).join(lines)
+
+
+def mutations(value: Any) -> st.SearchStrategy[Any]:
+    """JSON like `value`, with parts of it replaced by any other."""
+    if isinstance(value, dict):
+        inner = st.fixed_dictionaries({}, optional={k: mutations(v) for k, v in value.items()})
+    elif isinstance(value, list):
+        inner = st.lists(mutations(value[0]), max_size=2) if value else st.just(value)
+    else:
+        inner = st.just(value)
+    return st.one_of(inner, inner, inner, JSON)
+
+
+DATA_REPORT = {
+    "fingerprint": "0123",
+    "inputs": {"train": [{"name": "a + b", "pairs": 3, "sha256": "0123456789abcdef0"}]},
+    "options": {"vocab_size": 8000, "byte_fallback": False, "valid_pairs": None},
+    "vocabulary": {"type": "joint", "source_size": 40, "target_size": 40},
+    "held_out": 1,
+    "cleaning": {"train": {"read": 3, "kept": 2, "dropped": {"empty": 1}}},
+    "train": {
+        "pairs": 2,
+        "source": {
+            "tokens": 12, "unknown_rate": 0.5, "mean_length": 6.0, "max_length": 7,
+            "length_histogram": {"1-16": 2, "17-32": 0},
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def any_run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> RunDirectory:
+    run = make_run(tmp_path_factory.mktemp("any") / "run", tokenizer)
+    checkpoint(run, 100, val_loss=2.0)
+    return run
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(content=metrics_files())
+def test_any_metrics_give_a_page(any_run: RunDirectory, content: bytes) -> None:
+    (any_run.path / "metrics.jsonl").write_bytes(content)
+    page_of(any_run)
+    (any_run.path / "metrics.jsonl").unlink()
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(report=mutations(DATA_REPORT))
+def test_any_data_report_gives_a_page(any_run: RunDirectory, report: Any) -> None:
+    (any_run.path / "data_report.json").write_text(json.dumps(report))
+    page_of(any_run)
+    (any_run.path / "data_report.json").unlink()

@@ -1,0 +1,87 @@
+"""results.json: any bytes are read or told, and what is written is whole."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.errors import InputError
+from keras_transformer.runs.results import circumstances, read_results, write_lines, write_results
+
+
+@given(
+    st.binary(max_size=20)
+    | st.dictionaries(st.text(max_size=3), st.floats() | st.lists(st.text(max_size=3))).map(
+        lambda found: json.dumps(found).encode()
+    )
+    | st.just(b"[" * 100_000)
+)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_bytes_are_an_object_or_an_input_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "results.json"
+    path.write_bytes(data)
+    try:
+        found = read_results(path)
+    except InputError as error:
+        assert str(error).startswith(f"{path} is no JSON object (")
+        return
+    assert isinstance(found, dict)
+
+
+def test_written_whole_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    assert read_results(path) == {}
+    write_results(path, {"bleu": 30.5, "name": "für"})
+    (tmp_path / f"results.{os.getpid()}.tmp").mkdir()  # a write that fails leaves what was there
+    with pytest.raises(OSError):
+        write_results(path, {"bleu": 1})
+    assert read_results(path) == {"bleu": 30.5, "name": "für"}
+
+
+def test_a_full_disk_leaves_what_was_there_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    write_results(path, {"bleu": 30.5})
+    write = Path.write_text
+
+    def full(self: Path, text: str, encoding: str) -> None:
+        write(self, text[:3], encoding=encoding)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        write_results(path, {"bleu": 1})
+    assert list(tmp_path.iterdir()) == [path] and read_results(path) == {"bleu": 30.5}
+
+
+def test_lines_end_at_lf_alone(tmp_path: Path) -> None:
+    write_lines(tmp_path / "folder" / "lines", ["a\u2028b", "", "ü"])
+    assert (tmp_path / "folder" / "lines").read_bytes() == "a\u2028b\n\nü\n".encode()
+
+
+def test_circumstances_name_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = importlib.metadata.version
+    distributions = importlib.metadata.packages_distributions()
+    monkeypatch.setattr(
+        importlib.metadata,
+        "packages_distributions",
+        lambda: {**distributions, "tensorflow": ["tensorflow-cpu"]},
+    )
+    monkeypatch.setattr(
+        importlib.metadata,
+        "version",
+        lambda name: "2.99.0" if name == "tensorflow-cpu" else version(name),
+    )
+    found = circumstances()
+    assert found["versions"]["tensorflow"] == "2.99.0" and found["machine"]["processor"]
+    assert found["command"] and len(found["date"]) == 10

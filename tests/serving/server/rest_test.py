@@ -1,0 +1,359 @@
+"""The REST API as TF Serving's: formats, status codes, sentences."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gzip
+import json
+import socket
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+from starlette.exceptions import HTTPException
+
+from keras_transformer.serving.server import models, rest
+from keras_transformer.serving.server.models import Version
+from tests.serving.running_server import Running, model_held, running_server, wait_until
+
+PREDICT = {"instances": ["abc"]}
+
+
+def test_row_and_column_format(running: Running) -> None:
+    answer = running.predict({"instances": [{"text": "abc"}, {"text": "für"}]})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {
+        "predictions": [
+            {"scores": [-0.1, -2.5], "translations": ["cba", "abc"]},
+            {"scores": [-0.1, -2.5], "translations": ["rüf", "für"]},
+        ]
+    }
+    assert running.predict({"inputs": ["abc"]}, "/versions/1").json() == {
+        "outputs": {"scores": [[-0.1, -2.5]], "translations": [["cba", "abc"]]}
+    }
+    one = {"signature_name": "size", "instances": [{"b64": "/w=="}, "für"]}
+    assert running.predict(one).json() == {"predictions": [1, 4]}
+    assert running.predict({"signature_name": "size", "inputs": {"text": ["a"]}}).json() == {
+        "outputs": [1]
+    }
+
+
+def test_every_dtype_there_and_back(running: Running) -> None:
+    row = {"values": [0.1, 1e30, float("-inf")], "number": -(2**63), "flag": True, "raw": "ä"}
+    body = json.dumps({"signature_name": "kinds", "instances": [row]}).encode()
+    expected = {**row, "raw_bytes": {"b64": "w6Q="}}
+    del expected["raw"]
+    assert running.predict(body).json() == {"predictions": [expected]}
+
+
+def test_status_and_metadata(running: Running) -> None:
+    available = {"version": "1", "state": "AVAILABLE"}
+    status = {**available, "status": {"error_code": "OK", "error_message": ""}}
+    for path in (running.model, f"{running.model}/versions/1"):
+        assert running.http.get(path).json() == {"model_version_status": [status]}
+    metadata = running.http.get(f"{running.model}/metadata").json()
+    assert metadata["model_spec"] == {"name": "reversing", "signature_name": "", "version": "1"}
+    signature = metadata["metadata"]["signature_def"]["signature_def"]["join"]
+    assert signature["method_name"] == "tensorflow/serving/predict"
+    ids = signature["inputs"]["ids"]
+    sizes = [{"size": "-1", "name": ""}, {"size": "-1", "name": ""}]
+    assert ids["dtype"] == "DT_INT32"
+    assert ids["tensor_shape"] == {"dim": sizes, "unknown_rank": False}
+
+
+def test_an_answer_that_would_be_too_large_is_refused(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A row of serving_default has two texts, of which the pointers count, and two float32.
+    monkeypatch.setattr(models, "_MOST_ANSWER_BYTES", 3 * (2 * 8 + 2 * 4) + 1)
+    assert running.predict({"instances": ["a"] * 3}).status_code == 200
+    answer = running.predict({"instances": ["a"] * 4})
+    assert answer.status_code == 400
+    assert answer.json() == {
+        "error": "the answer to 4 rows would have 96 bytes; expected at most 3 rows in a request "
+        "to serving_default"
+    }
+    # One row is always answered, and sizes that vary are taken for 1: of join 8 and 4 bytes.
+    monkeypatch.setattr(models, "_MOST_ANSWER_BYTES", 1)
+    assert running.predict({"instances": ["a"]}).status_code == 200
+    joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
+    assert running.predict(joined).json() == {"outputs": {"text": ["1 2"], "ids": [[1, 2]]}}
+
+
+def test_health_and_metrics(running: Running) -> None:
+    assert running.http.get("/healthz").json() == {"status": "serving", "model": "reversing"}
+    before = running.metric("serving_requests_total"), running.metric("serving_batch_rows_sum")
+    running.predict({"instances": ["a", "b"]})
+    running.predict({"instances": []})
+    assert running.metric("serving_requests_total") == before[0] + 2
+    assert running.metric("serving_batch_rows_sum") == before[1] + 2
+    assert running.metric("serving_request_seconds_count") == before[0] + 2
+    assert running.metric("serving_waiting_rows") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (b'{"instances": ["a"', 400, "JSON Parse error: Expecting"),
+        (b"", 400, "JSON Parse error: Expecting value"),
+        ({"instances": [5]}, 400, "text[0] is 5; expected string"),
+        ({"instances": [["a"]]}, 400, "input text has the shape [1, 1]; expected (None,)"),
+        ({"inputs": {}}, 400, "the inputs are none; expected text"),
+        ({"inputs": {"text": ["a"], "x": ["b"]}}, 400, "the inputs are text, x; expected text"),
+        ({"inputs": []}, 400, "the request has 0 rows; expected 1 to 100"),
+        ({"instances": ["a"] * 10_000}, 400, "the request has 10,000 rows; expected 1 to 100"),
+        ({"signature_name": "no", **PREDICT}, 400, 'Serving signature key "no" not found; expec'),
+        ({"signature_name": "__saved_model_init_op", "inputs": {}}, 400, "Serving signature key"),
+        (
+            {"signature_name": "join", "inputs": {"ids": [[1], [2]], "lengths": [1]}},
+            400, "the inputs have different numbers of rows (2 of ids, 1 of lengths); expected the",
+        ),
+        ({"signature_name": "no_poison", "instances": ["poison"]}, 400, "assertion failed: ["),
+        (b'{"signature_name": "\\ud800", "inputs": []}', 400, r'Serving signature key "\ud800" '),
+        (b'{"inputs": {"\\udc80": ["a"]}}', 400, r"the inputs are \udc80; expected text"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_a_sentence(
+    running: Running, body: Any, status: int, sentence: str
+) -> None:
+    answer = running.predict(body)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert answer.json()["error"].startswith(sentence)
+    assert running.predict(PREDICT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "sentence"),
+    [
+        ("POST", "/v1/models/other:predict", 404, "Servable not found for request: Latest(other)"),
+        ("POST", "/v1/models/reversing/versions/7:predict", 404, "Servable not found for request"),
+        ("POST", f"/v1/models/reversing/versions/{2**64}:predict", 400, "/v1/models/reversing/v"),
+        ("POST", "/v1/models/reversing/labels/new:predict", 400, "Unrecognized servable version l"),
+        ("POST", "/v1/models/reversing:classify", 501, ":classify is not served; expected"),
+        ("POST", "/v1/models/reversing", 400, "Malformed request: POST /v1/models/reversing"),
+        ("POST", "/v1/models:predict", 400, "Malformed request: POST /v1/models:predict"),
+        ("PUT", "/v1/models/reversing:predict", 400, "Malformed request: PUT /v1/models/reversing"),
+        ("GET", "/v1/models/reversing:predict", 400, "Malformed request: GET /v1/models/reversing"),
+        ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
+        ("GET", "/v1/models/reversing/versions/7", 404, "Could not find version 7 of model"),
+        ("GET", "/v1/models/other/metadata", 404, "Servable not found for request: Latest(other)"),
+        ("GET", "/v1/models", 400, "/v1/models names no model or no version; expected /v1/models/"),
+        ("GET", "/v2/health", 404, "Not Found: GET /v2/health"),
+    ],
+)  # fmt: skip
+def test_paths_that_are_not_there(
+    running: Running, method: str, path: str, status: int, sentence: str
+) -> None:
+    answer = running.http.request(method, path, json=PREDICT if method == "POST" else None)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"].startswith(sentence)
+
+
+def megabytes(count: int) -> Iterator[bytes]:
+    chunk = b" " * 2**20
+    for _ in range(count):
+        yield chunk
+
+
+def test_a_long_name_is_not_repeated_whole(running: Running) -> None:
+    answer = running.predict({"signature_name": "x" * 5_000_000, **PREDICT})
+    assert answer.status_code == 400
+    assert 1000 < len(answer.content) < 1100
+
+
+_ZIPPED = gzip.compress(json.dumps(PREDICT).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "sentence"),
+    [
+        (_ZIPPED, "gzip", 200, ""),
+        (gzip.compress(b'{"instances": '), "x-gzip", 400, "JSON Parse error"),
+        (gzip.compress(b'{"instances": ') + gzip.compress(b'["abc"]}'), "x-gzip", 200, ""),
+        (_ZIPPED + b"more", "gzip", 400, "the body is no gzip"),
+        (_ZIPPED[:-9], "gzip", 400, "the body ends within its gzip"),
+        (b"{}", "gzip", 400, "the body is no gzip"),
+        (_ZIPPED, "br", 415, "the body is encoded by 'br'; expected gzip"),
+        (gzip.compress(bytes(100 * 2**20)), "GZIP", 413, "the body has more than the "),
+    ],
+    # A name each: pytest would make one of the bytes, which hold the time they were zipped at.
+    ids=[
+        "whole",
+        "not closed JSON",
+        "two members",
+        "bytes after it",
+        "cut short",
+        "not zipped",
+        "another encoding",
+        "100 megabytes",
+    ],
+)
+def test_a_body_may_be_zipped(
+    running: Running, body: bytes, encoding: str, status: int, sentence: str
+) -> None:
+    headers = {"Content-Encoding": encoding}
+    answer = running.http.post(f"{running.model}:predict", content=body, headers=headers)
+    assert answer.status_code == status
+    assert sentence in answer.json().get("error", "")
+
+
+def test_a_body_of_many_gzip_members_takes_linear_time() -> None:
+    members = 2**17  # of 20 bytes: each may be the end, and what follows is not copied for it
+    begun = time.thread_time()
+    assert (
+        rest._decoded(gzip.compress(b"") * members + _ZIPPED, "gzip", 100)
+        == json.dumps(PREDICT).encode()
+    )
+    assert time.thread_time() - begun < 1.5
+
+
+def test_a_body_is_not_unzipped_beyond_its_bound() -> None:
+    zipped = gzip.compress(bytes(100 * 2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException, match="413: the body has more than the 1,048,576 bytes"):
+            rest._decoded(zipped, "gzip", 2**20)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("length", [{}, {"Content-Length": str(100 * 2**20)}])
+def test_a_body_of_100_megabytes_is_refused(running: Running, length: dict[str, str]) -> None:
+    answer = running.http.post(f"{running.model}:predict", content=megabytes(100), headers=length)
+    assert answer.status_code == 413
+    expected = "the body has 104,857,600 bytes; expected at most 16,777,216"
+    assert answer.json() == {"error": expected}
+    assert running.predict(PREDICT).status_code == 200
+
+
+def test_many_instances_are_split(running: Running) -> None:
+    batches = running.metric("serving_batch_rows_count")
+    texts = [f"text {number}" for number in range(100)]
+    answer = running.predict({"signature_name": "size", "instances": texts})
+    assert answer.json() == {"predictions": [len(text) for text in texts]}
+    assert running.metric("serving_batch_rows_count") == batches + 13
+
+
+def ask_at_once(
+    running: Running, bodies: list[Any], rows: int
+) -> list[concurrent.futures.Future[httpx.Response]]:
+    """Sends requests while the model is held: the first is being computed, the others wait."""
+    pool = concurrent.futures.ThreadPoolExecutor(len(bodies))
+    futures = []
+    with model_held():
+        batches = running.server.metrics.batch_rows
+        before = batches._sum.get()
+        futures.append(pool.submit(running.predict, bodies[0]))
+        wait_until(lambda: batches._sum.get() > before)
+        futures += [pool.submit(running.predict, body) for body in bodies[1:]]
+        wait_until(lambda: running.server.batcher.waiting_rows == rows)
+    pool.shutdown()
+    return futures
+
+
+def test_requests_at_the_same_time_are_one_batch(running: Running) -> None:
+    names = ("serving_batch_rows_count", "serving_batch_rows_sum")
+    before = [running.metric(name) for name in names]
+    bodies = [{"instances": [f"a{i}", f"b{i}"]} for i in range(4)]
+    bodies.append({"inputs": {"text": ["c"]}})
+    answers = [future.result().json() for future in ask_at_once(running, bodies, 7)]
+    for i, answer in enumerate(answers[:4]):
+        texts = [row["translations"][0] for row in answer["predictions"]]
+        assert texts == [f"{i}a", f"{i}b"]
+    assert answers[4]["outputs"]["translations"] == [["c", "c"]]
+    assert [running.metric(name) for name in names] == [before[0] + 2, before[1] + 9]
+
+
+def test_a_poisoned_request_fails_alone(running: Running) -> None:
+    def body(*texts: Any) -> dict[str, Any]:
+        return {"signature_name": "no_poison", "instances": list(texts)}
+
+    bodies = [body("first"), body("a"), body("poison"), body("bb", "c")]
+    poisoned = ask_at_once(running, bodies, 4)
+    assert [each.result().status_code for each in poisoned] == [200, 200, 400, 200]
+    assert [poisoned[i].result().json() for i in (1, 3)] == [
+        {"predictions": [1]}, {"predictions": [2, 1]},
+    ]  # fmt: skip
+    # What does not fit the signature does not even wait.
+    malformed = ask_at_once(running, [body("first"), body("a"), body(["b"]), body("cc")], 2)
+    assert [each.result().status_code for each in malformed] == [200, 200, 400, 200]
+
+
+def test_ids_of_different_lengths_are_padded(running: Running) -> None:
+    def body(ids: list[int]) -> dict[str, Any]:
+        inputs = {"ids": [ids], "lengths": [len(ids)]}
+        return {"signature_name": "join", "inputs": inputs}
+
+    bodies = [body([9]), body([1, 2, 3]), body([4])]
+    answers = [future.result().json()["outputs"] for future in ask_at_once(running, bodies, 2)]
+    assert [answer["ids"] for answer in answers] == [[[9]], [[1, 2, 3]], [[4, 0, 0]]]
+    assert [answer["text"][0].strip() for answer in answers] == ["9", "1 2 3", "4"]
+
+
+def test_a_full_queue_answers_429_and_recovers(reversing_version: Path) -> None:
+    options = {"batches_at_once": 1, "max_queue": 2}
+    with running_server(reversing_version.parent, **options) as running:
+        first, *waiting = (
+            {"instances": ["computed"]}, {"instances": ["a"]}, {"instances": ["b"]}
+        )  # fmt: skip
+        with concurrent.futures.ThreadPoolExecutor(3) as pool, model_held():
+            futures = [pool.submit(running.predict, first)]
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            futures += [pool.submit(running.predict, body) for body in waiting]
+            wait_until(lambda: running.metric("serving_waiting_rows") == 2)
+            refused = running.predict(PREDICT)  # while nothing moves: it does not wait
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            sentence = "the queue is full (2 of 2 rows wait, and 1 more have come); try again later"
+            assert refused.json() == {"error": sentence}
+        assert [future.result().status_code for future in futures] == [200, 200, 200]
+        assert running.predict(PREDICT).status_code == 200
+
+
+def test_the_bytes_that_wait_are_bounded(reversing_version: Path) -> None:
+    options = {"batches_at_once": 1, "max_queue_bytes": 100}
+    with running_server(reversing_version.parent, **options) as running:
+        answer = running.predict({"instances": ["x" * 93]})
+        assert answer.json() == {"error": "the request has 101 bytes; expected 0 to 100"}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool, model_held():
+            futures = [pool.submit(running.predict, PREDICT)]
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            futures.append(pool.submit(running.predict, {"instances": ["x" * 92]}))
+            wait_until(lambda: running.metric("serving_waiting_rows") == 1)
+            refused = running.predict(PREDICT)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.json()["error"].startswith("the queue is full (100 of 100 bytes wait, ")
+        assert [future.result().status_code for future in futures] == [200, 200]
+
+
+def test_a_defect_is_no_stack_trace_to_the_client(running: Running) -> None:
+    with mock.patch.object(Version, "run", side_effect=RuntimeError("a defect")):
+        answer = running.predict(PREDICT)
+    sentence = "the server has a defect, which its log shows"
+    assert (answer.status_code, answer.json()) == (500, {"error": sentence})
+    assert running.predict(PREDICT).status_code == 200
+
+
+def test_a_request_whose_client_has_gone_is_not_run(running: Running) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, model_held():
+        rows = running.metric("serving_batch_rows_sum")
+        first = pool.submit(running.predict, PREDICT)
+        wait_until(lambda: running.metric("serving_batch_rows_sum") == rows + 1)
+        host, port = running.rest.split(":")
+        with socket.create_connection((host, int(port))) as client:
+            body = json.dumps({"instances": ["x"] * 5}).encode()
+            head = (
+                f"POST {running.model}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+            )
+            client.sendall(head.encode() + b"\r\n\r\n" + body)
+            wait_until(lambda: running.metric("serving_waiting_rows") == 5)
+        wait_until(lambda: running.metric("serving_waiting_rows") == 0)
+    assert first.result().status_code == 200
+    assert running.predict(PREDICT).status_code == 200
+    assert running.metric("serving_batch_rows_sum") == rows + 2

@@ -1,0 +1,503 @@
+"""Versions that come, go and fail; the start and the end of a server; a real export on it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from keras_transformer.errors import InputError
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.serving.client import GrpcClient, RestClient
+from keras_transformer.serving.server import server as serving_server
+from keras_transformer.serving.server.server import serve
+from keras_transformer.serving.server.state import Settings
+from keras_transformer.visualization.playground.models import open_model
+from tests.conftest import PHRASES, ROOT
+from tests.driver import Driver, Ended
+from tests.serving.reversing_model import NAME, write_version
+from tests.serving.running_server import (
+    SECONDS,
+    Running,
+    model_held,
+    running_server,
+    wait_until,
+)
+
+
+@pytest.fixture
+def versions(reversing_version: Path, tmp_path: Path) -> Path:
+    """A directory of versions, of which the first is there."""
+    shutil.copytree(reversing_version, tmp_path / NAME / "1")
+    return tmp_path / NAME
+
+
+def publish(versions: Path, number: int) -> None:
+    """Copies version 1 under another name first, as exports are written."""
+    shutil.copytree(versions / "1", versions / ".copying")
+    (versions / ".copying").rename(versions / str(number))
+
+
+def states(running: Running) -> dict[int, str]:
+    status = running.http.get(running.model).json()["model_version_status"]
+    return {int(version["version"]): version["state"] for version in status}
+
+
+def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
+    lost: list[Any] = []
+    answered: list[int] = []
+    ended = threading.Event()
+
+    def ask(running: Running) -> None:
+        with RestClient(running.rest, NAME, timeout=30) as client:
+            while not ended.is_set():
+                try:
+                    best = client.translate(["abc", "de"])
+                    answered.append(len(best))
+                    if [each[0].text for each in best] != ["cba", "ed"]:
+                        lost.append(best)
+                except Exception as error:
+                    lost.append(error)
+
+    with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        try:
+            asking = [pool.submit(ask, running) for _ in range(4)]
+            for number in range(2, 7):
+                seen = len(answered)
+                publish(versions, number)
+                wait_until(lambda n=number: states(running).get(n) == "AVAILABLE")  # type: ignore[misc]
+                wait_until(lambda n=seen: len(answered) > n + 8 or bool(lost))  # type: ignore[misc]
+            wait_until(lambda: list(states(running).values()) == ["AVAILABLE"] + ["END"] * 5)
+        finally:
+            ended.set()
+        concurrent.futures.wait(asking)
+    assert lost == []
+
+
+def test_a_request_ends_on_the_version_that_it_began_with(versions: Path) -> None:
+    with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with model_held():
+            begun = pool.submit(running.predict, {"instances": ["abc"]})
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            # The new version cannot warm up while the model is held: leave that out.
+            shutil.copytree(versions / "1", versions / ".copying")
+            shutil.rmtree(versions / ".copying" / "assets.extra")
+            (versions / ".copying").rename(versions / "2")
+            wait_until(lambda: states(running) == {2: "AVAILABLE", 1: "UNLOADING"})
+            assert running.http.get(f"{running.model}/versions/1/metadata").status_code == 404
+        assert begun.result().json()["predictions"][0]["translations"][0] == "cba"
+        wait_until(lambda: states(running) == {2: "AVAILABLE", 1: "END"})
+
+
+def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path) -> None:
+    with running_server(versions) as running:
+        (versions / "2").mkdir()
+        (versions / "2" / "saved_model.pb").write_bytes(b"broken")
+        cold = write_version(tmp_path / "cold", warm_up="poison")
+        cold.rename(versions / "3")
+        wait_until(lambda: {2, 3} <= states(running).keys())
+        wait_until(lambda: "LOADING" not in states(running).values())
+        assert states(running) == {1: "AVAILABLE", 2: "END", 3: "END"}
+        status = running.http.get(f"{running.model}/versions/3").json()
+        said = status["model_version_status"][0]["status"]["error_message"]
+        assert said.startswith("version 3 cannot be loaded: assertion failed: [there is poison]")
+        assert running.predict({"instances": ["a"]}, "/versions/1").status_code == 200
+        assert running.predict({"instances": ["a"]}, "/versions/2").status_code == 404
+        publish(versions, 4)
+        wait_until(lambda: states(running).get(4) == "AVAILABLE")
+        # Half copied, and then whole.
+        (versions / "5").mkdir()
+        shutil.copy(versions / "4" / "saved_model.pb", versions / "5")
+        wait_until(lambda: states(running).get(5) == "END")
+        shutil.copytree(versions / "4", versions / "5", dirs_exist_ok=True)
+        wait_until(lambda: states(running).get(5) == "AVAILABLE")
+
+
+def test_a_number_with_zeros_before_it_and_a_link_to_nothing(versions: Path) -> None:
+    (versions / "1").rename(versions / "00000123")
+    (versions / "00000123" / "notes").symlink_to("nowhere")
+    with running_server(versions) as running:
+        assert states(running) == {123: "AVAILABLE"}
+        assert running.predict({"instances": ["ab"]}).status_code == 200
+
+
+def test_a_number_that_no_request_could_name(versions: Path) -> None:
+    publish(versions, 2**63)  # the API's are of 64 bits
+    publish(versions, 10**200)
+    with running_server(versions) as running:
+        assert states(running) == {1: "AVAILABLE"}
+
+
+def test_a_version_that_is_loaded_again_while_it_is_in_use(versions: Path) -> None:
+    publish(versions, 2)
+    with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with model_held():
+            begun = pool.submit(running.predict, {"instances": ["abc"]})
+            wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
+            for folder in (versions / "1", versions / "2"):  # which warm-up would keep waiting
+                shutil.rmtree(folder / "assets.extra")
+            (versions / "2").rename(versions / ".away")
+            wait_until(lambda: states(running) == {1: "AVAILABLE"})
+            (versions / ".away").rename(versions / "2")
+            wait_until(lambda: states(running) == {2: "AVAILABLE", 1: "END"})
+        assert begun.result().json()["predictions"][0]["translations"][0] == "cba"
+        assert states(running) == {2: "AVAILABLE", 1: "END"}
+
+
+def test_a_version_that_disappears(versions: Path) -> None:
+    publish(versions, 2)
+    with running_server(versions) as running:
+        assert states(running) == {2: "AVAILABLE"}
+        shutil.rmtree(versions / "2")
+        wait_until(lambda: states(running).get(1) == "AVAILABLE")
+        shutil.rmtree(versions / "1")  # the only one is kept
+        looked: list[Any] = []
+        look = running.server.model._found
+
+        def found() -> Any:
+            looked.append(look())
+            return looked[-1]
+
+        with mock.patch.object(running.server.model, "_found", found):
+            wait_until(lambda: len(looked) > 1)  # the first has been dealt with
+        assert looked[0] == {}
+        assert running.predict({"instances": ["ab"]}).status_code == 200
+
+
+def test_health_of_grpc(running: Running) -> None:
+    with grpc.insecure_channel(running.grpc) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        for service in ("", "tensorflow.serving.PredictionService"):
+            answer = check(health_pb2.HealthCheckRequest(service=service), timeout=30)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def serve_at(model_dir: Path, **settings: Any) -> None:
+    options = {"rest_port": 0, "grpc_port": 0, **settings}
+    asyncio.run(serve(Settings(model_dir, **options), asyncio.Event()))
+
+
+def test_nothing_to_serve(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none", "it is not there"), (tmp_path, "version 7 cannot be")):
+        (tmp_path / "7").mkdir(exist_ok=True)
+        (tmp_path / "7" / "saved_model.pb").write_bytes(b"broken")
+        with pytest.raises(InputError, match=rf"{path} has no version .*\({reason}.*\); expected"):
+            serve_at(path)
+
+
+def test_a_version_in_place_of_their_directory(reversing_version: Path) -> None:
+    reason = f"it is a version itself: {reversing_version.parent} holds it"
+    with pytest.raises(
+        InputError, match=rf"{reversing_version} has no version .*\({reason}\); exp"
+    ):
+        serve_at(reversing_version)
+
+
+def test_an_address_of_ipv6(reversing_version: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6; it runs on any that has")
+    ports: list[int] = []
+
+    async def ask() -> None:
+        stop = asyncio.Event()
+        model = reversing_version.parent
+        settings = Settings(model, host="::1", rest_port=0, grpc_port=0)
+
+        def started(_: Any, *where: int) -> None:
+            ports.extend(where)
+            stop.set()
+
+        await serve(settings, stop, started)
+
+    asyncio.run(ask())
+    assert len(ports) == 2 and all(ports)
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InputError, match=rf"\[::1\]:{port} cannot be listened at; expected"):
+            serve_at(reversing_version.parent, host="::1", rest_port=port)
+
+
+def test_a_port_that_is_taken(reversing_version: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for name in ("rest_port", "grpc_port"):
+            with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be listened at; expect"):
+                serve_at(reversing_version.parent, **{name: port})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_batch_size", 0),
+        ("max_queue", 0),
+        ("max_queue_bytes", 0),
+        ("batches_at_once", 0),
+        ("batch_timeout_ms", -1.0),
+        ("batch_timeout_ms", float("nan")),
+        ("poll_seconds", 0.0),
+    ],
+)
+def test_bounds_that_are_none(name: str, value: float) -> None:
+    with pytest.raises(
+        InputError, match=f"{name} is {value}; expected (at least [01]|more than 0)$"
+    ):
+        Settings(Path("x"), **{name: value})  # type: ignore[arg-type]
+
+
+def test_sigterm_answers_what_waits(reversing_version: Path) -> None:
+    command = [
+        sys.executable, str(ROOT / "bin/serve.py"), f"--model_dir={reversing_version.parent}",
+        "--rest_port=0", "--grpc_port=0", "--batch_timeout_ms=3000", "--max_batch_size=8",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process,
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+        try:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            pattern = r"REST at http://([^/]+)/v1/models/reversing, gRPC at (\S+)"
+            rest, grpc_address = next(
+                found.groups() for line in lines if (found := re.search(pattern, line))
+            )
+            clients = [RestClient(rest, NAME), GrpcClient(grpc_address, NAME)]
+            for client in clients:
+                client.metadata()
+            waiting = [pool.submit(client.translate, ["abc"]) for client in clients]
+            metrics = f"http://{rest}/monitoring/prometheus/metrics"
+            wait_until(lambda: "serving_waiting_rows 2.0" in httpx.get(metrics).text)
+            process.send_signal(signal.SIGTERM)
+            for each in waiting:
+                assert each.result()[0][0].text == "cba"
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def test_who_only_listens_does_not_keep_the_server(reversing_version: Path) -> None:
+    begun = time.monotonic()
+    with running_server(reversing_version.parent, grace_seconds=1.0) as running:
+        channel = grpc.insecure_channel(running.grpc)
+        states = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(states).status == health_pb2.HealthCheckResponse.SERVING
+        host, _, port = running.rest.rpartition(":")
+        deaf = socket.create_connection((host, int(port)))
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps({"instances": ["x" * 20_000] * 64}).encode()
+        deaf.sendall(
+            b"POST /v1/models/%s:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+            % (NAME.encode(), len(body)) + body
+        )  # fmt: skip
+        half = socket.create_connection((host, int(port)))
+        head = b"POST /v1/models/x:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n"
+        half.sendall(head + b"{")
+        wait_until(lambda: running.metric("serving_batch_rows_sum") >= 64)
+        ended = time.monotonic()
+    assert time.monotonic() - ended < 20 and ended - begun < 60
+    assert [each.status for each in states] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+    for each in (deaf, half, channel):
+        each.close()
+
+
+def test_who_comes_while_it_ends_is_answered_and_sent_away(
+    reversing_version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_server, "_DRAIN_SECONDS", 5.0)
+    with running_server(reversing_version.parent) as running:
+        assert "connection" not in running.http.get(running.model).headers
+        running.server.ending = True
+        assert running.http.get("/healthz").status_code == 503
+        answer = running.predict({"instances": ["ab"]})
+        assert answer.json()["predictions"][0]["translations"] == ["ba", "ab"]
+        assert answer.headers["connection"] == "close"
+        assert running.http.get("/v1/models/other").headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int) -> None:
+    # Of a directory that is read for ever: what is loaded cannot be told to stop.
+    code = (
+        "import sys, threading, time; sys.argv = sys.argv[:1] + ['--rest_port=0', "
+        f"'--grpc_port=0', '--model_dir={reversing_version.parent}']\n"
+        "import command_line, serve\n"
+        "from keras_transformer.serving import models\n"
+        "models.Version.__init__ = lambda *a: (print('loading', flush=True), time.sleep(600))\n"
+        "command_line.run(serve.main)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "loading\n"
+            process.send_signal(number)
+            assert process.wait(20) == 0
+            assert process.stdout.read() == ""
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("second", "at_once"),
+    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True), (None, False)],
+)
+def test_a_request_that_hangs_does_not_keep_the_process(
+    reversing_version: Path, second: int | None, at_once: bool
+) -> None:
+    # After the first signal a second one ends it, or else the time that requests have.
+    grace = 600 if second else 1
+    program = (
+        "import sys, time; sys.argv = sys.argv[:1] + ['--rest_port=0', '--grpc_port=0', "
+        f"'--model_dir={reversing_version.parent}', '--grace_seconds={grace}']\n"
+        "import command_line, serve\n"
+        "from keras_transformer.serving import models, server\n"
+        "server._LAST_SECONDS = 8.0\n"  # so that a busy machine comes to say what it waits for
+        "run = models.Version.run\n"
+        "def hang(version, name, *rest):\n"
+        "    if name == 'size':\n"
+        "        print('hangs', flush=True)\n"
+        "        time.sleep(3600)\n"
+        "    return run(version, name, *rest)\n"
+        "models.Version.run = hang\n"
+        "command_line.run(serve.main)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        ) as process,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            found = (
+                re.search(r"REST at (http://[^/]+/v1/models/reversing)", line) for line in lines
+            )
+            url = next(each[1] for each in found if each)
+            body = {"signature_name": "size", "instances": ["a"]}
+            asked = pool.submit(httpx.post, f"{url}:predict", json=body, timeout=SECONDS)
+            assert process.stdout.readline() == "hangs\n"
+            if second is not None and at_once:  # both come before the server looks
+                for number in (signal.SIGSTOP, signal.SIGTERM, second, signal.SIGCONT):
+                    process.send_signal(number)
+            else:
+                process.send_signal(signal.SIGTERM)
+                assert "those that wait are answered" in next(lines)
+                if second is not None:
+                    process.send_signal(second)
+            endings = {signal.SIGTERM, second} if at_once else {second or signal.SIGALRM}
+            assert -process.wait(SECONDS) in endings
+            hangs = "batches that have not ended, and are waited for: 1\n" in "".join(lines)
+            assert hangs == (second is None)
+        finally:
+            process.kill()
+        asked.exception()
+
+
+@pytest.fixture(scope="module")
+def served(exported_run: Path) -> Iterator[Running]:
+    """A server of a real export."""
+    with running_server(exported_run) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def translated(driver: Driver, exported_run: Path, served: Running) -> dict[str, Ended]:
+    """How bin/translate.py ends, all command lines in one process."""
+    text = "".join(f"{phrase}\n" for phrase in (*PHRASES, "", "a " * 100))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = {
+        "model_dir": f"--model_dir={exported_run}",
+        "rest": f"--server={served.rest}",
+        "grpc": f"--server=grpc://{served.grpc}/export",
+        "document": f"--server={served.rest} --document",
+        "nobody": f"--server={nobody}",
+        "other model": f"--server={served.rest}/other",
+        "two models": f"--server={served.rest} --model_dir={exported_run}",
+        "no model": "",
+        "setting": f"--server={served.rest} --beam_size=2",
+        "precision": f"--server={served.rest} --precision=float32",
+    }
+    commands = [("translate", flags, text) for flags in arguments.values()]
+    return dict(zip(arguments, driver.run_all(exported_run, commands), strict=True))
+
+
+@pytest.mark.parametrize("api", ["rest", "grpc"])
+def test_a_served_export_translates_as_it_does_from_disk(
+    translated: dict[str, Ended], api: str
+) -> None:
+    assert translated["model_dir"][0] == 3, translated["model_dir"]
+    assert translated["model_dir"][1].count("\n") >= 2 * len(PHRASES)
+    assert "line 8 has" in translated["model_dir"][2]  # that it was cut
+    assert translated[api] == translated["model_dir"]
+
+
+def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
+    run_directory: RunDirectory, exported_run: Path, served: Running
+) -> None:
+    sources = [PHRASES[0], "a " * 100]
+    run, *others = (
+        open_model(place, settings)
+        for place, settings in (
+            (str(run_directory.path), {"decoding.n_best": 2}),
+            (str(exported_run), None),
+            (served.rest, None),
+            (f"grpc://{served.grpc}/export", None),
+        )
+    )
+    for source, other in itertools.product(sources, others):
+        expected, found = (model.translate(source, "ein") for model in (run, other))
+        assert found.source_tokens == expected.source_tokens
+        assert found.remarks == expected.remarks
+        assert len(found.hypotheses) == len(expected.hypotheses) == 2
+        for one, same in zip(found.hypotheses, expected.hypotheses, strict=True):
+            assert (one.text, one.tokens) == (same.text, same.tokens)
+            assert one.alignment == same.alignment
+            assert one.score == pytest.approx(same.score, abs=1e-4)
+        target = expected.hypotheses[0].text
+        seen, known = (model.attention(source, target) for model in (other, run))
+        assert seen.predicted_tokens == known.predicted_tokens
+        np.testing.assert_allclose(seen.cross, known.cross, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nobody", "error: nothing answers at 127.0.0.1:"),
+        ("other model", "error: 127.0.0.1:"),
+        ("two models", "error: there is no model, or more than one; expected --model_dir or --ser"),
+        ("no model", "error: there is no model, or more than one; expected --model_dir or --serv"),
+        ("setting", "error: decoding.beam_size cannot be chosen for --server, whose model was mad"),
+        ("precision", "error: precision cannot be chosen for --server, whose model was made befo"),
+    ],
+)
+def test_mistakes_with_servers(translated: dict[str, Ended], name: str, sentence: str) -> None:
+    code, out, err, _ = translated[name]
+    assert (code, out) == (1, "")
+    assert err.startswith(sentence) and err.count("\n") == 1

@@ -1,0 +1,147 @@
+"""What `auto` picks on machines that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.errors import InputError
+from keras_transformer.training import devices
+from keras_transformer.training.devices import choose_platform, use_logical_cpus
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a new process: a strategy is made once for its devices.
+    monkeypatch.setattr(devices, "_mirrored_strategy", devices._mirrored_strategy.__wrapped__)
+    cpu = [SimpleNamespace(name="/device:CPU:0")]
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: cpu if kind == "CPU" else []
+    )
+
+
+def put_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None) -> None:
+    """Makes the machine's CPU one of these flags; None: a system without /proc/cpuinfo."""
+    file = tmp_path / "cpuinfo"
+    if flags is not None:
+        file.write_text(f"processor\t: 0\nmodel name\t: A CPU\nflags\t\t: {flags}\nbugs\t\t:\n")
+    monkeypatch.setattr(
+        devices, "Path", lambda name: file if name == "/proc/cpuinfo" else Path(name)
+    )
+
+
+class GPUs:
+    """Pretends that there are GPUs; CPUs stand for them as the strategy's devices."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int] | None):
+        self.names: list[str] = []
+        details = [{} if c is None else {"compute_capability": c} for c in capabilities]
+        logical = [SimpleNamespace(name=f"/device:GPU:{i}") for i in range(len(details))]
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: logical)
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: range(len(details)))
+        monkeypatch.setattr(
+            tf.config.experimental, "get_device_details", lambda index: details[index]
+        )
+        monkeypatch.setattr(tf.distribute, "MirroredStrategy", self._strategy)
+
+    def _strategy(self, names: list[str]) -> Any:
+        self.names = names
+        return SimpleNamespace(num_replicas_in_sync=len(names))
+
+
+@pytest.mark.parametrize(
+    "flags, precision",
+    [
+        ("fpu avx512f avx512_bf16 sse", "bfloat16"),
+        ("fpu amx_bf16", "bfloat16"),
+        ("fpu avx2 avx512f", "float32"),
+        ("fpu not_avx512_bf16", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_a_cpu_takes_bfloat16_where_it_multiplies_it_and_xla_where_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None, precision: str
+) -> None:
+    put_cpu(monkeypatch, tmp_path, flags)
+    chosen = choose_platform(TrainingConfig(), num_shapes=3)
+    assert (chosen.precision, chosen.jit_compile) == (precision, precision == "float32")
+    assert chosen.strategy.num_replicas_in_sync == 1
+    assert chosen.policy().compute_dtype == precision
+    assert chosen.policy().variable_dtype == "float32"
+    text = "\n".join(chosen.reasons)
+    assert "1 CPU device," in text and f"precision: {precision}" in text
+    assert f"XLA: {'on' if precision == 'float32' else 'off'}" in text
+
+
+def test_a_cpu_compiles_only_where_the_steps_pay_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_cpu(monkeypatch, tmp_path, "fpu")
+
+    def compiles(steps: int, shapes: int) -> bool:
+        return choose_platform(TrainingConfig(max_steps=steps), shapes).jit_compile
+
+    assert compiles(10_000, 1) and compiles(10_000, 16)
+    assert not compiles(5, 1)
+    # The more shapes, the more steps it takes.
+    fewest = next(steps for steps in range(1, 10_000) if compiles(steps, 1))
+    assert not compiles(fewest, 2) and compiles(2 * fewest, 2)
+
+
+@pytest.mark.parametrize(
+    "capabilities, precision",
+    [
+        ([(9, 0)], "bfloat16"),
+        ([(8, 0), (8, 6)], "bfloat16"),
+        ([(9, 0), (7, 5)], "float32"),
+        ([None], "float32"),
+    ],
+)
+def test_gpus_take_xla_and_bfloat16_where_all_of_them_have_it(
+    monkeypatch: pytest.MonkeyPatch, capabilities: list[Any], precision: str
+) -> None:
+    gpus = GPUs(monkeypatch, *capabilities)
+    chosen = choose_platform(TrainingConfig(), 1)
+    assert (chosen.precision, chosen.jit_compile) == (precision, True)
+    assert gpus.names == [f"/device:GPU:{i}" for i in range(len(capabilities))]
+    many = "s" if len(capabilities) > 1 else ""
+    text = "\n".join(chosen.reasons)
+    assert f"{len(capabilities)} GPU{many}, one replica each" in text and "XLA: on" in text
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("jit_compile", ["true", "false"])
+def test_explicit_settings_win(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, precision: Any, jit_compile: Any
+) -> None:
+    config = TrainingConfig(mixed_precision=precision, jit_compile=jit_compile)
+    put_cpu(monkeypatch, tmp_path, "avx512_bf16")
+    on_cpu = choose_platform(config, 1)
+    GPUs(monkeypatch, (7, 0))
+    for chosen in (on_cpu, choose_platform(config, 1)):
+        assert (chosen.precision, chosen.jit_compile) == (precision, jit_compile == "true")
+        assert "\n".join(chosen.reasons).count("(as configured)") == 2
+    name = "float32" if precision == "float32" else f"mixed_{precision}"
+    assert on_cpu.policy().name == name
+
+
+def test_every_logical_cpu_is_a_replica(
+    monkeypatch: pytest.MonkeyPatch, two_cpus: list[str]
+) -> None:
+    monkeypatch.undo()
+    chosen = choose_platform(TrainingConfig(), 1)
+    assert chosen.strategy.num_replicas_in_sync == 2
+    assert "2 CPU devices, one replica each" in chosen.reasons[0]
+
+
+def test_wrong_numbers_of_logical_cpus_are_refused() -> None:
+    with pytest.raises(InputError, match="number of logical CPUs is 0; expected at least 1"):
+        use_logical_cpus(0)
+    tf.constant(1.0)  # starts the devices
+    with pytest.raises(InputError, match="cannot be split into 3 devices any more"):
+        use_logical_cpus(3)

@@ -1,0 +1,89 @@
+"""Learning rates against NumPy readings of their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training.schedules import LearningRate
+
+WARMUP, STEPS = 40, 200
+ALL = ["paper", "inverse_sqrt", "linear", "cosine", "constant"]
+
+
+def rates(schedule: str, factor: float = 1.0, warmup: int = WARMUP) -> np.ndarray:
+    rate = LearningRate(schedule, factor, warmup, STEPS, d_model=64)
+    return np.array([float(rate(step)) for step in range(STEPS)])
+
+
+def test_paper_is_equation_3_with_its_peak_at_the_end_of_the_warm_up() -> None:
+    n = np.arange(1, STEPS + 1, dtype=np.float64)
+    expected = 64**-0.5 * np.minimum(n**-0.5, n * WARMUP**-1.5)
+    np.testing.assert_allclose(rates("paper"), expected, rtol=1e-6)
+    np.testing.assert_allclose(rates("paper", 2.0), 2 * expected, rtol=1e-6)
+    assert rates("paper").argmax() == WARMUP - 1  # step 40, counted from 1
+
+
+def test_inverse_sqrt_has_the_papers_shape_and_the_given_peak() -> None:
+    values = rates("inverse_sqrt", 0.3)
+    assert values.argmax() == WARMUP - 1 and values.max() == pytest.approx(0.3, rel=1e-6)
+    np.testing.assert_allclose(values / values[0], rates("paper") / rates("paper")[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_warm_up_is_linear_up_to_the_peak(schedule: str) -> None:
+    values = rates(schedule, 0.3)
+    expected = 0.3 * np.arange(1, WARMUP + 1) / WARMUP
+    np.testing.assert_allclose(values[:WARMUP], expected, rtol=1e-5)
+
+
+def test_linear_falls_to_zero_at_the_end() -> None:
+    after = np.append(rates("linear", 0.3)[WARMUP - 1 :], _at_the_end("linear"))
+    np.testing.assert_allclose(after, np.linspace(0.3, 0, STEPS - WARMUP + 2), atol=1e-6)
+
+
+def test_cosine_falls_to_zero_as_half_a_cosine() -> None:
+    after = np.append(rates("cosine", 0.3)[WARMUP - 1 :], _at_the_end("cosine"))
+    expected = 0.15 * (1 + np.cos(np.linspace(0, math.pi, STEPS - WARMUP + 2)))
+    np.testing.assert_allclose(after, expected, atol=1e-6)
+
+
+def _at_the_end(schedule: str) -> float:
+    return float(LearningRate(schedule, 0.3, WARMUP, STEPS, 64)(STEPS))
+
+
+def test_constant_stays() -> None:
+    np.testing.assert_allclose(rates("constant", 0.3)[WARMUP:], 0.3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_without_warm_up_the_first_step_has_the_peak(schedule: str) -> None:
+    assert rates(schedule, 0.3, warmup=0)[0] == pytest.approx(0.3, rel=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ALL)
+def test_rates_are_finite_and_never_negative_even_beyond_the_end(schedule: str) -> None:
+    rate = LearningRate(schedule, 0.3, WARMUP, STEPS, 64)
+    later = np.array([float(rate(step)) for step in (STEPS, STEPS + 1, 10 * STEPS)])
+    assert np.isfinite(later).all() and (later >= 0).all()
+    assert (rates(schedule) > 0).all()
+
+
+@pytest.mark.parametrize("schedule", ALL)
+def test_config_round_trip(schedule: str) -> None:
+    rate = LearningRate(schedule, 0.7, 3, 11, 32)
+    restored = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(rate))
+    assert isinstance(restored, LearningRate) and restored.get_config() == rate.get_config()
+    assert [float(restored(s)) for s in range(5)] == [float(rate(s)) for s in range(5)]
+
+
+def test_it_works_in_a_stock_optimizer() -> None:
+    weight = keras.Variable(np.zeros(1, np.float32))
+    rate = LearningRate("paper", 1.0, WARMUP, STEPS, 64)
+    optimizer = keras.optimizers.SGD(rate)
+    for _ in range(3):
+        optimizer.apply([keras.ops.ones(1)], [weight])
+    np.testing.assert_allclose(weight.numpy(), -rates("paper")[:3].sum(), rtol=1e-5)

@@ -1,0 +1,515 @@
+"""Training a run from prepared data: continued to the same bits, or refused with a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import Config
+from keras_transformer.data.corpora.corpus import parallel_files
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.inference import loading, translate
+from keras_transformer.inference.translation import Translation
+from keras_transformer.runs.checkpoints import Arrays
+from keras_transformer.runs.run_directory import Restored, RunDirectory, training_alone
+from keras_transformer.training import training_run
+from keras_transformer.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("one_replica")
+
+SETTINGS: dict[str, Any] = {
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "training.batch_tokens": 128,
+    "training.warmup_steps": 4,
+    "training.ema_decay": 0.9,
+    "training.checkpoint_steps": 3,
+    "training.log_steps": 2,
+    "training.mixed_precision": "float32",
+    "training.jit_compile": "false",
+    "training.max_steps": 6,
+}
+ANIMALS = [("dog", "Hund"), ("cow", "Stier"), ("bird", "Vogel"), ("fish", "Fisch")]
+VERBS = [("sees", "sieht"), ("likes", "mag"), ("hears", "hört")]
+
+
+def prepared(folder: Path, plural: str = "", **options: Any) -> Path:
+    """Data of 48 invented sentences, 4 of which validate."""
+    pairs = [
+        (f"the {a} {v} the {b}{plural}", f"der {x} {w} den {y}")
+        for a, x in ANIMALS
+        for v, w in VERBS
+        for b, y in ANIMALS
+    ]
+    folder.mkdir()
+    for side, name in enumerate(("c.en", "c.de")):
+        (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs))
+    prepare(
+        parallel_files([folder / "c.en"], [folder / "c.de"]),
+        folder / "data",
+        PrepareOptions(vocab_size=50, valid_pairs=4, **options),
+    )
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared(tmp_path_factory.mktemp("experiment") / "corpus")
+
+
+def train(data: Path, run: Path, **changes: Any) -> training_run.Trained:
+    settings = {**SETTINGS, **{name.replace("__", "."): v for name, v in changes.items()}}
+    return training_run.train(data, run, None, settings)
+
+
+@pytest.fixture(scope="module")
+def finished(one_replica: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 steps in one go."""
+    run = tmp_path_factory.mktemp("experiment") / "run"
+    trained = train(data, run)
+    assert (trained.step, trained.finished, trained.interrupted) == (6, True, False)
+    assert trained.metrics["val_loss"] > 0 and trained.tokens_per_second > 0
+    assert "finished at step 6" in trained.summary(run) and str(run) in trained.summary(run)
+    return run
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def last(run: Path) -> Restored:
+    restored = RunDirectory(run).restore()
+    assert restored is not None
+    return restored
+
+
+def steps(run: Path) -> list[int]:
+    return [checkpoint.step for checkpoint in RunDirectory(run).checkpoints()]
+
+
+def validate_as(patch: pytest.MonkeyPatch, losses: list[float]) -> None:
+    """Lets validations find these losses, one after the other."""
+    left = iter(losses)
+
+    def evaluate(*_: Any, **__: Any) -> dict[str, float]:
+        return {"loss": next(left), "perplexity": 2.0, "accuracy": 0.5}
+
+    patch.setattr(Trainer, "evaluate", evaluate)
+
+
+def test_a_run_holds_all_that_it_takes_to_go_on(finished: Path, data: Path) -> None:
+    run = RunDirectory(finished)
+    assert steps(finished) == [3, 6]
+    assert run.config.model.source_vocab_size == run.tokenizer().source_vocab_size
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [2, 3, 4, 6]
+    assert [line["step"] for line in lines if "val_loss" in line] == [3, 6]
+    assert list((finished / "tensorboard").glob("events.*"))
+    assert (finished / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (finished / "data_report.json").read_bytes() == (data / "report.json").read_bytes()
+    weights = last(finished).weights
+    assert sum(array.size for array in weights.values()) == run.config.model.num_parameters()
+
+
+def test_a_resumed_run_has_the_bits_of_one_never_stopped(
+    finished: Path, data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert train(data, run, training__max_steps=3).step == 3
+    resumed = train(data, run)
+    assert (resumed.step, resumed.finished) == (6, True)
+    for kind in ("weights", "state", "ema"):
+        found, expected = getattr(last(run), kind), getattr(last(finished), kind)
+        assert found.keys() == expected.keys() and found
+        for path, array in expected.items():
+            np.testing.assert_array_equal(found[path], array, err_msg=path)
+    first = RunDirectory(run).read_weights(RunDirectory(run).checkpoints()[0])
+    assert any((first[path] != array).any() for path, array in last(run).weights.items())
+
+
+def test_a_finished_run_is_left_as_it_is(copy: Path, data: Path) -> None:
+    before = {path: path.read_bytes() for path in copy.rglob("*.npz")}
+    again = train(data, copy)
+    assert (again.step, again.finished) == (6, True)
+    assert (
+        again.metrics["val_loss"]
+        == RunDirectory(copy).read_metrics(RunDirectory(copy).checkpoints()[-1])["val_loss"]
+    )
+    assert {path: path.read_bytes() for path in copy.rglob("*.npz")} == before
+
+
+def test_time_ends_a_run_that_is_continued_to_where_its_interval_ends(
+    copy: Path, data: Path
+) -> None:
+    settings = {**SETTINGS, "training.max_steps": 11}
+    trained = training_run.train(data, copy, None, settings, max_minutes=1e-9)
+    assert (trained.step, trained.finished, trained.interrupted) == (7, False, False)
+    assert "stopped (the same command continues) at step 7" in trained.summary(copy)
+    assert steps(copy) == [3, 6, 7]
+    assert train(data, copy, training__max_steps=11).finished
+    assert steps(copy) == [3, 6, 9, 11]
+
+
+def test_the_runs_own_configuration_is_the_default(copy: Path, data: Path) -> None:
+    trained = training_run.train(data, copy, settings={"training.max_steps": 7})
+    assert trained.step == 7
+    assert RunDirectory(copy).config.model.d_model == 16
+
+
+def test_what_it_says_first(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    train(
+        data, tmp_path / "run", training__max_steps=1, training__accumulate_steps=2,
+        training__freeze="encoder/*", training__early_stopping=1,
+    )  # fmt: skip
+    said = caplog.text
+    config = RunDirectory(tmp_path / "run").config
+    total = config.model.num_parameters()
+    encoder = sum(w.size for p, w in last(tmp_path / "run").weights.items() if p[:7] == "encoder")
+    assert 0 < encoder < total
+    assert f"parameters: {total:,}, {total - encoder:,} of them trained (training.freeze)" in said
+    assert "batches: about 128 target tokens, in 2 parts one after the other, " in said
+    assert "precision: float32 (as configured)" in said and "XLA: off (as configured)" in said
+    assert "starting, up to step 1 (0." in said and " passes over the corpus)" in said
+
+
+class TestBleu:
+    def test_is_that_of_the_exported_weights(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        caplog.set_level("INFO")
+        translated: list[list[list[Translation]]] = []
+        evaluate, translate_lines = translate.evaluate, translate.translate_lines
+
+        def remember(*arguments: Any) -> Any:
+            translated.append(translate_lines(*arguments))
+            return translated[-1]
+
+        def score(*arguments: Any) -> translate.Evaluation:
+            evaluation = evaluate(*arguments)  # of this model no other BLEU than 0
+            scores = dataclasses.replace(evaluation.scores, bleu=12.5)
+            return evaluation._replace(scores=scores)
+
+        monkeypatch.setattr(translate, "translate_lines", remember)
+        monkeypatch.setattr(translate, "evaluate", score)
+        run = tmp_path / "run"
+        trained = train(
+            data, run, training__bleu_steps=4, training__bleu_sentences=3,
+            decoding__beam_size=2, decoding__max_extra_tokens=5,
+        )  # fmt: skip
+        [scored] = translated  # after step 6, the first end of an interval after 4
+        sources = TokenStore(data / "valid").source_text()[:3]
+        assert RunDirectory(run).selected == "ema"
+        assert translate_lines(loading.load_model(run), sources) == scored
+        RunDirectory(run).select("last")
+        assert translate_lines(loading.load_model(run), sources) != scored
+
+        assert trained.metrics["val_bleu"] == 12.5
+        first, second = (RunDirectory(run).read_metrics(c) for c in RunDirectory(run).checkpoints())
+        assert "val_bleu" not in first and second["val_bleu"] == 12.5
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if "val_bleu" in line] == [6]
+        assert caplog.text.count("|version:") == 1 and "3 sentences, beam 2, nrefs:1" in caplog.text
+
+
+class TestEarlyStopping:
+    def test_ends_a_run_that_counts_as_finished(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        caplog.set_level("INFO")
+        run = tmp_path / "run"
+        settings: dict[str, Any] = {
+            "training__max_steps": 5, "training__checkpoint_steps": 1,
+            "training__early_stopping": 2, "training__keep_checkpoints": 2,
+        }  # fmt: skip
+        validate_as(monkeypatch, [3.0, 2.0, 2.5, 2.2])
+        trained = train(data, run, **settings)
+        assert (trained.step, trained.finished, trained.interrupted) == (4, True, False)
+        assert trained.summary(run).startswith(
+            "stopped early at step 4: no better val_loss in the last 2 validations; "
+            "best 2 at step 2, "
+        )
+        assert steps(run) == [2, 3, 4]  # the best stays
+
+        again = train(data, run, **settings)  # or the losses would not be enough
+        assert (again.step, again.finished) == (4, True)
+        assert again.stopped_early == trained.stopped_early
+        assert "stopped early at step 4, and not continued: no better val_loss" in caplog.text
+
+        validate_as(monkeypatch, [1.9])
+        more = train(data, run, **{**settings, "training__early_stopping": 3})
+        assert (more.step, more.finished, more.stopped_early) == (5, True, "")
+        assert more.metrics["best_step"] == 5
+
+
+class TestInitFrom:
+    def begin(self, data: Path, run: Path, init_from: Path | str, **changes: Any) -> Path:
+        settings = {**SETTINGS, "training.max_steps": 1, "training.learning_rate": 1e-9, **changes}
+        training_run.train(data, run, None, settings, init_from=str(init_from))
+        return run
+
+    def assert_close(self, run: Path, weights: Arrays) -> None:
+        restored = last(run)
+        assert restored.ema is not None
+        for path, array in weights.items():
+            np.testing.assert_allclose(restored.weights[path], array, atol=1e-7, err_msg=path)
+            np.testing.assert_allclose(restored.ema[path], array, atol=1e-7, err_msg=path)
+
+    def test_begins_with_the_selected_weights(
+        self, data: Path, tmp_path: Path, finished: Path
+    ) -> None:
+        run = self.begin(data, tmp_path / "run", finished)
+        assert RunDirectory(finished).selected == "ema"
+        self.assert_close(run, RunDirectory(finished).selected_weights())
+        assert RunDirectory(run).init_from == str(finished)
+        # Once it has a checkpoint it goes on from that, whatever has become of its beginning.
+        continued = train(data, run, training__max_steps=2, training__learning_rate=1e-9)
+        assert continued.step == 2
+        with pytest.raises(InputError, match=r"run began from .*, not from elsewhere; expected"):
+            self.begin(data, run, "elsewhere")
+
+    def test_or_with_others(self, data: Path, tmp_path: Path, finished: Path) -> None:
+        run = self.begin(data, tmp_path / "run", f"{finished}:step-00000003")
+        first = RunDirectory(finished).checkpoints()[0]
+        self.assert_close(run, RunDirectory(finished).read_weights(first))
+
+    def test_a_run_killed_before_its_first_checkpoint_begins_there_again(
+        self, data: Path, tmp_path: Path, finished: Path
+    ) -> None:
+        run = self.begin(data, tmp_path / "run", finished)
+        shutil.rmtree(RunDirectory(run).checkpoints()[0].path)
+        training_run.train(data, run)
+        self.assert_close(run, RunDirectory(finished).selected_weights())
+
+    def test_mistakes_leave_nothing_behind(
+        self, data: Path, tmp_path: Path, finished: Path
+    ) -> None:
+        other = prepared(tmp_path / "corpus", plural="zz")
+        for directory, init_from, changes, message in (
+            (data, tmp_path / "none", {}, "none is not there; expected what bin/train.py"),
+            (data, tmp_path / "none:last", {}, "none is not there; expected what bin/train.py"),
+            (data, f"{finished}:mean", {}, "no weights named 'mean'; expected last"),
+            (data, finished, {"model.d_ff": 64}, "cannot begin from .* of another model: "),
+            (other, finished, {}, "has another vocabulary .* --vocab_from=.*/run/tokenizer"),
+        ):  # fmt: skip
+            with pytest.raises(InputError, match=message):
+                self.begin(directory, tmp_path / "run", init_from, **changes)
+            assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def other(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small corpus of the same vocabulary, whose folder is called `other`."""
+    folder = tmp_path_factory.mktemp("mixing")
+    for name, line in (("c.en", "the dog likes the bird"), ("c.de", "der Hund mag den Vogel")):
+        (folder / name).write_text("".join(f"{line} {i % 3}\n" for i in range(30)))
+    prepare(
+        parallel_files([folder / "c.en"], [folder / "c.de"]),
+        folder / "other",
+        PrepareOptions(valid_pairs=3),
+        vocab_from=data,
+    )
+    return folder / "other"
+
+
+class TestMixing:
+    def test_a_mixed_run_is_continued_to_the_same_bits(
+        self, data: Path, other: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def go(run: str, max_steps: int) -> Restored:
+            settings = {**SETTINGS, "training.max_steps": max_steps, "training.subword_alpha": 0.3}
+            training_run.train([data, other], tmp_path / run, None, settings, mix="other:1,data:2")
+            return last(tmp_path / run)
+
+        caplog.set_level("INFO")
+        whole = go("whole", 4)
+        go("resumed", 2)
+        for path, array in go("resumed", 4).weights.items():
+            np.testing.assert_array_equal(array, whole.weights[path], err_msg=path)
+        for number, directory in (("", data), ("_2", other)):
+            report = (tmp_path / f"whole/data_report{number}.json").read_bytes()
+            assert report == (directory / "report.json").read_bytes()
+        assert " filler rows), " in caplog.text
+
+    def test_another_mixture_is_another_corpus(
+        self, data: Path, other: Path, tmp_path: Path
+    ) -> None:
+        def go(directories: Path | list[Path], **options: Any) -> None:
+            settings = {**SETTINGS, "training.max_steps": 1}
+            training_run.train(directories, tmp_path / "run", None, settings, **options)
+
+        go([data, other])
+        go([data, other])
+        for directories, options in (
+            ([data, other], {"mix": "data:1,other:9"}),
+            ([data, other], {"mix_temperature": 5.0}),
+            ([other, data], {}),
+            (data, {}),
+        ):
+            with pytest.raises(InputError, match="trained on another corpus"):
+                go(directories, **options)
+
+    def test_corpora_have_the_names_that_the_user_gave_them(
+        self, data: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "latest").symlink_to(other)
+        monkeypatch.chdir(data)
+        for directory, name in ((tmp_path / "latest", "latest"), (data / ".." / "data", "data")):
+            opened = training_run._Data.open([other, directory], f"other:1,{name}:2")
+            assert opened.weights == [1, 2]
+        assert training_run._Data.open([other, Path()], "other:1,data:2").weights == [1, 2]
+
+    def test_all_validation_sets_are_validated_on(self, data: Path, other: Path) -> None:
+        opened = training_run._Data.open([data, other])
+        _, valid = opened.batches(Config().training)
+        rows = [valid.batch(step)[1] for step in range(valid.steps_per_epoch)]
+        assert sum(int((labels[:, 0] != 0).sum()) for labels in rows) == 4 + 3
+
+    def test_mistakes_are_named(self, data: Path, other: Path, tmp_path: Path) -> None:
+        foreign = prepared(tmp_path / "corpus", plural="zz")
+        for directories, options, message in (
+            ([data, foreign], {}, "has another vocabulary than .*--vocab_from="),
+            ([data, other], {"mix": "data:1"}, "expected one weight for each of data, other"),
+            ([data, other], {"mix": "data:1,other:1", "mix_temperature": 2.0}, "given twice"),
+        ):
+            with pytest.raises(InputError, match=message):
+                training_run.train(directories, tmp_path / "run", None, SETTINGS, **options)
+            assert not (tmp_path / "run").exists()
+
+
+class TestRefusals:
+    def test_a_guided_alignment_without_trees(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"guided_alignment is 0\.3, but nothing tells"):
+            train(data, tmp_path / "run", training__guided_alignment=0.3)
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("changed, into", [("train", "valid"), ("valid", "train")])
+    def test_other_data_with_the_same_vocabulary(
+        self, copy: Path, data: Path, tmp_path: Path, changed: str, into: str
+    ) -> None:
+        other = Path(shutil.copytree(data, tmp_path / "other"))
+        shutil.rmtree(other / changed)
+        shutil.copytree(other / into, other / changed)
+        with pytest.raises(InputError, match="trained on another corpus"):
+            train(other, copy)
+
+    def test_another_vocabulary(self, copy: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="trained with another vocabulary"):
+            train(prepared(tmp_path / "corpus", plural="zz"), copy)
+
+    def test_another_training_of_it(self, copy: Path, data: Path) -> None:
+        before = steps(copy)
+        with (
+            training_alone(copy),
+            pytest.raises(InputError, match=r"another process trains .*; expected one alone"),
+        ):
+            train(data, copy, training__max_steps=9)
+        assert steps(copy) == before
+
+    def test_a_batch_that_is_too_large(
+        self, copy: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fit(*_: Any, **__: Any) -> None:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating\nHint: ...")
+
+        monkeypatch.setattr(Trainer, "fit", fit)
+        with pytest.raises(
+            InputError,
+            match=r"a batch of \d+ tokens in 1 parts needs more memory than there is \(OOM when all"
+            r"ocating\); expected a larger training.accumulate_steps",
+        ):
+            train(data, copy, training__max_steps=9)
+
+    def test_what_the_vocabulary_decides(self, copy: Path, data: Path) -> None:
+        own = RunDirectory(copy).config.model.source_vocab_size
+        with pytest.raises(
+            InputError,
+            match=rf"model.source_vocab_size is 37000, and of the data's vocabulary it is {own}; ",
+        ):
+            train(data, copy, model__source_vocab_size=37000, model__target_vocab_size=37000)
+
+    def test_a_changed_configuration(self, copy: Path, data: Path) -> None:
+        with pytest.raises(InputError, match=r"model.d_ff 32, not 64; expected the configuration"):
+            train(data, copy, model__d_ff=64)
+        with pytest.raises(InputError, match=r"training.seed 1, not 2; expected the configuration"):
+            train(data, copy, training__seed=2)
+
+    def test_gradients_that_are_not_finite(self, copy: Path, data: Path) -> None:
+        restored = last(copy)
+        broken = {path: np.full_like(array, np.nan) for path, array in restored.weights.items()}
+        RunDirectory(copy).save_checkpoint(6, broken, restored.state, restored.metrics, broken)
+        with pytest.raises(
+            InputError,
+            match=r"gradients of 4 steps in a row, from step 7 to 10, were not finite; the last "
+            r"good checkpoint is .*/checkpoints/step-00000006, which a new run takes by "
+            r"--init_from=.*:step-00000006; expected a lower training.learning_rate",
+        ):
+            train(data, copy, training__max_steps=20, training__max_skipped_steps=4)
+        assert steps(copy) == [3, 6]  # none of 9, whose loss is not finite
+        assert (copy / "report.html").is_file()
+
+    def test_a_damaged_checkpoint_is_left_out(
+        self, copy: Path, data: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        file = RunDirectory(copy).checkpoints()[-1].path / "weights.npz"
+        file.write_bytes(file.read_bytes()[:-100])
+        caplog.set_level("INFO")
+        assert train(data, copy).finished
+        assert "continuing at step 3, up to step 6" in caplog.text
+        assert "step-00000006/weights.npz cannot be read" in caplog.text
+
+    def test_state_of_another_precision(self, copy: Path, data: Path) -> None:
+        restored = last(copy)
+        state = {**restored.state, "loss_scale": np.float32(8)}
+        RunDirectory(copy).save_checkpoint(7, restored.weights, state, {}, restored.ema)
+        with pytest.raises(InputError, match="written in another precision"):
+            train(data, copy)
+
+    def test_an_unknown_preset_or_field(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="'huge' is no preset; expected one of tiny, "):
+            training_run.train(data, tmp_path / "run", "huge")
+        with pytest.raises(InputError, match="'training.sed' is no setting; the fields of"):
+            train(data, tmp_path / "run", training__sed=2)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_batch_smaller_than_a_sentence(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="batch_tokens is 3, but the longest target sentence"):
+            train(data, tmp_path / "run", training__batch_tokens=3)
+        assert not (tmp_path / "run").exists()
+
+    def test_drawing_segmentations_that_have_no_probabilities(self, tmp_path: Path) -> None:
+        data = prepared(tmp_path / "corpus", model_type="bpe")
+        with pytest.raises(InputError, match="source vocabulary is of type bpe, .* unigram"):
+            train(data, tmp_path / "run", training__subword_alpha=0.2)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_missing_data_directory(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="nowhere"):
+            train(tmp_path / "nowhere", tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_separate_vocabularies_tie_the_targets_embeddings(tmp_path: Path) -> None:
+    data = prepared(tmp_path / "corpus", separate_vocabularies=True)
+    trained = train(data, tmp_path / "run", training__max_steps=1)
+    assert trained.finished and np.isfinite(trained.metrics["val_loss"])
+    config = RunDirectory(tmp_path / "run").config.model
+    assert config.tie_embeddings == "target"
+    weights = last(tmp_path / "run").weights
+    assert weights["source_embedding/embeddings"].shape == (config.source_vocab_size, 16)
+    assert weights["target_embedding/embeddings"].shape == (config.target_vocab_size, 16)
