@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs import atomic
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -39,12 +40,7 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text; the file has its name when it is whole."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # two seeds may be trained side by side
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    atomic.write_text(path, text)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

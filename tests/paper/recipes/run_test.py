@@ -251,7 +251,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
     (work / "text").touch()  # where the parts go
     with pytest.raises(InputError, match="be followed in .*work .*the same command continues"):
         run_recipe(recipe.varied("rehearsal"), corpus, work)
-    (work / f"recipe.{os.getpid()}.tmp").mkdir()  # what the directory is of
+    (work / "recipe.json").mkdir()
     with pytest.raises(InputError, match="be followed in .*work .*the same command continues"):
         run_recipe(recipe, corpus, work)
 
