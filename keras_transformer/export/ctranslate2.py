@@ -32,9 +32,9 @@ import tensorflow as tf
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported
+from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translate import batches
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.atomic import write_version

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference.translation import Translation, found
+from keras_transformer.inference import Translation, translations_of
 from keras_transformer.text.vocabulary import Vocabulary
 
 try:
@@ -139,10 +139,10 @@ class LiteRTModel:
         """
         if self._signature == "translate_ids":
             result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
-            return found(self.texts(result), result.scores)
+            return translations_of(self.texts(result), result.scores)
         given = np.array([self._cut(text)], object)
         outputs = self._outputs({"text": given}, max_length, length_penalty)
-        return found(outputs["translations"][0], outputs["scores"][0])
+        return translations_of(outputs["translations"][0], outputs["scores"][0])
 
     def translate_ids(
         self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan

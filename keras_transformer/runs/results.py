@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -17,6 +15,7 @@ from typing import Any
 
 from keras_transformer.errors import InputError
 from keras_transformer.runs import atomic
+from keras_transformer.runs.machine import cpu_name
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def circumstances() -> dict[str, Any]:
             name: _version(name.replace("-", "_"))
             for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
         },
-        "machine": {"processor": _processor(), "cores": os.cpu_count()},
+        "machine": {"processor": cpu_name(), "cores": os.cpu_count()},
     }
 
 
@@ -98,12 +97,3 @@ def _commit() -> str | None:
         return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--short") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _processor() -> str:
-    """The processor's name where the system tells it, else its kind."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
-from keras_transformer.inference.translate import batches, progress
+from keras_transformer.inference.batching import map_batches
 from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.runs.report.elements import write_page
 from keras_transformer.visualization.attention import (
@@ -136,7 +136,7 @@ class _Gallery:
         """Draws each kind: all of it and the heads of every layer, or what is wanted of them."""
         self.remarks += pair.remarks()
         todo = list(_attention_pictures(pair, wanted))
-        with progress(len(todo), "picture") as bar:
+        with progress_bar(len(todo), "pictures") as bar:
             for name, kind, draw in todo:
                 self._add_picture(name, TITLES[kind], draw())
                 bar.update()
@@ -220,11 +220,10 @@ def _attentions(model: VisibleModel, sentences: Sentences) -> Iterator[Attention
     """Yields the attention of all pairs, those of similar lengths together."""
     sources = sentences.sources
     targets = sentences.targets or [""] * len(sources)
-    with progress(len(sources), "pair") as bar:
-        for batch in batches(sources, at_least=math.ceil(len(sources) / _ROWS)):
-            inputs = {
-                "source": [sources[i] for i in batch],
-                "target": [targets[i] for i in batch],
-            }
-            yield from read_attention(model.attention(inputs))
-            bar.update(len(batch))
+
+    def read_batch(batch: list[int]) -> list[Attention]:
+        pairs = {"source": [sources[i] for i in batch], "target": [targets[i] for i in batch]}
+        return list(read_attention(model.attention(pairs)))
+
+    for _, attentions in map_batches(read_batch, sources, max_lines=_ROWS, unit="pairs"):
+        yield from attentions

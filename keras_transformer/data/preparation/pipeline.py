@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
+from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.cleaning import CleaningOptions, CleaningReport
 from keras_transformer.data.corpora.corpus import Corpus, located
 from keras_transformer.data.corpora.duplicates import count_known, find_duplicates
@@ -254,7 +254,7 @@ class Preparation:
         what: str,
         pairs: int,
     ) -> Iterator[dict[str, Any]]:
-        with progress(what, pairs) as bar:
+        with progress_bar(pairs, "pairs", what) as bar:
             for result in self._runner(stage, sources, expand):
                 bar.update(result["pairs"])
                 yield result
@@ -277,9 +277,3 @@ def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
             f"no pair is left for {split} of {report.read} read (dropped: {dropped or 'none'}); "
             "expected at least one"
         )
-
-
-def progress(what: str, pairs: int | None) -> tqdm[Any]:
-    """Returns a bar that shows how many pairs are done."""
-    # disable=None: only on a terminal.
-    return tqdm(desc=what, total=pairs, unit=" pairs", unit_scale=True, disable=None)

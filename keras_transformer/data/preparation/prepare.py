@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.corpus import BlockReader, Corpus
 from keras_transformer.data.preparation.pipeline import (
     SPLITS,
     Preparation,
     PrepareOptions,
-    progress,
 )
 from keras_transformer.data.preparation.report import summary
 from keras_transformer.data.preparation.workers import Runner, Workers
@@ -144,7 +144,7 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
 def _survey(corpora: Sequence[Corpus]) -> list[dict[str, Any]]:
     """Reads everything once: nothing is done before the lines are known to be aligned."""
     inputs = []
-    with progress("reading", None) as bar:
+    with progress_bar(None, "pairs", "reading") as bar:
         for corpus in corpora:
             reader, blocks = BlockReader(corpus), 0
             for blocks, block in enumerate(reader, start=1):  # noqa: B007

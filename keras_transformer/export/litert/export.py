@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tqdm import tqdm
 
+from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import Exported
@@ -26,9 +26,9 @@ from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.quantization_check import check_loss, check_references
+from keras_transformer.inference.batching import batches
 from keras_transformer.inference.litert import About, LiteRTModel, append_archive
 from keras_transformer.inference.loading import load_translator, members, trained_tokens
-from keras_transformer.inference.translate import batches
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
@@ -207,14 +207,16 @@ def _compared(
     """
     model = LiteRTModel(file)
     ties, translations = [], []
-    pairs = list(zip(own, sentences, strict=True))
-    for number, (theirs, sentence) in enumerate(tqdm(pairs, "comparing", disable=None), start=1):
-        found = model.translate_ids(model.source_ids(sentence))
-        translations.append(model.texts(found)[0])
-        if exact:
-            ours = Found(found.ids[None], found.lengths[None], found.scores[None])
-            tie = difference(theirs, ours, 0, f"sentence {number}", sentence)
-            ties += [tie] if tie else []
+    pairs = zip(own, sentences, strict=True)
+    with progress_bar(len(sentences), "sentences", "comparing") as bar:
+        for number, (theirs, sentence) in enumerate(pairs, start=1):
+            found = model.translate_ids(model.source_ids(sentence))
+            translations.append(model.texts(found)[0])
+            if exact:
+                ours = Found(found.ids[None], found.lengths[None], found.scores[None])
+                tie = difference(theirs, ours, 0, f"sentence {number}", sentence)
+                ties += [tie] if tie else []
+            bar.update()
     check_ties(ties, len(sentences))
     return _Translated(ties, translations)
 
