@@ -21,19 +21,18 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import Exported
 from keras_transformer.export.comparison import Found, check_ties, difference
-from keras_transformer.export.litert import flatbuffer, passes, weights
+from keras_transformer.export.litert import flatbuffer, passes
 from keras_transformer.export.litert.signatures import LiteRTSignatures
-from keras_transformer.export.manifest import write_manifest
-from keras_transformer.export.provenance import Member, Provenance
+from keras_transformer.export.manifest import Member, Provenance, write_manifest
 from keras_transformer.export.quantization_check import check_loss, check_references
 from keras_transformer.inference.batching import batches
-from keras_transformer.inference.litert import About, LiteRTModel, append_archive
+from keras_transformer.inference.litert import LiteRTMetadata, LiteRTModel, append_archive
 from keras_transformer.inference.loading import load_translator, members, trained_tokens
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
-QUANTIZATIONS = weights.QUANTIZATIONS
+QUANTIZATIONS = passes.QUANTIZATIONS
 # What a rounding may cost in BLEU: it changes words of some sentences, for better as for worse.
 MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}
 
@@ -126,9 +125,9 @@ def export(
     return Exported(path, len(sentences), translated.ties, scores=scores, remark=remark)
 
 
-def describe(translator: Translator, model: Any, longest: int | None) -> About:
+def describe(translator: Translator, model: Any, longest: int | None) -> LiteRTMetadata:
     """Returns what a file says of its model, whose longest source of training is given."""
-    return About(
+    return LiteRTMetadata(
         n_best=translator.config.n_best,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
@@ -165,7 +164,7 @@ def convert(translator: Translator, quantization: str) -> Any:
     passes.look_up_embeddings(model)
     passes.share(model)
     passes.put_first(model, b"translate_ids")
-    weights.quantize(model, quantization)
+    passes.quantize(model, quantization)
     check_ops(model)
     return model
 
