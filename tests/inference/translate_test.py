@@ -335,7 +335,7 @@ class TestWorkers:
         lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
         alone = inference.translate_lines(model, lines)
         alone_in_detail = inference.translate_in_detail(model, lines)
-        monkeypatch.setattr(inference, "workers", lambda: 3)
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
         together = inference.translate_lines(model, lines)
         for one, other in zip(alone, together, strict=True):
             assert [each.text for each in one] == [each.text for each in other]
@@ -349,7 +349,7 @@ class TestWorkers:
     def test_work_at_the_same_time(
         self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inference, "workers", lambda: 3)
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
         others = threading.Barrier(3, timeout=60)  # breaks unless three batches meet
 
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -363,7 +363,7 @@ class TestWorkers:
     def test_a_failure_of_one_is_the_failure_of_all(
         self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inference, "workers", lambda: 3)
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
 
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
             raise KeyError(len(text))
