@@ -35,7 +35,6 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
     of a namespace such as `backports`, importing a missing part raises a plain `ImportError`.
 
     Example:
-
     ```python
     with needs_extra("zstd", "reading .zst files"):
         from backports import zstd

@@ -229,7 +229,7 @@ def _help(module: str) -> str:
             text += f" (default: {flag.default})"
         indent = " " * 24
         start = f"  {name:<21} " if len(name) <= 21 else f"  {name}\n{indent}"
-        filled = textwrap.fill(_in_console(text), 76)
+        filled = textwrap.fill(_in_console(text), 76, break_on_hyphens=False)
         lines.append(start + filled.replace("\n", "\n" + indent))
     return _in_console("\n".join(lines))
 

@@ -73,7 +73,7 @@ def test_help_lists_all_commands_without_loading_a_heavy_package() -> None:
     lines = ended.stdout.splitlines()
     listed = [line.split() for line in lines if line.startswith("    ")]
     assert {words[0] for words in listed} - {"keras-transformer"} == set(main.COMMANDS)
-    assert all(len(words) > 3 for words in listed) and max(map(len, lines[:-1])) <= 120
+    assert min(map(len, listed)) >= 3 and max(map(len, lines[:-1])) <= 120
     loaded = set(ended.stderr.split())
     assert "keras_transformer.cli.main" in loaded
     assert not loaded & {"tensorflow", "keras", "numpy", "keras_transformer.cli.train"}

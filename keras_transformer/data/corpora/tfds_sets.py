@@ -35,7 +35,7 @@ def find(name: str, data_dir: str | None) -> Any:
             " wmt14_translate/de-en"
         )
     if re.split("[/:]", name)[0] == "phrasebook":
-        import keras_transformer.data.corpora.phrasebook.tfds_builder  # registers it
+        import keras_transformer.data.corpora.phrasebook.tfds_builder  # noqa: F401  registers it
     part = _OPUS_PART.fullmatch(name)
     named = (
         {"name": "opus", "config": _opus_config(name, *part.groups())} if part else {"name": name}
