@@ -21,7 +21,6 @@ training translated as it is. Standard error says so, and the exit code is 3.
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -110,35 +109,13 @@ def _model() -> Any:
     )
 
 
-def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
-    """Returns what the lines come to in --format, and the remarks on them."""
-    from keras_transformer.data.corpora.reading import read_text
-    from keras_transformer.inference import translate
-    from keras_transformer.inference.translation import Translation
-
-    if FLAGS.format == "text" and FLAGS.prefix is None:
-        results = translate.translate_lines(model, lines)
-        remarks = translate.remarks(model, lines, results)
-        return translate.format_translations(model, results), remarks
-    prefixes = None if FLAGS.prefix is None else read_text(FLAGS.prefix)
-    details = translate.translate_in_detail(model, lines, prefixes, FLAGS.attention)
-    results = [
-        [Translation(t["text"], t["score"]) for t in detail["translations"]]
-        or [translate.NO_TRANSLATION]
-        for detail in details
-    ]
-    remarks = translate.remarks(model, lines, results, prefixes or [])
-    if FLAGS.format == "text":
-        return translate.format_translations(model, results), remarks
-    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in details), remarks
-
-
 def main() -> int:
     """Translates what the flags name; returns 3 where there is a remark on it."""
+    _check_flags()
     app.load_tensorflow()
+    from keras_transformer.data.corpora.reading import read_text
     from keras_transformer.inference import documents, translate  # late: --help stays quick
 
-    _check_flags()
     data = app.read_input(FLAGS.input)
     lines = translate.decode_lines(data, FLAGS.input or "standard input")
     translate.use_cores_for_batches(len(lines))
@@ -147,7 +124,13 @@ def main() -> int:
         if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays
             text, remarks = documents.translate(model, data.decode("utf-8-sig"))
         else:
-            text, remarks = _translated(model, lines)
+            text, remarks = translate.translate_to_text(
+                model,
+                lines,
+                as_json=FLAGS.format == "jsonl",
+                prefixes=None if FLAGS.prefix is None else read_text(FLAGS.prefix),
+                attention=FLAGS.attention,
+            )
         file.write(text.encode())
     for remark in remarks:
         print(remark, file=sys.stderr)
