@@ -1,19 +1,17 @@
-"""How every benchmark starts and fails, as the binaries do by their own module; its numbers."""
+"""How every benchmark starts and fails, as the commands do; its numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 
-from keras_transformer.cli import app
+from keras_transformer.cli.app import run
 
 flags.disclaim_key_flags()  # flags defined here count as the calling benchmark's, for --help
 
 
-def run(main: Callable[[], int | None]) -> None:
-    """Parses the flags, calls `main` and exits, with the codes of `app.run`."""
-    app.run(main)
+__all__ = ["define_numbers", "run"]
 
 
 def define_numbers(
