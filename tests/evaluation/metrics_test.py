@@ -174,7 +174,7 @@ def test_the_papers_bleu_is_of_german():
 
 def test_the_papers_bleu_without_its_package_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(InputError, match=r"needs the package sacremoses, .*\[moses\]' before$"):
+    with pytest.raises(InputError, match=r"needs the extra moses \(.*sacremoses.*\[moses\]' -c"):
         paper_bleu(["ja"], ["ja"])
 
 

@@ -181,7 +181,9 @@ def test_without_the_package() -> None:
         "except InputError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "LiteRT models need the package ai_edge_litert" in result.stdout, result.stderr
+    assert "a LiteRT model needs the extra litert (import of ai_edge_litert" in result.stdout, (
+        result.stderr
+    )
     assert "pip install -e '.[litert]'" in result.stdout
 
 
