@@ -92,6 +92,7 @@ def _about() -> "About | None":
 def main(argv: list[str]) -> None:
     """Runs `export` on what the flags name."""
     from keras_transformer.export import export  # late: --help stays quick
+    from keras_transformer.paper.parsing.export_signatures import parser_signatures
 
     sentences, references = _sentences()
     exported = export(
@@ -105,6 +106,7 @@ def main(argv: list[str]) -> None:
         precision=FLAGS.precision,
         max_bleu_loss=FLAGS.max_bleu_loss,
         about=_about(),
+        extra_signatures=parser_signatures,
     )
     if exported.remark is not None:
         print(exported.remark)

@@ -32,14 +32,12 @@ ROOMS: dict[str, set[str]] = {
     "evaluation": {"data"},
     "runs.report": {"config", "evaluation", "runs"},
     "inference": {"config", "data", "decoding", "evaluation", "models", "runs", "text"},
-    "paper.parsing": {"data", "decoding", "inference", "text"},
     "training": {
         *("config", "data", "evaluation", "inference", "layers", "models", "paper.parsing"),
         *("presets", "runs", "runs.report", "text"),
     },
     "export": {
-        *("config", "decoding", "evaluation", "inference", "models", "paper.parsing", "runs"),
-        "text",
+        *("config", "decoding", "evaluation", "inference", "models", "runs", "text"),
     },
     # Clients may run where there is neither TensorFlow nor a run.
     "serving": {"inference"},
@@ -47,8 +45,8 @@ ROOMS: dict[str, set[str]] = {
         *("config", "data", "export", "inference", "runs", "runs.report", "serving"),
     },
     "paper": {
-        *("config", "data", "evaluation", "export", "inference", "layers", "models", "presets"),
-        *("runs", "runs.report", "schema", "tf_import", "training", "text"),
+        *("config", "data", "decoding", "evaluation", "export", "inference", "layers", "models"),
+        *("presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")

@@ -7,12 +7,15 @@ import importlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.saved_model.model_card import About
 from keras_transformer.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from keras_transformer.export.extra_signatures import ExtraSignaturesFn
 
 _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
@@ -52,6 +55,7 @@ def export(
     precision: str = "float32",
     max_bleu_loss: float | None = None,
     about: About | None = None,
+    extra_signatures: ExtraSignaturesFn | None = None,
 ) -> Exported:
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
@@ -69,6 +73,8 @@ def export(
         max_bleu_loss: by how much BLEU a precision or LiteRT's quantization other than float32
             may lose on the sentences; where it is not given 0.1, of int8 0.3. It needs references.
         about: what the model card of a SavedModel says that no file knows.
+        extra_signatures: the hook that adds the signatures of another task to a SavedModel; the
+            other formats have none.
 
     Raises:
         InputError: for an unknown format, settings that do not fit, no sentences,
@@ -106,6 +112,7 @@ def export(
         )
     if format == "saved_model":
         arguments["about"] = about
+        arguments["extra_signatures"] = extra_signatures
     if format != "ctranslate2":
         arguments["references"] = references
         if max_bleu_loss is not None:

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  a SavedModel needs its ops
 from tqdm import tqdm
 
-from keras_transformer.decoding import NOTHING
+from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
@@ -135,7 +135,7 @@ def _details(
     """What `translate_in_detail` returns of one line."""
     translations = []
     for i in range(len(fields["scores"])):
-        if fields["scores"][i] <= NOTHING / 2:
+        if fields["scores"][i] <= NEG_INF / 2:
             continue
         length = int(fields["lengths"][i])
         translation = {

@@ -17,6 +17,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import Exported, publish
 from keras_transformer.export.comparison import Comparison, compare
+from keras_transformer.export.extra_signatures import ExtraSignatures, ExtraSignaturesFn
 from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.quantization_check import check_loss, check_references
 from keras_transformer.export.saved_model import serving_checks
@@ -32,7 +33,6 @@ from keras_transformer.export.saved_model.warmup import check_warmup_requests
 from keras_transformer.inference.loading import load_model, load_translator, members, trained_tokens
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translator import Translator
-from keras_transformer.paper.parsing.symbol_vocabulary import is_parser
 from keras_transformer.runs.run_directory import RunDirectory
 
 # Of a lower precision than float32: a rounding changes words of some sentences, for better
@@ -50,6 +50,7 @@ def export(
     references: Sequence[str] | None = None,
     max_bleu_loss: float = MAX_BLEU_LOSS,
     about: About | None = None,
+    extra_signatures: ExtraSignaturesFn | None = None,
 ) -> Exported:
     """Writes the next version under `output_dir`; the arguments are `export.export`'s.
 
@@ -58,6 +59,7 @@ def export(
     and when all its warm-up requests were answered.
     """
     translator = load_translator(run, settings, precision=precision)
+    extra = None if extra_signatures is None else extra_signatures(translator)
     rounding = None if precision == "float32" else f"precision is {precision}"
     check_references(sentences, references, rounding)
     provenance = Provenance(
@@ -69,9 +71,9 @@ def export(
     )
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
-        _save(translator, trained_tokens(run), path)
+        _save(translator, extra, trained_tokens(run), path)
         serving_checks.check(path)
-        comparison = compare(translator, path, sentences)
+        comparison = compare(translator, path, sentences, extra)
         scores = None
         if references is not None:
             scores = metrics.evaluate(comparison.translations, references)
@@ -79,9 +81,11 @@ def export(
                 exact = _translations(run, settings, sentences)
                 best = metrics.evaluate(exact, references)
                 check_loss(scores, best, precision, max_bleu_loss)
-            if is_parser(translator.tokenizer.vocabulary):
-                scores = None  # BLEU of symbols says nothing of trees to anyone
+            if extra is not None:
+                scores = None  # BLEU only says something about translations
         said = _with_scores(about or About(), scores)
+        if extra is not None:
+            said = dataclasses.replace(said, task=extra.card)
         _make_ready(path, model_name(output_dir), provenance, sentences, said)
         write_base_files(output_dir)
         return comparison, scores
@@ -114,12 +118,14 @@ def _translations(
     return [best.text for best, *_ in translate_lines(model, sentences)]
 
 
-def _save(translator: Translator, longest: int | None, path: Path) -> None:
-    served = Signatures(translator)
+def _save(
+    translator: Translator, extra: ExtraSignatures | None, longest: int | None, path: Path
+) -> None:
+    served = Signatures(translator, None if extra is None else extra.functions)
     module = tf.Module(name="translator")
     # Functions, for whoever loads the model in Python: their outputs have no fixed shape.
     module.search = translator.search
-    module.translate_in_detail = translator.translate_in_detail
+    module.translate_in_detail = translator.translate_verbose  # the name in all exports
     module.positions = served.inspection.positions
     module.tokenizer = translator.tokenizer
     # The variables alone, not the layers: nothing of Keras is left in what is saved.
