@@ -91,7 +91,7 @@ def _about() -> "About | None":
 
 def main(argv: list[str]) -> None:
     """Runs `export` on what the flags name."""
-    from keras_transformer.export import export  # late: --help stays quick
+    from keras_transformer.export import ExportOptions, export  # late: --help stays quick
     from keras_transformer.paper.parsing.export_signatures import parser_signatures
 
     sentences, references = _sentences()
@@ -99,14 +99,16 @@ def main(argv: list[str]) -> None:
         FLAGS.run_dir,
         FLAGS.output_dir,
         sentences,
-        references=references,
+        ExportOptions(
+            references=references,
+            quantization=FLAGS.quantization,
+            precision=FLAGS.precision,
+            max_bleu_loss=FLAGS.max_bleu_loss,
+            about=_about(),
+            extra_signatures=parser_signatures,
+        ),
         format=FLAGS.format,
         settings=command_line.config_settings(),
-        quantization=FLAGS.quantization,
-        precision=FLAGS.precision,
-        max_bleu_loss=FLAGS.max_bleu_loss,
-        about=_about(),
-        extra_signatures=parser_signatures,
     )
     if exported.remark is not None:
         print(exported.remark)

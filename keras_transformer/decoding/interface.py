@@ -220,8 +220,9 @@ class SearchInputs(NamedTuple):
     length_limit: int | tf.Tensor | None = None
 
 
-class RequestedOutputs(NamedTuple):
-    """Optional fields of the result. Alignment and attention need a `source_mask`."""
+@dataclasses.dataclass(frozen=True)
+class RequestedOutputs:
+    """Which optional fields the result has. Alignment and attention need a `source_mask`."""
 
     token_log_probs: bool = False
     alignment: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import importlib
 import tempfile
@@ -43,19 +44,40 @@ class Exported(NamedTuple):
     remark: str | None = None  # what it cannot do that another could
 
 
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """What an export may be told besides its format.
+
+    Attributes:
+        references: translations of the sentences, by which SavedModels and LiteRT models
+            are scored.
+        quantization: type that the weights are stored in, for the formats litert and
+            ctranslate2; float32 if it is "none" or not given.
+        precision: of weights and products, one of `PRECISIONS`, for the format saved_model.
+        max_bleu_loss: maximum loss of BLEU on the sentences that a precision or LiteRT's
+            quantization other than float32 may cause; 0.1, or 0.3 for int8, if not given. It
+            needs references.
+        about: facts for the model card of a SavedModel that no file knows.
+        extra_signatures: the hook that adds the signatures of another task to a SavedModel; the
+            other formats have none.
+    """
+
+    references: Sequence[str] | None = None
+    quantization: str | None = None
+    precision: str = "float32"
+    max_bleu_loss: float | None = None
+    about: About | None = None
+    extra_signatures: ExtraSignaturesFn | None = None
+
+
 def export(
     run: str | Path | RunDirectory,
     output_dir: str | Path,
     sentences: Sequence[str],
+    options: ExportOptions = ExportOptions(),
     *,
     format: str = "saved_model",
     settings: Mapping[str, Any] | None = None,
-    references: Sequence[str] | None = None,
-    quantization: str | None = None,
-    precision: str = "float32",
-    max_bleu_loss: float | None = None,
-    about: About | None = None,
-    extra_signatures: ExtraSignaturesFn | None = None,
 ) -> Exported:
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
@@ -63,62 +85,42 @@ def export(
         run: the run, or what else `loading.load_translator` takes, as an ensemble.
         output_dir: directory of the versions.
         sentences: source text on which export and run are compared.
+        options: what else there is to say.
         format: one of `FORMATS`.
         settings: what differs from the run's `decoding.` configuration.
-        references: translations of the sentences, by which SavedModels and LiteRT models
-            are scored.
-        quantization: type that the weights are stored in, of the formats litert and
-            ctranslate2; float32 where it is "none" or not given.
-        precision: of weights and products, one of `PRECISIONS`, of the format saved_model.
-        max_bleu_loss: by how much BLEU a precision or LiteRT's quantization other than float32
-            may lose on the sentences; where it is not given 0.1, of int8 0.3. It needs references.
-        about: what the model card of a SavedModel says that no file knows.
-        extra_signatures: the hook that adds the signatures of another task to a SavedModel; the
-            other formats have none.
 
     Raises:
-        InputError: for an unknown format, settings that do not fit, no sentences,
+        InputError: for an unknown format, settings or options that do not fit, no sentences,
             or an export that does not translate as the run does.
     """
     if format not in _MODULES:
         raise InputError(f"{format!r} is no format; expected one of {', '.join(FORMATS)}")
     if not sentences:
         raise InputError("there are no sentences to compare run and export on; expected some")
-    arguments: dict[str, Any] = {}
-    if quantization is not None:
-        if format not in _QUANTIZED:
-            raise InputError(
-                f"quantization is {quantization}, but the format is {format}; expected the format "
-                f"{' or '.join(_QUANTIZED)}, or no quantization"
-            )
-        arguments["quantization"] = quantization
+    precision, quantization = options.precision, options.quantization
+    if quantization is not None and format not in _QUANTIZED:
+        raise InputError(
+            f"quantization is {quantization}, but the format is {format}; expected the format "
+            f"{' or '.join(_QUANTIZED)}, or no quantization"
+        )
     if precision not in PRECISIONS:
         raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    if precision != "float32":
-        if format != "saved_model":
-            raise InputError(
-                f"precision is {precision}, but the format is {format}; expected the format "
-                "saved_model, or no precision"
-            )
-        arguments["precision"] = precision
-    if format != "saved_model" and about is not None:
+    if precision != "float32" and format != "saved_model":
+        raise InputError(
+            f"precision is {precision}, but the format is {format}; expected the format "
+            "saved_model, or no precision"
+        )
+    if format != "saved_model" and options.about is not None:
         raise InputError(
             f"only the format saved_model has a model card, and the format is {format}; expected "
             "nothing to be said there"
         )
-    if format == "ctranslate2" and max_bleu_loss is not None:
+    if format == "ctranslate2" and options.max_bleu_loss is not None:
         raise InputError(
             "the format ctranslate2 has no bound on BLEU's loss; expected saved_model or litert"
         )
-    if format == "saved_model":
-        arguments["about"] = about
-        arguments["extra_signatures"] = extra_signatures
-    if format != "ctranslate2":
-        arguments["references"] = references
-        if max_bleu_loss is not None:
-            arguments["max_bleu_loss"] = max_bleu_loss
     exporter = importlib.import_module(_MODULES[format])
-    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **arguments)
+    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, options)
     return exported
 
 

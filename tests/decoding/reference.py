@@ -147,7 +147,7 @@ def search(
         config.rows_per_sentence,
         **given(["returns_log_probs"]),
     )
-    outputs = RequestedOutputs(**given(RequestedOutputs._fields))
+    outputs = RequestedOutputs(**given(ALL_OUTPUTS))
     inputs = SearchInputs(max_lengths, source_mask=tables.source_mask, **arguments)
     return decoding.search(decoder, inputs, config, rules.ids, outputs)
 

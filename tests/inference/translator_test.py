@@ -292,7 +292,7 @@ def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -
         run_directory.config.decoding,
     )
     translations, scores = translate(broken, TEXTS[:2])
-    assert (translations == b"").all() and (scores == decoding.NOTHING).all()
+    assert (translations == b"").all() and (scores == decoding.NEG_INF).all()
     model = loading.Model("here", 1, broken.translate, broken.lengths, broken)
     results = inference.translate_lines(model, TEXTS[:2])
     assert results == [[inference.NO_TRANSLATION]] * 2

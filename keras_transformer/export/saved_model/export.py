@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported, publish
+from keras_transformer.export import Exported, ExportOptions, publish
 from keras_transformer.export.comparison import Comparison, compare
-from keras_transformer.export.extra_signatures import ExtraSignatures, ExtraSignaturesFn
+from keras_transformer.export.extra_signatures import ExtraSignatures
 from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.quantization_check import check_loss, check_references
 from keras_transformer.export.saved_model import serving_checks
@@ -44,13 +44,8 @@ def export(
     run: str | RunDirectory,
     output_dir: Path,
     sentences: Sequence[str],
-    settings: Mapping[str, Any] | None = None,
-    *,
-    precision: str = "float32",
-    references: Sequence[str] | None = None,
-    max_bleu_loss: float = MAX_BLEU_LOSS,
-    about: About | None = None,
-    extra_signatures: ExtraSignaturesFn | None = None,
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
 ) -> Exported:
     """Writes the next version under `output_dir`; the arguments are `export.export`'s.
 
@@ -58,8 +53,12 @@ def export(
     process has read it and found it to translate as the run does in the same precision,
     and when all its warm-up requests were answered.
     """
+    precision, references = options.precision, options.references
+    max_bleu_loss = MAX_BLEU_LOSS if options.max_bleu_loss is None else options.max_bleu_loss
     translator = load_translator(run, settings, precision=precision)
-    extra = None if extra_signatures is None else extra_signatures(translator)
+    extra = None
+    if options.extra_signatures is not None:
+        extra = options.extra_signatures(translator)
     rounding = None if precision == "float32" else f"precision is {precision}"
     check_references(sentences, references, rounding)
     provenance = Provenance(
@@ -83,7 +82,7 @@ def export(
                 check_loss(scores, best, precision, max_bleu_loss)
             if extra is not None:
                 scores = None  # BLEU only says something about translations
-        said = _with_scores(about or About(), scores)
+        said = _with_scores(options.about or About(), scores)
         if extra is not None:
             said = dataclasses.replace(said, task=extra.card)
         _make_ready(path, model_name(output_dir), provenance, sentences, said)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.decoding import NEG_INF, SearchInputs
 from keras_transformer.errors import InputError
-from keras_transformer.export import export
+from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.litert import export as exporter
 from keras_transformer.export.litert import flatbuffer
 from keras_transformer.export.litert import weights as litert_weights
@@ -77,13 +77,14 @@ TEXT_OPS = {"CUMSUM", "WHERE"}
 class Exported:
     """A run, its translator and its LiteRT model."""
 
-    def __init__(self, run: RunDirectory, folder: Path, **arguments: Any):
+    def __init__(self, run: RunDirectory, folder: Path, settings: Any = SETTINGS, **options: Any):
         self.run = run
-        arguments = {"settings": SETTINGS, **arguments}
-        self.exported = export(run, folder, SENTENCES, format="litert", **arguments)
+        self.exported = export(
+            run, folder, SENTENCES, ExportOptions(**options), format="litert", settings=settings
+        )
         self.path = self.exported.path / "model.tflite"
         self.model = LiteRTModel(self.path)
-        self.translator = loading.load_translator(run, arguments["settings"])
+        self.translator = loading.load_translator(run, settings)
 
     @property
     def content(self) -> Any:
@@ -477,7 +478,7 @@ def test_refusals(
     tmp_path: Path, paper: Exported, arguments: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
-        export(paper.run, tmp_path / "export", SENTENCES, format="litert", **arguments)
+        Exported(paper.run, tmp_path / "export", **{"settings": None, **arguments})
     assert not [*tmp_path.glob("export/*")]
 
 
