@@ -45,7 +45,7 @@ from steppers.protocol import CoreUse
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import SpecialIds
+from keras_transformer.decoding import SearchConfig, SearchInputs, SpecialIds
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
@@ -140,7 +140,7 @@ class Searches:
 
     def _function(self, beam: int, cache: int | None, shape: Sequence[int | None]) -> Any:
         if (beam, cache) not in self._functions:
-            transformer, vocabulary = self._transformer, self._vocabulary
+            transformer = self._transformer
             # No output ends before its maximum.
             config = DecodingConfig(
                 beam_size=beam, length_penalty=_LENGTH_PENALTY, min_length=2**30
@@ -151,11 +151,10 @@ class Searches:
             ) -> decoding.SearchResult:
                 memory = transformer.project_memory(transformer.encode(source_ids))
                 decoder = CachedDecoder([transformer], [memory], beam, cache)
-                return decoding.search(
-                    decoder.step, decoder.init_cache(), max_lengths, config, _IDS, vocabulary,
-                    source_mask=decoder.source_mask, length_limit=cache or longest,
-                    follow=decoder.follow, keep=decoder.keep,
-                )  # fmt: skip
+                inputs = SearchInputs(
+                    max_lengths, source_mask=decoder.source_mask, length_limit=cache or longest
+                )
+                return decoding.search(decoder, inputs, SearchConfig(config), _IDS)
 
             # A cache of a fixed length has to have a fixed shape in all.
             signature = [tf.TensorSpec(each, tf.int32) for each in (shape, shape[:1], [])]

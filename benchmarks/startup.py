@@ -132,7 +132,7 @@ def _python(engine: str) -> str:
 
 def _export(way: str, run: RunDirectory, folder: Path) -> Path:
     """Makes the model of a way, and returns its path."""
-    from keras_transformer.export import export  # late: TensorFlow takes seconds
+    from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
 
     say(f"{way}: exporting")
     engine, _, precision = way.partition(":")
@@ -142,11 +142,11 @@ def _export(way: str, run: RunDirectory, folder: Path) -> Path:
     sentences = [FLAGS.sentence]
     if engine == "ctranslate2":
         quantization = "none" if precision == "float32" else precision
-        arguments = {"format": "ctranslate2", "quantization": quantization}
-        return export(run, folder, sentences, **arguments).path
-    rounded: dict[str, Any] = {}
+        options = ExportOptions(quantization=quantization)
+        return export(run, folder, sentences, options, format="ctranslate2").path
+    options = ExportOptions()
     if precision != "float32":  # of random weights no BLEU can be lost
-        rounded = {"precision": precision, "references": sentences, "max_bleu_loss": 100.0}
+        options = ExportOptions(precision=precision, references=sentences, max_bleu_loss=100.0)
     settings = {
         "decoding.beam_size": FLAGS.beam_size,
         "decoding.n_best": 1,
@@ -154,7 +154,7 @@ def _export(way: str, run: RunDirectory, folder: Path) -> Path:
         "decoding.min_length": FLAGS.steps,
         "decoding.max_length": FLAGS.steps,
     }
-    return export(run, folder, sentences, settings=settings, **rounded).path
+    return export(run, folder, sentences, options, settings=settings).path
 
 
 def _make_marian(run: RunDirectory, path: Path) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from steppers.protocol import serve
 
 from decoders import batches, protocol
-from keras_transformer.decoding import SearchResult
+from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.inference import loading
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.transformer import Transformer
@@ -45,7 +45,7 @@ def _of_ids(settings: dict[str, Any]) -> protocol.Started:
     def search(source_ids: tf.Tensor) -> SearchResult:
         max_lengths = tf.fill([tf.shape(source_ids)[0]], steps)
         return translator.search_ids(
-            source_ids, max_lengths, length_limit=steps if compiled else None
+            source_ids, SearchInputs(max_lengths, length_limit=steps if compiled else None)
         )
 
     any_shape = [tf.TensorSpec([None, None], tf.int32)]

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import export
+from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.comparison import Comparison
 from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.saved_model import export as saved_model
@@ -175,10 +175,8 @@ def test_bfloat16_is_what_is_stored_and_computed(
         run_directory,
         tmp_path / "half",
         SENTENCES,
-        references=SENTENCES,
+        ExportOptions(SENTENCES, precision="bfloat16", about=About(("en", "de"), "cc0-1.0")),
         settings=settings,
-        precision="bfloat16",
-        about=About(("en", "de"), "cc0-1.0"),
     )
     path = exported_half.path
     assert exported_half.scores is not None
@@ -234,10 +232,10 @@ def test_an_export_of_before_there_were_details(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Leaves out what makes an export and looks at it; all but the order and the publishing."""
-    monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path: path.mkdir())
-    monkeypatch.setattr(saved_model.gates, "check", lambda path: None)
+    monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path, extra: path.mkdir())
+    monkeypatch.setattr(saved_model.serving_checks, "check", lambda path: None)
     monkeypatch.setattr(
-        saved_model, "compare", lambda translator, path, texts: Comparison([], list(texts))
+        saved_model, "compare", lambda translator, path, texts, _: Comparison([], list(texts))
     )
     monkeypatch.setattr(saved_model, "_make_ready", lambda *_: None)
     monkeypatch.setattr(saved_model, "write_base_files", lambda *_: None)
@@ -264,7 +262,7 @@ def test_the_highest_version_is_read(exported: Path, tmp_path: Path) -> None:
 def test_other_weights_are_not_published(
     run_directory: RunDirectory, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(translator: Translator, longest: int | None, path: Path) -> None:
+    def other(translator: Translator, longest: int | None, path: Path, extra: None) -> None:
         shutil.copytree(exported, path)  # of the last checkpoint
 
     monkeypatch.setattr(saved_model, "_save", other)
@@ -279,23 +277,24 @@ def test_other_weights_are_not_published(
 def test_a_precision_may_cost_only_so_much(
     run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
 ) -> None:
-    evaluate, scores = saved_model.evaluation.evaluate, iter([20.0, 20.2, 20.0, 20.2])
+    evaluate, scores = saved_model.metrics.evaluate, iter([20.0, 20.2, 20.0, 20.2])
 
     def scored(*arguments: Any) -> Any:
         return dataclasses.replace(evaluate(*arguments), bleu=next(scores))
 
-    quick.setattr(saved_model.evaluation, "evaluate", scored)
-    asked = {"references": PHRASES, "precision": "bfloat16"}
+    quick.setattr(saved_model.metrics, "evaluate", scored)
+    asked = ExportOptions(PHRASES, precision="bfloat16")
     with pytest.raises(
         InputError, match=r"bfloat16 translates the sentences with BLEU 20\.00, floa"
     ):
-        export(run_directory, tmp_path, PHRASES, **asked)
+        export(run_directory, tmp_path, PHRASES, asked)
     assert list(tmp_path.iterdir()) == []
-    assert export(run_directory, tmp_path, PHRASES, **asked, max_bleu_loss=0.3).scores.bleu == 20
+    asked = dataclasses.replace(asked, max_bleu_loss=0.3)
+    assert export(run_directory, tmp_path, PHRASES, asked).scores.bleu == 20
     with pytest.raises(InputError, match="precision is bfloat16, and there are no references; exp"):
-        export(run_directory, tmp_path, PHRASES, precision="bfloat16")
+        export(run_directory, tmp_path, PHRASES, ExportOptions(precision="bfloat16"))
     with pytest.raises(InputError, match="there are 6 sentences and 1 references; expected as man"):
-        export(run_directory, tmp_path, PHRASES, references=PHRASES[:1])
+        export(run_directory, tmp_path, PHRASES, ExportOptions(PHRASES[:1]))
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
@@ -340,9 +339,11 @@ def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:
         ("saved_model", "int8", "precision is 'int8'; expected one of float32, bfloat16"),
     ):
         with pytest.raises(InputError, match=message):
-            export(run_directory, tmp_path, SENTENCES, format=format, precision=precision)
+            options = ExportOptions(precision=precision)
+            export(run_directory, tmp_path, SENTENCES, options, format=format)
     with pytest.raises(InputError, match="precision is 'float16'; expected one of float32, bfl"):
-        export(run_directory, tmp_path, SENTENCES, references=SENTENCES, precision="float16")
+        options = ExportOptions(SENTENCES, precision="float16")
+        export(run_directory, tmp_path, SENTENCES, options)
     with pytest.raises(InputError, match="no weights named 'bets'"):
         export(f"{run_directory.path}@bets", tmp_path, SENTENCES)
     with pytest.raises(InputError, match="no sentences to compare"):
