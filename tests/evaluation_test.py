@@ -14,6 +14,7 @@ from sacrebleu.metrics.bleu import BLEU
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import TOKENIZERS, assess, compare, evaluate, paper_bleu
 from keras_transformer.evaluation_sets import EvaluationSet
+from tests.messages import mentions
 
 REFERENCES = ["Two young men are outside .", "A dog runs on the beach ."]
 
@@ -91,9 +92,9 @@ def test_an_empty_hypothesis_is_scored_not_dropped():
 @pytest.mark.parametrize(
     ("hypotheses", "references", "tokenize", "message"),
     [
-        (["a"], ["a", "b"], "13a", "1 hypotheses and 2 references"),
-        ([], [], "13a", "at least one sentence"),
-        (["a"], ["a"], "13b", "'13b'.*expected one of .*13a"),
+        (["a"], ["a", "b"], "13a", mentions("1", "hypotheses", "2", "references")),
+        ([], [], "13a", mentions("sentence")),
+        (["a"], ["a"], "13b", mentions("13b", "13a")),
     ],
 )
 def test_bad_input_is_named(hypotheses, references, tokenize, message):
@@ -105,7 +106,7 @@ def test_a_tokenizer_that_is_not_installed_is_one_sentence(monkeypatch):
     assert "ja-mecab" in TOKENIZERS
     monkeypatch.setitem(sys.modules, "MeCab", None)
     sys.modules.pop("sacrebleu.tokenizers.tokenizer_ja_mecab", None)
-    with pytest.raises(InputError, match=r"'ja-mecab' cannot be had here: .*sacrebleu\[ja\]") as e:
+    with pytest.raises(InputError, match=mentions("ja-mecab", "sacrebleu[ja]")) as e:
         evaluate(["a"], ["a"], tokenize="ja-mecab")
     assert "\n" not in str(e.value)
 
@@ -168,13 +169,13 @@ def test_the_papers_bleu_is_of_german():
     german = EvaluationSet([["ja"]], name="wmt14/full", language_pair="en-de")
     assert "|test:wmt14/full|lang:en-de|" in paper_bleu(["ja"], german).paper_signature
     french = dataclasses.replace(german, language_pair="en-fr")
-    with pytest.raises(InputError, match="splits German compounds, but en-fr is not into German"):
+    with pytest.raises(InputError, match=mentions("German", "en-fr")):
         paper_bleu(["oui"], french)
 
 
 def test_the_papers_bleu_without_its_package_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(InputError, match=r"needs the package sacremoses, .*\[moses\]' before$"):
+    with pytest.raises(InputError, match=mentions("sacremoses", "[moses]")):
         paper_bleu(["ja"], ["ja"])
 
 
@@ -238,7 +239,7 @@ def test_the_seed_is_sacrebleus(monkeypatch):
     assert "|seed:none|" in compare(system, other, references).comparison_signature
     for seed in ("", "0", "-1", "1.5", "x"):  # 0 would be another seed each time
         monkeypatch.setenv("SACREBLEU_SEED", seed)
-        with pytest.raises(InputError, match=f"SACREBLEU_SEED is '{seed}'; expected a whole num"):
+        with pytest.raises(InputError, match=mentions("SACREBLEU_SEED", seed)):
             compare(system, other, references)
 
 
@@ -260,5 +261,5 @@ def test_all_that_is_asked_of_a_system_and_nothing_else():
     assert len(result.summary().split("\n")) == 3
     assert fields["paper_bleu"] == pytest.approx(paper_bleu(system, references).paper_bleu)
     assert "case:lc" in fields["comparison"]["comparison_signature"]
-    with pytest.raises(InputError, match="19 baseline translations and 20 references"):
+    with pytest.raises(InputError, match=mentions("19", "baseline", "20", "references")):
         assess(system, references, baseline=other[1:])

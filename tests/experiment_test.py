@@ -22,6 +22,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.run_directory import Restored, RunDirectory, training_alone
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.translation import Translation
+from tests.messages import mentions
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
@@ -279,7 +280,7 @@ class TestInitFrom:
         # Once it has a checkpoint it goes on from that, whatever has become of its beginning.
         continued = train(data, run, training__max_steps=2, training__learning_rate=1e-9)
         assert continued.step == 2
-        with pytest.raises(InputError, match=r"run began from .*, not from elsewhere; expected"):
+        with pytest.raises(InputError, match=mentions("run", "elsewhere")):
             self.begin(data, run, "elsewhere")
 
     def test_or_with_others(self, data: Path, tmp_path: Path, finished: Path) -> None:
@@ -300,9 +301,9 @@ class TestInitFrom:
     ) -> None:
         other = prepared(tmp_path / "corpus", plural="zz")
         for directory, init_from, changes, message in (
-            (data, tmp_path / "none", {}, "none is not there; expected what bin/train.py"),
-            (data, tmp_path / "none:last", {}, "none is not there; expected what bin/train.py"),
-            (data, f"{finished}:mean", {}, "no weights named 'mean'; expected last"),
+            (data, tmp_path / "none", {}, mentions("none", "bin/train.py")),
+            (data, tmp_path / "none:last", {}, mentions("none", "bin/train.py")),
+            (data, f"{finished}:mean", {}, mentions("weights", "mean", "last")),
             (data, finished, {"model.d_ff": 64}, "cannot begin from .* of another model: "),
             (other, finished, {}, "has another vocabulary .* --vocab_from=.*/run/tokenizer"),
         ):  # fmt: skip
@@ -360,7 +361,7 @@ class TestMixing:
             ([other, data], {}),
             (data, {}),
         ):
-            with pytest.raises(InputError, match="trained on another corpus"):
+            with pytest.raises(InputError, match=mentions("corpus")):
                 go(directories, **options)
 
     def test_corpora_have_the_names_that_the_user_gave_them(
@@ -393,7 +394,7 @@ class TestMixing:
 
 class TestRefusals:
     def test_a_guided_alignment_without_trees(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"guided_alignment is 0\.3, but nothing tells"):
+        with pytest.raises(InputError, match=mentions("guided_alignment", "0.3")):
             train(data, tmp_path / "run", training__guided_alignment=0.3)
         assert not (tmp_path / "run").exists()
 
@@ -404,18 +405,18 @@ class TestRefusals:
         other = Path(shutil.copytree(data, tmp_path / "other"))
         shutil.rmtree(other / changed)
         shutil.copytree(other / into, other / changed)
-        with pytest.raises(InputError, match="trained on another corpus"):
+        with pytest.raises(InputError, match=mentions("corpus")):
             train(other, copy)
 
     def test_another_vocabulary(self, copy: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="trained with another vocabulary"):
+        with pytest.raises(InputError, match=mentions("vocabulary")):
             train(prepared(tmp_path / "corpus", plural="zz"), copy)
 
     def test_another_training_of_it(self, copy: Path, data: Path) -> None:
         before = steps(copy)
         with (
             training_alone(copy),
-            pytest.raises(InputError, match=r"another process trains .*; expected one alone"),
+            pytest.raises(InputError, match=mentions("process")),
         ):
             train(data, copy, training__max_steps=9)
         assert steps(copy) == before
@@ -429,8 +430,7 @@ class TestRefusals:
         monkeypatch.setattr(Trainer, "fit", fit)
         with pytest.raises(
             InputError,
-            match=r"a batch of \d+ tokens in 1 parts needs more memory than there is \(OOM when all"
-            r"ocating\); expected a larger training.accumulate_steps",
+            match=mentions("1 parts", "OOM when allocating", "training.accumulate_steps"),
         ):
             train(data, copy, training__max_steps=9)
 
@@ -438,14 +438,14 @@ class TestRefusals:
         own = RunDirectory(copy).config.model.source_vocab_size
         with pytest.raises(
             InputError,
-            match=rf"model.source_vocab_size is 37000, and of the data's vocabulary it is {own}; ",
+            match=mentions("model.source_vocab_size", "37000", own),
         ):
             train(data, copy, model__source_vocab_size=37000, model__target_vocab_size=37000)
 
     def test_a_changed_configuration(self, copy: Path, data: Path) -> None:
-        with pytest.raises(InputError, match=r"model.d_ff 32, not 64; expected the configuration"):
+        with pytest.raises(InputError, match=mentions("model.d_ff", "32", "64")):
             train(data, copy, model__d_ff=64)
-        with pytest.raises(InputError, match=r"training.seed 1, not 2; expected the configuration"):
+        with pytest.raises(InputError, match=mentions("training.seed", "1", "2")):
             train(data, copy, training__seed=2)
 
     def test_gradients_that_are_not_finite(self, copy: Path, data: Path) -> None:
@@ -454,9 +454,14 @@ class TestRefusals:
         RunDirectory(copy).save_checkpoint(6, broken, restored.state, restored.metrics, broken)
         with pytest.raises(
             InputError,
-            match=r"gradients of 4 steps in a row, from step 7 to 10, were not finite; the last "
-            r"good checkpoint is .*/checkpoints/step-00000006, which a new run takes by "
-            r"--init_from=.*:step-00000006; expected a lower training.learning_rate",
+            match=mentions(
+                "4",
+                "7",
+                "10",
+                "/checkpoints/step-00000006",
+                "--init_from",
+                "training.learning_rate",
+            ),
         ):
             train(data, copy, training__max_steps=20, training__max_skipped_steps=4)
         assert steps(copy) == [3, 6]  # none of 9, whose loss is not finite
@@ -476,24 +481,26 @@ class TestRefusals:
         restored = last(copy)
         state = {**restored.state, "loss_scale": np.float32(8)}
         RunDirectory(copy).save_checkpoint(7, restored.weights, state, {}, restored.ema)
-        with pytest.raises(InputError, match="written in another precision"):
+        with pytest.raises(InputError, match=mentions("precision", "written")):
             train(data, copy)
 
     def test_an_unknown_preset_or_field(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="'huge' is no preset; expected one of tiny, "):
+        with pytest.raises(InputError, match=mentions("huge", "preset", "tiny")):
             experiment.train(data, tmp_path / "run", "huge")
-        with pytest.raises(InputError, match="'training.sed' is no setting; the fields of"):
+        with pytest.raises(InputError, match=mentions("training.sed", "fields")):
             train(data, tmp_path / "run", training__sed=2)
         assert not (tmp_path / "run").exists()
 
     def test_a_batch_smaller_than_a_sentence(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="batch_tokens is 3, but the longest target sentence"):
+        with pytest.raises(
+            InputError, match=mentions("batch_tokens", "3", "longest target sentence")
+        ):
             train(data, tmp_path / "run", training__batch_tokens=3)
         assert not (tmp_path / "run").exists()
 
     def test_drawing_segmentations_that_have_no_probabilities(self, tmp_path: Path) -> None:
         data = prepared(tmp_path / "corpus", model_type="bpe")
-        with pytest.raises(InputError, match="source vocabulary is of type bpe, .* unigram"):
+        with pytest.raises(InputError, match=mentions("source vocabulary", "bpe", "unigram")):
             train(data, tmp_path / "run", training__subword_alpha=0.2)
         assert not (tmp_path / "run").exists()
 

@@ -19,6 +19,7 @@ from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import gates
 from keras_transformer.model import Transformer
+from tests.messages import mentions
 
 FLOATS = tf.TensorSpec([None, 3], tf.float32, name="x")
 
@@ -155,7 +156,7 @@ def test_the_place_is_named_in_functions_and_outside(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"^node here of function __inference_\S+ is CheckNum"):
         gates.check(tmp_path)
     node = node_def_pb2.NodeDef(name="there", op="Assert")
-    with pytest.raises(RuntimeError, match=r"^node there of the graph is Assert"):
+    with pytest.raises(RuntimeError, match=mentions("there", "Assert")):
         gates.check_failures(graph_pb2.GraphDef(node=[node]))
 
 
@@ -240,10 +241,10 @@ def raw_loop(from_constant: bool = True, **functions: Callable[..., Any]) -> Any
 def test_maxima_that_hold_and_that_do_not() -> None:
     gates.check_loops(raw_loop())
     for broken in (raw_loop(from_constant=False), *(raw_loop(**each) for each in BROKEN.values())):
-        with pytest.raises(RuntimeError, match="is StatelessWhile, a loop whose number of turns"):
+        with pytest.raises(RuntimeError, match=mentions("StatelessWhile", "loop", "number")):
             gates.check_loops(broken)
     old = graph_pb2.GraphDef(node=[node_def_pb2.NodeDef(name="loop", op="LoopCond")])
-    with pytest.raises(RuntimeError, match="node loop of the graph is LoopCond, a loop whose"):
+    with pytest.raises(RuntimeError, match=mentions("loop", "LoopCond")):
         gates.check_loops(old)
 
 
@@ -251,9 +252,9 @@ SHAPES: dict[str, tuple[tf.TensorSpec, Callable[[tf.Tensor], tf.Tensor], str]] =
     "a batch of one size": (
         tf.TensorSpec([2, 3], tf.float32),
         lambda x: x,
-        r"signature serving_default has the input x of shape \(2, 3\); expected any number of rows",
+        mentions("serving_default", "x", "(2, 3)", "rows"),
     ),
-    "a scalar": (tf.TensorSpec([], tf.float32), lambda x: [x], r"input x of shape \(\); expected"),
+    "a scalar": (tf.TensorSpec([], tf.float32), lambda x: [x], mentions("x", "()")),
     "any shape": (
         tf.TensorSpec(None, tf.float32),
         lambda x: x,
@@ -262,23 +263,23 @@ SHAPES: dict[str, tuple[tf.TensorSpec, Callable[[tf.Tensor], tf.Tensor], str]] =
     "floats of any width": (
         tf.TensorSpec([None, None], tf.float32),
         lambda x: tf.reduce_sum(x, 1),
-        r"input x of shape \(None, None\); expected constants after the batch",
+        mentions("x", "(None, None)", "constants"),
     ),
     "ids of any depth": (
         tf.TensorSpec([None, 2, None], tf.int32),
         lambda x: tf.reduce_sum(x, 2),
-        r"input x of shape \(None, 2, None\); expected constants",
+        mentions("x", "(None, 2, None)", "constants"),
     ),
     "one number for all": (
         FLOATS,
         tf.reduce_sum,
-        r"the output output_0 of shape \(\); expected an",
+        mentions("output_0", "()"),
     ),
     "one row for all": (FLOATS, lambda x: x[0] + [[1.0]], r"output output_0 of shape \(1, 3\)"),
     "outputs of any width": (
         tf.TensorSpec([None, None], tf.int32),
         lambda x: x,
-        r"output output_0 of shape \(None, None\); expected constants after the batch",
+        mentions("output_0", "(None, None)", "constants"),
     ),
 }
 
@@ -293,8 +294,8 @@ def test_shapes_that_cannot_be_batched(tmp_path: Path, name: str) -> None:
 
 
 def test_no_saved_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no SavedModel .*expected saved_model.pb"):
+    with pytest.raises(InputError, match=mentions("SavedModel", "saved_model.pb")):
         gates.check(tmp_path)
     (tmp_path / "saved_model.pb").write_bytes(b"nothing like it")
-    with pytest.raises(InputError, match="is no SavedModel .*expected saved_model.pb"):
+    with pytest.raises(InputError, match=mentions("SavedModel", "saved_model.pb")):
         gates.check(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from keras_transformer import inference, loading, scoring
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.run_directory import RunDirectory
+from tests.messages import mentions
 from tests.sweep.running_test import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,12 +117,12 @@ def check_row(folder: Path, name: str, row: dict[str, Any]) -> None:
 
 def test_a_mistake_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     for arguments, message in (
-        (["--data_dir=data"], "no table is named; expected --table3"),
+        (["--data_dir=data"], mentions("--table3")),
         (["--table3", "--data_dir=nowhere"], "nowhere"),
-        (["--table3", "--data_dir=data", "--rows=A1"], "Table 3 has no row 'A1'; expected a group"),
+        (["--table3", "--data_dir=data", "--rows=A1"], mentions("Table 3", "A1")),
     ):
         process = start(folder, *arguments, f"--work_dir={tmp_path / 'new'}")
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
-        assert err.startswith("error: ") and message in err and err.count("\n") == 1
+        assert err.startswith("error: ") and re.search(message, err) and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from keras_transformer.data.corpus import parallel_files
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.run_directory import RunDirectory
 from tests.driver import Driver
+from tests.messages import mentions
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STEPS = 150
@@ -96,11 +98,11 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Pat
 
 MISTAKES = {
     "--data_dir=nowhere": "nowhere",
-    "--run_dir=data": "data exists and is no run directory; expected a new",
-    "--init_from=nowhere": "nowhere is not there; expected what bin/train.py",
+    "--run_dir=data": mentions("data", "exists", "run directory"),
+    "--init_from=nowhere": mentions("nowhere", "bin/train.py"),
     "--device=gpu": "GPU",
-    "--best_metric=bleu": "best_metric is bleu, but training.bleu_steps is 0",
-    "--freeze=encoders/*": "training.freeze names 'encoders/*', which matches no weight",
+    "--best_metric=bleu": mentions("best_metric", "bleu", "training.bleu_steps", "0"),
+    "--freeze=encoders/*": mentions("training.freeze", "'encoders/*'", "weight"),
 }
 
 
@@ -110,4 +112,4 @@ def test_a_mistake_is_one_sentence(folder: Path) -> None:
         answers = [driver.run(folder, "train", [*given, flag], "") for flag in MISTAKES]
     for (code, out, err, left), message in zip(answers, MISTAKES.values(), strict=True):
         assert (code, out, left) == (1, "", [])
-        assert err.startswith("error: ") and message in err and err.count("\n") == 1
+        assert err.startswith("error: ") and re.search(message, err) and err.count("\n") == 1

@@ -13,6 +13,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.training import platform
 from keras_transformer.training.platform import choose_platform, use_logical_cpus
+from tests.messages import mentions
 
 
 @pytest.fixture(autouse=True)
@@ -140,8 +141,8 @@ def test_every_logical_cpu_is_a_replica(
 
 
 def test_wrong_numbers_of_logical_cpus_are_refused() -> None:
-    with pytest.raises(InputError, match="number of logical CPUs is 0; expected at least 1"):
+    with pytest.raises(InputError, match=mentions("logical CPUs", "0", "1")):
         use_logical_cpus(0)
     tf.constant(1.0)  # starts the devices
-    with pytest.raises(InputError, match="cannot be split into 3 devices any more"):
+    with pytest.raises(InputError, match=mentions("3 devices")):
         use_logical_cpus(3)
