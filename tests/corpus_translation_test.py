@@ -95,7 +95,10 @@ def test_what_cannot_be_translated_is_told(tmp_path, exported_run, run_directory
     bad.write_bytes(b"a\n" * 6 + b"b\xff\n")
     with pytest.raises(InputError, match=mentions("bad", "line", "7", "0xff", "13")):
         translate_corpus(exported_run, bad, tmp_path / "out")
-    for path, message in ((tmp_path / "none", "none is missing"), (tmp_path, "is no regular file")):
+    for path, message in (
+        (tmp_path / "none", mentions("none", "missing")),
+        (tmp_path, mentions("regular file")),
+    ):
         with pytest.raises(InputError, match=message):
             translate_corpus(exported_run, path, tmp_path / "out")
     with pytest.raises(InputError, match=mentions("run directory", "bin/export.py")):

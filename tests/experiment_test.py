@@ -304,8 +304,8 @@ class TestInitFrom:
             (data, tmp_path / "none", {}, mentions("none", "bin/train.py")),
             (data, tmp_path / "none:last", {}, mentions("none", "bin/train.py")),
             (data, f"{finished}:mean", {}, mentions("weights", "mean", "last")),
-            (data, finished, {"model.d_ff": 64}, "cannot begin from .* of another model: "),
-            (other, finished, {}, "has another vocabulary .* --vocab_from=.*/run/tokenizer"),
+            (data, finished, {"model.d_ff": 64}, mentions(finished, "model")),
+            (other, finished, {}, mentions("vocabulary") + "(?=.*--vocab_from=.*/run/tokenizer)"),
         ):  # fmt: skip
             with pytest.raises(InputError, match=message):
                 self.begin(directory, tmp_path / "run", init_from, **changes)
@@ -383,8 +383,8 @@ class TestMixing:
     def test_mistakes_are_named(self, data: Path, other: Path, tmp_path: Path) -> None:
         foreign = prepared(tmp_path / "corpus", plural="zz")
         for directories, options, message in (
-            ([data, foreign], {}, "has another vocabulary than .*--vocab_from="),
-            ([data, other], {"mix": "data:1"}, "expected one weight for each of data, other"),
+            ([data, foreign], {}, mentions("vocabulary", "--vocab_from=")),
+            ([data, other], {"mix": "data:1"}, mentions("weight", "data", "other")),
             ([data, other], {"mix": "data:1,other:1", "mix_temperature": 2.0}, "given twice"),
         ):
             with pytest.raises(InputError, match=message):

@@ -558,10 +558,10 @@ class TestAverageWeights:
         for other, message in (
             (
                 {"a": np.ones(2), "b": np.ones(1)},
-                r"expected all to have, or none, b of shape \(1,\)",
+                mentions("b", "(1,)"),
             ),
-            ({"a": np.ones(2)}, r"b of shape \(3,\)"),
-            ({**one, "c": np.ones(1)}, r"c of shape \(1,\)"),
+            ({"a": np.ones(2)}, mentions("b", "(3,)")),
+            ({**one, "c": np.ones(1)}, mentions("c", "(1,)")),
         ):
             with pytest.raises(InputError, match=message):
                 inference.average_weights([one, other])

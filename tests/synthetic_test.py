@@ -125,7 +125,7 @@ def test_a_model_that_cannot_write_is_refused_before_anything_is_written(
         (tmp_path / "run" / name).write_text("{}")
     for name, message in (
         ("missing", mentions("missing", "read", "export")),
-        ("empty", "empty is neither a run directory nor a SavedModel or LiteRT model"),
+        ("empty", mentions("empty", "run directory", "SavedModel", "LiteRT")),
         ("run", mentions("run directory", "bin/export.py")),
     ):
         with pytest.raises(InputError, match=message):

@@ -16,9 +16,13 @@ MISTAKES = {
     f"prepare {TEXT} --vocab_from=data --vocab_size=80": mentions(
         "--vocab_size", "--vocab_from"
     ),
-    f"prepare {TEXT} --vocab_from=data --nobyte_fallback": mentions("--byte_fallback", "--vocab_from"),
+    f"prepare {TEXT} --vocab_from=data --nobyte_fallback": mentions(
+        "--byte_fallback", "--vocab_from"
+    ),
     f"prepare {TEXT} --vocab_from=data --model_type=bpe": mentions("--model_type", "--vocab_from"),
-    f"prepare {TEXT} --vocab_from=data --normalization=nfkc": mentions("--normalization", "--vocab_from"),
+    f"prepare {TEXT} --vocab_from=data --normalization=nfkc": mentions(
+        "--normalization", "--vocab_from"
+    ),
     f"prepare {TEXT} {VALID} --valid_pairs=2": mentions("--valid_pairs", "validate"),
     f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2": mentions("--valid_pairs", "validate"),
     f"prepare {TEXT} --tfds_split=train": mentions("--tfds_split", "--tfds"),

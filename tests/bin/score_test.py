@@ -41,7 +41,8 @@ MISTAKES = {
     ),
     "no pairs": (MODEL, "", mentions("standard input", "empty", "tab")),
     "no ids": (
-        MODEL + "--target_ids --output=new", STDIN, mentions("standard input", "line", "1", "'zwei'", "id")
+        MODEL + "--target_ids --output=new", STDIN,
+        mentions("standard input", "line", "1", "'zwei'", "id")
     ),
     "a source alone": (
         MODEL + "--source=six.en", "",

@@ -479,7 +479,7 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
         others = dataclasses.replace(SMALL, **options)
         with pytest.raises(InputError, match=mentions("a", "piece") + "(?=.*(<2it>|s))"):
             prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
-    for symbol, message in (("to German", "has spaces"), ("</s>", "every vocabulary has")):
+    for symbol, message in (("to German", "has spaces"), ("</s>", mentions("</s>", "vocabulary"))):
         with pytest.raises(InputError, match=message):
             PrepareOptions(source_tag=symbol)
     with pytest.raises(InputError, match=mentions("<0x0A>", "byte_fallback")):

@@ -181,8 +181,8 @@ def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
     for signatures, message in (
         ({"serving_default": ok, "other": ok}, mentions("request", "other")),
         ({"other": ok}, mentions("request 1", "serving_default", "other")),
-        ({"serving_default": fails}, r"warm-up request 1 .* fails \(.*expected serving_default to"),
-        ({"serving_default": lambda ids: {}}, r"request 1 .* fails \(.*unexpected keyword"),
+        ({"serving_default": fails}, mentions("request 1", "serving_default", "fails")),
+        ({"serving_default": lambda ids: {}}, mentions("request 1", "unexpected keyword")),
     ):
         with pytest.raises(InputError, match=message):
             warmup.check_warmup_requests(path, signatures)
@@ -196,7 +196,7 @@ def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=mentions("request 1001", "1,000")):
         warmup.check_warmup_requests(path, {"serving_default": ok})
     (path / WARMUP).write_bytes(b"\0" * 40)
-    with pytest.raises(InputError, match="cannot be read .*corrupted record"):
+    with pytest.raises(InputError, match="corrupted record"):
         warmup.check_warmup_requests(path, {"serving_default": ok})
 
 
@@ -372,11 +372,11 @@ def test_every_change_of_a_version_is_noticed(version: Path, tmp_path: Path) -> 
     (weights,) = (path / "variables").glob("*.data-*")
     content = weights.read_bytes()
     for changed, expected in (
-        (content[:-1] + bytes([content[-1] ^ 1]), "is not what was exported: its SHA-256 is"),
+        (content[:-1] + bytes([content[-1] ^ 1]), mentions("SHA-256")),
         (None, mentions("manifest.json", "there")),
     ):
         weights.unlink() if changed is None else weights.write_bytes(changed)
-        with pytest.raises(InputError, match=f"{weights.name} {expected}"):
+        with pytest.raises(InputError, match=mentions(weights.name) + expected):
             check_manifest(path)
     weights.write_bytes(content)
     check_manifest(path)
@@ -385,8 +385,8 @@ def test_every_change_of_a_version_is_noticed(version: Path, tmp_path: Path) -> 
         check_manifest(path)
     manifest = path / "manifest.json"
     for text, message in (
-        ("{}", r"cannot be read \(KeyError"),
-        ("[", r"cannot be read \(JSONDecodeError"),
+        ("{}", mentions("KeyError")),
+        ("[", mentions("JSONDecodeError")),
         ('{"format_version": 9, "files": {}}', mentions("format", "9", "1")),
     ):
         manifest.write_text(text)
@@ -400,7 +400,7 @@ def test_every_change_of_a_version_is_noticed(version: Path, tmp_path: Path) -> 
 def test_what_is_no_saved_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=mentions("saved_model.pb", "No such file")):
         read_signature_defs(tmp_path)
-    for content, message in ((b"\xff" * 9, "is no SavedModel"), (b"", "has no signatures")):
+    for content, message in ((b"\xff" * 9, mentions("SavedModel")), (b"", mentions("signatures"))):
         (tmp_path / "saved_model.pb").write_bytes(content)
         with pytest.raises(InputError, match=message):
             read_signature_defs(tmp_path)

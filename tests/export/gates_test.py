@@ -112,33 +112,33 @@ def _print(x: tf.Tensor) -> tf.Tensor:
 REFUSED: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], str]] = {
     "a function compiled by XLA": (
         tf.function(lambda x: x + 1, jit_compile=True),
-        r"(function|node) .* compiled by XLA, which is off",
+        mentions("XLA") + "(?=.*(function|node))",
     ),
     "an op of XLA's": (
         lambda x: keras.ops.slice_update(x, [0, 0], x[:1]),
-        "is XlaDynamicUpdateSlice, an op of XLA's",
+        mentions("XlaDynamicUpdateSlice"),
     ),
     "a Python function": (
         lambda x: tf.ensure_shape(tf.numpy_function(lambda x: x, [x], tf.float32), x.shape),
-        "is PyFunc, a Python function",
+        mentions("PyFunc", "Python"),
     ),
     "an eager Python function": (
         lambda x: tf.ensure_shape(tf.py_function(lambda x: x, [x], tf.float32), x.shape),
-        "is EagerPyFunc, a Python function",
+        mentions("EagerPyFunc", "Python"),
     ),
-    "an assertion": (_assert, "is Assert, an assertion, which fails a whole batch"),
+    "an assertion": (_assert, mentions("Assert", "batch")),
     "a check of numbers": (
         lambda x: tf.debugging.check_numerics(x, "x"),
-        "node CheckNumerics of function .* is CheckNumerics, a check of numbers",
+        mentions("CheckNumerics", "function"),
     ),
     "a file read": (
         lambda x: x + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), x.dtype),
-        "is ReadFile, an op that saved_model_cli scan calls dangerous",
+        mentions("ReadFile", "saved_model_cli scan"),
     ),
-    "a line printed": (_print, "is PrintV2, an op that saved_model_cli scan calls dangerous"),
+    "a line printed": (_print, mentions("PrintV2", "saved_model_cli scan")),
     "an op that is not linked": (
         _unlinked,
-        "is CustomAggregator, an op that TF Serving's stock binary does not link",
+        mentions("CustomAggregator", "TF Serving"),
     ),
 }
 
@@ -153,7 +153,7 @@ def test_what_is_not_served(tmp_path: Path, forbidden: str) -> None:
 
 def test_the_place_is_named_in_functions_and_outside(tmp_path: Path) -> None:
     save(tmp_path, lambda x: tf.debugging.check_numerics(x, "x", name="here"))
-    with pytest.raises(RuntimeError, match=r"^node here of function __inference_\S+ is CheckNum"):
+    with pytest.raises(RuntimeError, match=r"\bhere\b.*\b__inference_\S+.*\bCheckNumerics\b"):
         gates.check(tmp_path)
     node = node_def_pb2.NodeDef(name="there", op="Assert")
     with pytest.raises(RuntimeError, match=mentions("there", "Assert")):
@@ -201,9 +201,7 @@ def test_loops_with_a_constant_bound(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", UNBOUNDED)
 def test_loops_without_a_bound(tmp_path: Path, name: str) -> None:
     save(tmp_path, UNBOUNDED[name])
-    with pytest.raises(
-        RuntimeError, match=r"node \S*while of function \S+ is StatelessWhile, a lo"
-    ):
+    with pytest.raises(RuntimeError, match=r"\S*while\b.*\bStatelessWhile\b.*\bloop\b"):
         gates.check(tmp_path)
 
 
@@ -258,7 +256,7 @@ SHAPES: dict[str, tuple[tf.TensorSpec, Callable[[tf.Tensor], tf.Tensor], str]] =
     "any shape": (
         tf.TensorSpec(None, tf.float32),
         lambda x: x,
-        "input x of shape <unknown>; expec",
+        mentions("x", "<unknown>"),
     ),
     "floats of any width": (
         tf.TensorSpec([None, None], tf.float32),
@@ -275,7 +273,7 @@ SHAPES: dict[str, tuple[tf.TensorSpec, Callable[[tf.Tensor], tf.Tensor], str]] =
         tf.reduce_sum,
         mentions("output_0", "()"),
     ),
-    "one row for all": (FLOATS, lambda x: x[0] + [[1.0]], r"output output_0 of shape \(1, 3\)"),
+    "one row for all": (FLOATS, lambda x: x[0] + [[1.0]], mentions("output_0", "(1, 3)")),
     "outputs of any width": (
         tf.TensorSpec([None, None], tf.int32),
         lambda x: x,

@@ -266,7 +266,7 @@ def test_other_weights_are_not_published(
         shutil.copytree(exported, path)  # of the last checkpoint
 
     monkeypatch.setattr(saved_model, "_save", other)
-    with pytest.raises(InputError, match=r"the export translates sentence \d .* nothing was exp"):
+    with pytest.raises(InputError, match=r"sentence \d\b.*nothing was exported"):
         export(
             f"{run_directory.path}@step-00000100", tmp_path / "export", SENTENCES,
             settings={"decoding.n_best": 2},
@@ -332,7 +332,7 @@ def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=mentions("onnx", "format", "saved_model")):
         export(run_directory, tmp_path, SENTENCES, format="onnx")
     for format, precision, message in (
-        ("ctranslate2", "bfloat16", "precision is bfloat16, but the format is ctranslate2; expect"),
+        ("ctranslate2", "bfloat16", mentions("precision", "bfloat16", "ctranslate2")),
         ("saved_model", "int8", mentions("precision", "int8", "float32", "bfloat16")),
     ):
         with pytest.raises(InputError, match=message):

@@ -254,7 +254,7 @@ def test_a_request_that_is_too_large(kind: str, reversing_version: Path) -> None
         running_server(reversing_version.parent, max_body_bytes=1000) as running,
         KINDS[kind](getattr(running, kind), NAME) as client,
     ):
-        with pytest.raises(InputError, match=r"answers (413: the body|RESOURCE_EXHAUSTED: .*max)"):
+        with pytest.raises(InputError, match=r"(413|RESOURCE_EXHAUSTED)\b.*(body|max)"):
             client.predict({"text": ["x" * 2000]})
         assert client.predict({"text": ["x" * 200]}, "size")["bytes"] == [200]
 
@@ -387,7 +387,7 @@ def test_an_answer_that_is_not_of_tf_serving(
         base_url="http://localhost:1",
         transport=httpx.MockTransport(lambda request: httpx.Response(status, text=text)),
     ))  # fmt: skip
-    with pytest.raises(ServerError, match=f"localhost:1 .*{sentence}"):
+    with pytest.raises(ServerError, match=mentions("localhost:1") + sentence):
         client.metadata()
 
 
@@ -416,7 +416,7 @@ def test_lines_of_any_kind(client: Client) -> None:
     assert client.translate([]) == []
     for wrong, sentence in [
         ("Hello", mentions("'Hello'", "line")),
-        (["\ud800"], "cannot be sent .*surrogates not allowed"),
+        (["\ud800"], mentions("surrogates not allowed")),
         ([None], mentions("None", "text")),
     ]:
         with pytest.raises(InputError, match=sentence):

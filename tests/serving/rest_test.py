@@ -26,6 +26,13 @@ from tests.serving.running_server import Running, model_held, running_server, wa
 PREDICT = {"instances": ["abc"]}
 
 
+def told(answer: httpx.Response) -> str:
+    """The error that is all of the answer."""
+    (error,) = answer.json().values()
+    assert list(answer.json()) == ["error"]
+    return str(error)
+
+
 def test_row_and_column_format(running: Running) -> None:
     answer = running.predict({"instances": [{"text": "abc"}, {"text": "für"}]})
     assert answer.headers["content-type"] == "application/json"
@@ -106,15 +113,15 @@ def test_health_and_metrics(running: Running) -> None:
         ({"inputs": {"text": ["a"], "x": ["b"]}}, 400, mentions("inputs", "text, x", "text")),
         ({"inputs": []}, 400, mentions("0 rows", "1", "100")),
         ({"instances": ["a"] * 10_000}, 400, mentions("10,000 rows", "1", "100")),
-        ({"signature_name": "no", **PREDICT}, 400, 'Serving signature key "no" not found; expec'),
+        ({"signature_name": "no", **PREDICT}, 400, 'Serving signature key "no" not found'),
         ({"signature_name": "__saved_model_init_op", "inputs": {}}, 400, "Serving signature key"),
         (
             {"signature_name": "join", "inputs": {"ids": [[1], [2]], "lengths": [1]}},
             400, mentions("2 of ids", "1 of lengths", "rows"),
         ),
-        ({"signature_name": "no_poison", "instances": ["poison"]}, 400, "assertion failed: ["),
-        (b'{"signature_name": "\\ud800", "inputs": []}', 400, r'Serving signature key "\ud800" '),
-        (b'{"inputs": {"\\udc80": ["a"]}}', 400, mentions("inputs", "\\udc80", "text")),
+        ({"signature_name": "no_poison", "instances": ["poison"]}, 400, r"assertion failed: \["),
+        (b'{"signature_name": "\\ud800", "inputs": []}', 400, mentions("signature", r'"\ud800"')),
+        (b'{"inputs": {"\\udc80": ["a"]}}', 400, mentions("inputs", r"\udc80", "text")),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(
@@ -130,7 +137,7 @@ def test_mistakes_are_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
-        ("POST", "/v1/models/other:predict", 404, "Servable not found for request: Latest(other)"),
+        ("POST", "/v1/models/other:predict", 404, mentions("Servable not found", "Latest(other)")),
         ("POST", "/v1/models/reversing/versions/7:predict", 404, "Servable not found for request"),
         ("POST", f"/v1/models/reversing/versions/{2**64}:predict", 400, "/v1/models/reversing/v"),
         ("POST", "/v1/models/reversing/labels/new:predict", 400, "Unrecognized servable version l"),
@@ -141,7 +148,7 @@ def test_mistakes_are_told_in_a_sentence(
         ("GET", "/v1/models/reversing:predict", 400, "Malformed request: GET /v1/models/reversing"),
         ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
         ("GET", "/v1/models/reversing/versions/7", 404, "Could not find version 7 of model"),
-        ("GET", "/v1/models/other/metadata", 404, "Servable not found for request: Latest(other)"),
+        ("GET", "/v1/models/other/metadata", 404, mentions("Servable not found", "Latest(other)")),
         ("GET", "/v1/models", 400, mentions("/v1/models", "model", "version", "/v1/models/")),
         ("GET", "/v2/health", 404, "Not Found: GET /v2/health"),
     ],
@@ -179,7 +186,7 @@ _ZIPPED = gzip.compress(json.dumps(PREDICT).encode())
         (_ZIPPED[:-9], "gzip", 400, mentions("body", "gzip")),
         (b"{}", "gzip", 400, mentions("body", "gzip")),
         (_ZIPPED, "br", 415, mentions("body", "br", "gzip")),
-        (gzip.compress(bytes(100 * 2**20)), "GZIP", 413, "the body has more than the "),
+        (gzip.compress(bytes(100 * 2**20)), "GZIP", 413, mentions("body", "more")),
     ],
     # A name each: pytest would make one of the bytes, which hold the time they were zipped at.
     ids=[

@@ -201,18 +201,18 @@ def test_a_directory_of_something_else_is_refused(
         with pytest.raises(InputError, match=message):
             run_sweep("table3", data, work, names=["base"], **arguments)
 
-    place = "work/sweep.json is of a sweep with "
-    refused(place + "base: training.seed 1, not 2; exp", settings={"training.seed": 2})
-    refused(place + "preset_base 'tiny', not 'small'", preset_base="small")
-    refused(place + "bleu: tokenize '13a', not 'none'", tokenize="none")
-    refused(place + "data: vocabulary '", data=prepared(tmp_path, joined="with"))
+    place = mentions("work/sweep.json")
+    refused(place + mentions("base", "training.seed", "1", "2"), settings={"training.seed": 2})
+    refused(place + mentions("preset_base", "'tiny'", "'small'"), preset_base="small")
+    refused(place + mentions("bleu", "tokenize", "'13a'", "'none'"), tokenize="none")
+    refused(place + mentions("data", "vocabulary"), data=prepared(tmp_path, joined="with"))
     found = json.loads((work / "sweep.json").read_text())
     del found["base"]["training.guided_alignment"]  # a version that had not this setting
     (work / "sweep.json").write_text(json.dumps(found))
     run_sweep("table3", data, work, names=["base"])
     found["rows"]["A_h1"]["model.num_heads"] = 2  # as another version of the code would have it
     (work / "sweep.json").write_text(json.dumps(found))
-    refused(place + "rows: A_h1: model.num_heads 2, not 1")
+    refused(place + mentions("rows", "A_h1", "model.num_heads", "2", "1"))
     found["rows"]["A_h1"]["model.num_heads"] = 1
     (work / "sweep.json").write_text(json.dumps(found))
     row = json.loads((work / "base" / "results.json").read_text())
@@ -222,14 +222,14 @@ def test_a_directory_of_something_else_is_refused(
         )
         refused(mentions("results.json", "perplexity", "bleu", "minutes", "signature", "precision"))
     (work / "sweep.json").write_text('{"base": 3}')
-    refused("work/sweep.json is of a sweep with table None, not 'table3'")
+    refused(place + mentions("table", "None", "'table3'"))
     (work / "sweep.json").write_text("[")
-    refused("sweep.json is no JSON object")
+    refused(mentions("sweep.json", "JSON"))
     (work / "sweep.json").unlink()
     refused(mentions("work", "exists"))
     assert list(rows.jobs) == ["base"]
     (tmp_path / "file").touch()
-    refused("file cannot be written", work=tmp_path / "file")
+    refused(mentions("file", "written"), work=tmp_path / "file")
 
 
 @pytest.mark.parametrize(

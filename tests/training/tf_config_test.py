@@ -62,8 +62,8 @@ def test_a_chief_of_its_own_comes_before_the_workers() -> None:
 def test_a_bad_tf_config_is_told_in_a_sentence(text: str, named: str) -> None:
     with pytest.raises(InputError, match=named) as error:
         read_tf_config(text)
-    assert str(error.value).startswith("TF_CONFIG ")
-    assert 'expected {"cluster": {"worker": ["host:port", ...]}' in str(error.value)
+    assert "TF_CONFIG" in str(error.value)
+    assert '{"cluster": {"worker": ["host:port", ...]}' in str(error.value)
 
 
 JSON = st.recursive(
