@@ -16,7 +16,7 @@ from keras_transformer.inference import translate_lines
 from keras_transformer.loading import load_model
 from keras_transformer.translation import Translation
 from tests.conftest import PHRASES
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES = [*PHRASES, "", "Ω", "a dog", *PHRASES[:2], "the red ball"]
@@ -121,6 +121,6 @@ def test_the_binary_on_apache_beam(tmp_path, exported_run, driver):
     )  # fmt: skip
     assert (alone.code, beam.returncode) == (0, 0), alone.err + beam.stderr
     for out in (alone.out, beam.stdout):
-        assert f"translations.txt has {len(LINES)} lines; " in out
+        assert tells(out, "translations.txt", f"{len(LINES)} lines")
     texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("alone", "beam")]
     assert texts[0] == texts[1]

@@ -24,7 +24,7 @@ from keras_transformer.text.vocabulary import learn_vocabulary
 from keras_transformer.translation import Translation
 from keras_transformer.translator import CompiledTranslator
 from tests.conftest import PHRASES
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ class TestTrainedTokens:
         model = loading.load_model(reported_run.path)
         assert model.trained_tokens == 9
         (remark,) = inference.remarks(model, ["a", "ball " * 9])
-        assert "line 2 has" in remark and "the longest source of training 9;" in remark
+        assert tells(remark, "line 2", "longest source", "9")
 
     def test_of_an_ensemble_are_what_all_have_seen(
         self, reported_run: RunDirectory, run_directory: RunDirectory
@@ -221,26 +221,23 @@ class TestTranslateLines:
         lines = ["a"] * 1030
         lines[3], lines[1027] = " ", "ball " * 200
         empty, cut = inference.remarks(model, lines)
-        assert empty == "line 4 is empty, and so is its translation"
-        assert cut.startswith("line 1028 has ") and "the first 40 were translated" in cut
+        assert tells(empty, "line 4", "empty")
+        assert tells(cut, "line 1028", "40")
 
     def test_remarks_name_lines_longer_than_those_of_training(self, model: loading.Model) -> None:
         lines = ["a", "ball ball", "ball " * 200]
         (_, (longest, _), _) = inference.token_counts(model, lines)
         known = model._replace(trained_tokens=longest - 1)
         longer, cut = inference.remarks(known, lines)
-        assert longer == (
-            f"line 2 has {longest} tokens, but the longest source of training {longest - 1}; "
-            "it was translated as it is"
-        )
-        assert cut.startswith("line 3 has ") and "were translated" in cut
+        assert tells(longer, "line 2", longest, longest - 1, "translated")
+        assert tells(cut, "line 3", "translated")
         assert inference.remarks(model._replace(trained_tokens=longest), lines) == [cut]
 
     def test_remarks_name_prefixes_that_could_not_be(self, model: loading.Model) -> None:
         results = [[Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
         prefixes = ["  ein ", "", "☃ das"]
         (remark,) = inference.remarks(model, ["a"] * 3, results, prefixes)
-        assert remark.startswith("line 3 has a prefix that its translation does not begin with (")
+        assert tells(remark, "line 3", "prefix")
 
 
 def test_weights_that_are_no_numbers_translate_nothing(run_directory: RunDirectory) -> None:
@@ -250,8 +247,8 @@ def test_weights_that_are_no_numbers_translate_nothing(run_directory: RunDirecto
     results = inference.translate_lines(broken, [PHRASES[0], ""])
     assert results == [[inference.NO_TRANSLATION], [Translation("", 0.0)]]
     nothing, empty = inference.remarks(broken, [PHRASES[0], ""], results)
-    assert nothing.startswith("line 1 has no translation: the model's logits are no numbers")
-    assert empty.startswith("line 2 is empty")
+    assert tells(nothing, "line 1", "translation", "logits")
+    assert tells(empty, "line 2", "empty")
     details = inference.translate_in_detail(broken, [PHRASES[0]])
     assert [result["translations"] for result in details] == [[]]
 
@@ -423,7 +420,7 @@ class TestDecodeLines:
         try:
             lines = inference.decode_lines(data, "input.en")
         except InputError as error:
-            assert str(error).startswith("input.en, line ")
+            assert tells(str(error), "input.en", "line")
         else:
             assert len(lines) in (count, count + 1)
 

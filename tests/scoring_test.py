@@ -20,7 +20,7 @@ from keras_transformer.scoring import PairScore, Scorer
 from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 SOURCES = [*PHRASES, "", "a", "", "ball " * 30, PHRASES[0]]
 TARGETS = [*reversed(PHRASES), "das Haus", "", "", "Ball", "Ball " * 60]
@@ -216,8 +216,8 @@ def test_remarks_name_the_lines(scorer: Scorer) -> None:
     lines = ["a"] * 1030
     lines[3], lines[1027] = " ", "ball " * 200
     empty, cut = scoring.remarks(scorer, lines)
-    assert empty == "line 4: the source is empty, and was scored as it is"
-    assert cut.startswith("line 1028: the source has ") and "the first 40 were used" in cut
+    assert tells(empty, "line 4", "source", "empty")
+    assert tells(cut, "line 1028", "source", "40")
 
 
 class TestFormats:
@@ -243,8 +243,9 @@ class TestFormats:
 
     def test_summary(self) -> None:
         results = [PairScore(-2.0, [5, 3], np.float32([-1, -1]))] * 1000
-        assert scoring.summary(results, 2.0) == (
-            "perplexity 2.7183, 2,000 tokens, 1,000 sentences, scored in 2.0 s (500 a second)"
+        told = scoring.summary(results, 2.0)
+        assert tells(
+            told, "perplexity", "2.7183", "2,000 tokens", "1,000 sentences", "2.0 s", "500"
         )
 
 

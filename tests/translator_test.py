@@ -17,7 +17,7 @@ from keras_transformer.scoring import Scorer
 from keras_transformer.translation import Translation
 from keras_transformer.translator import CompiledTranslator, Translator
 from tests.conftest import PHRASES
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
 
@@ -314,4 +314,4 @@ def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> Non
         [Translation(t["text"], t["score"]) for t in each["translations"]] for each in details
     ]
     (remark,) = inference.remarks(model, TEXTS[:2], results, prefixes)
-    assert remark.startswith("line 1 has a prefix that its translation does not begin with")
+    assert tells(remark, "line 1", "prefix")

@@ -16,7 +16,7 @@ from keras_transformer.errors import InputError
 pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -e '.[dev]'")
 
 from keras_transformer.data.beam import BeamRunner
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 OPTIONS = PrepareOptions(vocab_size=80, drop_duplicates=True, valid_pairs=9)
 TMX = {"en": "the mice", "de": "die Maus " * 9}
@@ -96,7 +96,7 @@ def test_errors_are_those_of_the_local_runner(tmp_path, monkeypatch, corpora):
         with pytest.raises(InputError) as error:
             prepare(corpora, tmp_path / "d", OPTIONS, runner=runner)
         messages.append(str(error.value))
-    assert messages[0] == messages[1] and "b.en, line 17: byte 0xff" in messages[0]
+    assert messages[0] == messages[1] and tells(messages[0], "b.en", "line 17", "0xff")
     assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}
 
 

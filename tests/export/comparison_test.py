@@ -19,7 +19,7 @@ from keras_transformer.export import comparison, fresh_process
 from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_ties_pass_and_are_named(translator: Translator) -> None:
         return comparison.difference(own, other, 0, "sentence 1", "a")
 
     assert difference(5e-5, of_ids=0) is None
-    assert (difference(5e-5) or "").startswith("sentence 1: 'a', score ")
+    assert tells(difference(5e-5) or "", "sentence 1", "'a'", "score")
     with pytest.raises(InputError, match=mentions("sentence 1", "'a'", "score")):
         difference(2e-4)
     with pytest.raises(InputError, match=mentions("score", "nan")):

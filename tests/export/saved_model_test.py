@@ -26,7 +26,7 @@ from keras_transformer.run_directory import RunDirectory
 from keras_transformer.translator import Translator
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", "ball " * 30]
 
@@ -147,7 +147,7 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
     path = export(members, tmp_path / "export", SENTENCES).path
     ensemble, exported = loading.load_model(members), loading.load_model(path)
     assert exported.trained_tokens == ensemble.trained_tokens == 25
-    assert any("longest source of training" in remark
+    assert any(tells(remark, "longest source", "25")
                for remark in inference.remarks(exported, ["ball " * 16]))  # fmt: skip
     together, theirs, alone = (
         [best for best, *_ in inference.translate_lines(model, SENTENCES)]

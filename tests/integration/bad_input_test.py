@@ -19,7 +19,7 @@ from tests.messages import mentions
 
 
 class Case(NamedTuple):
-    """A command line, and what its standard error mentions or ends with."""
+    """A command line, and what its standard error mentions."""
 
     binary: str
     arguments: str
@@ -326,26 +326,26 @@ CASES = {
 LONG = "dog " * 2500  # 10,000 characters
 TAKEN = {
     "one empty string": Case(
-        "translate", "--model_dir=run", "line 1 is empty, and so is its translation\n", 3, "\n"
+        "translate", "--model_dir=run", mentions("line 1", "empty"), 3, "\n"
     ),
     "10,000 characters": Case(
-        "translate", "--model_dir=run", "tokens; the first 40 were translated "
-        "(decoding.max_source_tokens)\n", 3, f"the dog\n{LONG}\nthe dog\n",
+        "translate", "--model_dir=run", mentions("40", "decoding.max_source_tokens"), 3,
+        f"the dog\n{LONG}\nthe dog\n",
     ),
     "10,000 characters in one word": Case(
-        "translate", "--model_dir=run", "tokens; the first 40 were translated "
-        "(decoding.max_source_tokens)\n", 3, "dog" * 3334,
+        "translate", "--model_dir=run", mentions("40", "decoding.max_source_tokens"), 3,
+        "dog" * 3334,
     ),
     "a line of a megabyte": Case(
-        "translate", "--model_dir=run", "tokens; the first 40 were translated "
-        "(decoding.max_source_tokens)\n", 3, f"the dog\n{'the dog ' * 131_072}\n",
+        "translate", "--model_dir=run", mentions("40", "decoding.max_source_tokens"), 3,
+        f"the dog\n{'the dog ' * 131_072}\n",
     ),
     "CRLF, a BOM, other line separators": Case(
         "translate", "--model_dir=run", "", 0, "\ufeffthe dog\r\nthe\u2028old\x85house\r\nx\x0cy",
     ),
     "a line longer than any of training": Case(
         "translate", "--model_dir=reported --set=decoding.max_source_tokens=200",
-        "it was translated as it is\n", 3, f"the dog\n{' '.join(PHRASES)}\n",
+        mentions("line 2", "translated"), 3, f"the dog\n{' '.join(PHRASES)}\n",
     ),
     "no line": Case("translate", "--model_dir=run", "", 0, ""),
     "an empty line on one side": Case("prepare", _prepare("gap.en", "six.de"), "", 0),
@@ -428,7 +428,7 @@ def test_no_line_to_translate_is_dropped(results: dict[str, Ended], name: str) -
     lines = case.text.removesuffix("\n").split("\n") if case.text else []
     translations = result.out.split("\n")
     assert len(translations) - 1 == len(lines) and translations[-1] == ""
-    assert result.err.endswith(case.message) and result.err.count("\n") == (case.code == 3)
+    assert re.search(case.message, result.err) and result.err.count("\n") == (case.code == 3)
     if lines and lines[0] == "the dog":
         assert translations[0] == results["CRLF, a BOM, other line separators"].out.split("\n")[0]
 
