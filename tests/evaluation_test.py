@@ -94,7 +94,7 @@ def test_an_empty_hypothesis_is_scored_not_dropped():
     ("hypotheses", "references", "tokenize", "message"),
     [
         (["a"], ["a", "b"], "13a", mentions("1", "hypotheses", "2", "references")),
-        ([], [], "13a", mentions("sentence")),
+        ([], [], "13a", mentions("hypotheses", "sentence")),
         (["a"], ["a"], "13b", mentions("13b", "13a")),
     ],
 )

@@ -360,7 +360,7 @@ class TestMixing:
             ([other, data], {}),
             (data, {}),
         ):
-            with pytest.raises(InputError, match=mentions("corpus")):
+            with pytest.raises(InputError, match=mentions("trained", "corpus")):
                 go(directories, **options)
 
     def test_corpora_have_the_names_that_the_user_gave_them(
@@ -404,18 +404,18 @@ class TestRefusals:
         other = Path(shutil.copytree(data, tmp_path / "other"))
         shutil.rmtree(other / changed)
         shutil.copytree(other / into, other / changed)
-        with pytest.raises(InputError, match=mentions("corpus")):
+        with pytest.raises(InputError, match=mentions("trained", "corpus")):
             train(other, copy)
 
     def test_another_vocabulary(self, copy: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=mentions("vocabulary")):
+        with pytest.raises(InputError, match=mentions("trained", "vocabulary")):
             train(prepared(tmp_path / "corpus", plural="zz"), copy)
 
     def test_another_training_of_it(self, copy: Path, data: Path) -> None:
         before = steps(copy)
         with (
             training_alone(copy),
-            pytest.raises(InputError, match=mentions("process")),
+            pytest.raises(InputError, match=mentions("process", copy)),
         ):
             train(data, copy, training__max_steps=9)
         assert steps(copy) == before
@@ -454,8 +454,8 @@ class TestRefusals:
         with pytest.raises(
             InputError,
             match=mentions(
-                "4",
-                "7",
+                "4 steps",
+                "step 7",
                 "10",
                 "/checkpoints/step-00000006",
                 "--init_from",

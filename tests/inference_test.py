@@ -562,7 +562,7 @@ class TestAverageWeights:
         ):
             with pytest.raises(InputError, match=message):
                 inference.average_weights([one, other])
-        with pytest.raises(InputError, match=mentions("weights")):
+        with pytest.raises(InputError, match=mentions("weights", "average")):
             inference.average_weights([])
 
 

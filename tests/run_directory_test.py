@@ -675,7 +675,7 @@ class TestSelection:
             run.selected_weights()
 
     def test_no_checkpoint_yet(self, run: RunDirectory) -> None:
-        no_checkpoint = mentions("checkpoint")
+        no_checkpoint = mentions("run", "checkpoint")
         for name in ("last", "best", "ema"):
             with pytest.raises(InputError, match=no_checkpoint):
                 run.select(name)

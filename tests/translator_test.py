@@ -195,7 +195,7 @@ def test_an_ensemble_of_other_vocabularies_is_refused(run_directory: RunDirector
         Translator(
             [make_transformer(run_directory), other], run_directory.tokenizer(), config.decoding
         )
-    with pytest.raises(InputError, match=mentions("model")):
+    with pytest.raises(InputError, match=mentions("model", "translate")):
         Translator([], run_directory.tokenizer(), config.decoding)
 
 

@@ -184,7 +184,7 @@ def test_weights_are_read_in_the_order_of_the_corpora():
         ("a:2,b", mentions("b", "weight")),
         ("a:2,b:x", mentions("b:x", "weight")),
         ("a:2,b:1/0", mentions("b:1/0", "weight")),
-        ("a:2,b:nan", mentions("weight")),
+        ("a:2,b:nan", mentions("b:nan", "weight")),
         ("a:2,b:0", mentions("weight", "b", "0")),
         ("", mentions("''", "weight")),
     ],

@@ -179,7 +179,7 @@ def test_output_directories_that_hold_other_things_stay_as_they_are(tmp_path):
     for name in ("mine", "file", "list"):
         with pytest.raises(InputError, match=mentions(name, "exists")):
             prepare([Pairs(numbered(9))], tmp_path / name, SMALL)
-    with pytest.raises(InputError, match=mentions("written")):
+    with pytest.raises(InputError, match=mentions(tmp_path / "file", "written")):
         prepare([Pairs(numbered(9))], tmp_path / "file" / "d", SMALL)
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "mine", "file", "list"}
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]

@@ -102,7 +102,7 @@ CASES = {
         "train", _TRAIN + "run --set=model.d_ff=64",
         mentions("run", "model.d_ff", "32", "64", "--run_dir"),
     ),
-    "another preset": Case("train", _TRAIN + "run --preset=tiny", mentions("run")),
+    "another preset": Case("train", _TRAIN + "run --preset=tiny", mentions("run", "--run_dir")),
     "an unknown preset": Case(
         "train", _TRAIN + "new --preset=huge",
         mentions("huge", "preset", "tiny", "small", "base", "big"),

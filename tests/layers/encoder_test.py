@@ -116,5 +116,5 @@ def test_encoder_rebuilds_with_its_layers(norm_position: str) -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match=mentions("norm_position", "middle")):
         EncoderLayer(**ARGUMENTS, norm_position="middle")
-    with pytest.raises(ValueError, match=mentions("layer")):
+    with pytest.raises(ValueError, match=mentions("layers", "empty")):
         Encoder([])

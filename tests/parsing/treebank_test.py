@@ -76,7 +76,7 @@ def test_names_that_are_not_those_of_one_file_are_told(tmp_path: Path, files: li
     with pytest.raises(InputError, match=mentions("line 1", "2 of 4")):
         find_files([str(tmp_path / "penn" / "*")], ids)
     ids.write_text("\n")
-    with pytest.raises(InputError, match=mentions("names", "files")):
+    with pytest.raises(InputError, match=mentions(ids, "files")):
         find_files([pattern], ids)
 
 

@@ -257,7 +257,7 @@ def test_tensors_of_protocol_buffers() -> None:
     ],
 )
 def test_damaged_tensors_are_refused(tensor: Any) -> None:
-    with pytest.raises(RequestError, match=mentions("x")) as error:
+    with pytest.raises(RequestError, match=mentions("input x")) as error:
         read_tensors({"x": tensor}, 2**20)
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
 

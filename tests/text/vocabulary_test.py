@@ -96,8 +96,8 @@ def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        ([], {}, mentions("text")),
-        ([b"", b" "], {}, mentions("text")),
+        ([], {}, mentions("no text")),
+        ([b"", b" "], {}, mentions("no text")),
         (LINES, {"vocab_size": 8}, mentions("vocab_size", "8") + r".*\b\d\d\b"),
         (LINES, {"vocab_size": 0}, mentions("vocab_size", "0")),
         (LINES, {"model_type": "word"}, mentions("model_type", "word", "unigram", "bpe")),

@@ -185,7 +185,7 @@ def test_its_loss_is_told_apart() -> None:
 
 def test_vocabularies_that_tell_no_words_are_refused() -> None:
     for begins, stands in (([True] + [False] * 9, [True] * 9), ([True] * 9, [False] * 9)):
-        with pytest.raises(InputError, match=mentions("words")):
+        with pytest.raises(InputError, match=mentions("words", "begin")):
             GuidedAlignment(begins, stands, 0)
 
 

@@ -231,7 +231,7 @@ def test_the_end_of_an_interval_is_read_before_anything_is_made_of_it(tmp_path: 
         progress.set_params({"steps": 3})
         steps.take()
         steps.take(skipped=1)
-        with pytest.raises(NotFiniteError, match=mentions("2", "3")):
+        with pytest.raises(NotFiniteError, match=mentions("2 steps", "step 2", "3")):
             steps.take(skipped=2)
 
 
