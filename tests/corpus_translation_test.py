@@ -93,7 +93,7 @@ def test_line_breaks_in_translations_shift_nothing(tmp_path, source, exported_ru
 def test_what_cannot_be_translated_is_told(tmp_path, exported_run, run_directory, source):
     bad = tmp_path / "bad"
     bad.write_bytes(b"a\n" * 6 + b"b\xff\n")
-    with pytest.raises(InputError, match=mentions("bad", "line", "7", "0xff", "13")):
+    with pytest.raises(InputError, match=mentions("bad", "line 7", "0xff", "13")):
         translate_corpus(exported_run, bad, tmp_path / "out")
     for path, message in (
         (tmp_path / "none", mentions("none", "missing")),

@@ -214,7 +214,7 @@ def test_unknown_sets_and_pairs_are_told_what_there_is(name, pair, message) -> N
         ),
         (
             {f"{FULL}src.en.sgm": sgml(["a\0b"]), f"{FULL}ref.de.sgm": sgml(["a"])},
-            mentions("wmt14_full.en-de.src", "line", "1", "NUL"),
+            mentions("wmt14_full.en-de.src", "line 1", "NUL"),
         ),
     ],
 )

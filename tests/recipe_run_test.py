@@ -628,7 +628,7 @@ def test_seeds_of_a_writer_are_checked_before_another_is_trained(
         (lambda path: path.unlink(), mentions("test.de", "missing")),
         (lambda path: path.write_bytes(b""), mentions("test.de", "empty")),
         (lambda path: path.write_bytes(b"a\n"), mentions("test.en", "2", "test.de", "1")),
-        (lambda path: path.write_bytes(b"a\n\xff\n"), mentions("test.de", "line", "2", "0xff")),
+        (lambda path: path.write_bytes(b"a\n\xff\n"), mentions("test.de", "line 2", "0xff")),
     ],
 )
 def test_a_mistake_in_the_test_set_shows_before_training(

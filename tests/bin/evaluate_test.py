@@ -45,7 +45,7 @@ MISTAKES = {
     "--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu": mentions(
         "wmt14/full", "en-fr"
     ),
-    "--hypothesis=latin1.de --reference=six.de": mentions("latin1.de", "line", "2", "0xe4"),
+    "--hypothesis=latin1.de --reference=six.de": mentions("latin1.de", "line 2", "0xe4"),
 }
 
 

@@ -33,16 +33,16 @@ MISTAKES = {
     ),
     "no UTF-8": (
         MODEL + "--source=six.en --target=latin1.de", "",
-        mentions("latin1.de", "line", "2", "0xe4", "7", "UTF-8"),
+        mentions("latin1.de", "line 2", "0xe4", "7", "UTF-8"),
     ),
-    "no tab": (MODEL, "a\tb\na b\n", mentions("standard input", "line", "2", "tabs")),
+    "no tab": (MODEL, "a\tb\na b\n", mentions("standard input", "line 2", "tabs")),
     "two tabs": (
-        MODEL + "--pairs=three.tsv", "", mentions("three.tsv", "line", "1", "2", "tabs")
+        MODEL + "--pairs=three.tsv", "", mentions("three.tsv", "line 1", "2", "tabs")
     ),
     "no pairs": (MODEL, "", mentions("standard input", "empty", "tab")),
     "no ids": (
         MODEL + "--target_ids --output=new", STDIN,
-        mentions("standard input", "line", "1", "'zwei'", "id")
+        mentions("standard input", "line 1", "'zwei'", "id")
     ),
     "a source alone": (
         MODEL + "--source=six.en", "",

@@ -102,7 +102,7 @@ def test_errors_are_those_of_the_local_runner(tmp_path, monkeypatch, corpora):
 
 @pytest.mark.parametrize("option", ["--runner=NoSuchRunner", "--direct_num_workers=many"])
 def test_what_beam_cannot_do_is_a_sentence(tmp_path, corpora, option):
-    with pytest.raises(InputError, match=mentions(option)):
+    with pytest.raises(InputError, match=mentions("Beam", option)):
         prepare(corpora, tmp_path / "d", OPTIONS, runner=BeamRunner(tmp_path, [option]))
     assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}
 

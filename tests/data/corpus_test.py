@@ -78,7 +78,7 @@ def test_two_columns_of_a_file(tmp_path):
     assert block == ((str(path),), 1, (0,), (b"one\teins\ntwo\tzwei\r\n",))
     for line, columns in ((b"one", 1), (b"one\teins\tuno", 3)):
         path.write_bytes(b"a\tb\n" + line)
-        with pytest.raises(InputError, match=mentions("c.tsv", "line", "2", columns, "columns")):
+        with pytest.raises(InputError, match=mentions("c.tsv", "line 2", columns, "columns")):
             list(TsvFile(path).pairs())
 
 

@@ -478,7 +478,7 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
     prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
     for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}, {"symbols": ("<2it>",)}):
         others = dataclasses.replace(SMALL, **options)
-        with pytest.raises(InputError, match=mentions("a", "piece") + "(?=.*(<2it>|s))"):
+        with pytest.raises(InputError, match=mentions("/a", "piece") + "(?=.*(<2it>|s))"):
             prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
     for symbol, message in (("to German", "has spaces"), ("</s>", mentions("</s>", "vocabulary"))):
         with pytest.raises(InputError, match=message):
@@ -497,7 +497,7 @@ def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
             Vocabulary.load(tmp_path / "a").fingerprint
         )
     separate = dataclasses.replace(SMALL, separate_vocabularies=True)
-    with pytest.raises(InputError, match=mentions("a", "joint", "separate")):
+    with pytest.raises(InputError, match=mentions("/a", "joint", "separate")):
         prepare([Pairs(numbered(9))], tmp_path / "c", separate, vocab_from=tmp_path / "a")
     with pytest.raises(InputError, match=mentions("nowhere", "vocabulary")):
         prepare([Pairs(numbered(9))], tmp_path / "c", SMALL, vocab_from=tmp_path / "nowhere")
@@ -544,7 +544,7 @@ def test_a_line_of_megabytes_is_a_counted_drop(tmp_path, files):
     [
         (b"a\nb\n", b"c\n", mentions("c.en", "2", "c.de", "1")),
         (b"a\nb\n", b"", mentions("c.de", "empty")),
-        (b"a\n\xff\n", b"c\nd\n", mentions("c.en", "line", "2", "0xff")),
+        (b"a\n\xff\n", b"c\nd\n", mentions("c.en", "line 2", "0xff")),
         (b"a\n\n", b"\nd\n", mentions("train", "2", "empty")),
         (b"a\n", b"c\n", mentions("1", "clean pairs", "held out")),
     ],

@@ -68,10 +68,10 @@ def test_zstandard_is_an_extra(file, monkeypatch):
     ("content", "message"),
     [
         (b"", mentions("s.en", "empty")),
-        (b"ab\nc\xffd\n", mentions("s.en", "line", "2", "0xff", "4", "UTF-8")),
-        (b"\xef\xbb\xbfab\xc3", mentions("s.en", "line", "1", "0xc3", "5", "UTF-8")),
-        ("é\nab\0\n".encode(), mentions("s.en", "line", "2", "NUL", "5")),
-        ("ab\n".encode("utf-16"), mentions("s.en", "line", "1", "NUL", "3")),
+        (b"ab\nc\xffd\n", mentions("s.en", "line 2", "0xff", "4", "UTF-8")),
+        (b"\xef\xbb\xbfab\xc3", mentions("s.en", "line 1", "0xc3", "5", "UTF-8")),
+        ("é\nab\0\n".encode(), mentions("s.en", "line 2", "NUL", "5")),
+        ("ab\n".encode("utf-16"), mentions("s.en", "line 1", "NUL", "3")),
     ],
 )
 def test_bad_bytes_name_line_and_offset(file, content, message):
@@ -87,7 +87,7 @@ def test_missing_files_are_named(tmp_path):
 
 def test_a_line_without_end_is_refused_before_memory_is(file, monkeypatch):
     monkeypatch.setattr(reading, "_MAX_LINE", 2**21)
-    with pytest.raises(InputError, match=mentions("s.en", "line", "2", "2,097,152", "bytes")):
+    with pytest.raises(InputError, match=mentions("s.en", "line 2", "2,097,152", "bytes")):
         reader = LineReader(file(b"one\n" + b"x" * 2**23))
         reader.take(reader.ahead(1, 9))
         reader.ahead(1, 9)

@@ -49,7 +49,7 @@ CASES = {
     ),
     "no UTF-8": Case(
         "prepare", _prepare("latin1.en", "two.de"),
-        mentions("latin1.en", "line", "2", "0xe4", "7", "UTF-8"),
+        mentions("latin1.en", "line 2", "0xe4", "7", "UTF-8"),
     ),
     "a missing file": Case(
         "prepare", _prepare("six.en", "none.de"),
@@ -231,7 +231,7 @@ CASES = {
     ),
     "text to translate in Latin-1": Case(
         "translate", "--model_dir=run --input=latin1.en --output=new",
-        mentions("latin1.en", "line", "2", "0xe4", "1", "UTF-8"),
+        mentions("latin1.en", "line 2", "0xe4", "1", "UTF-8"),
     ),
     "an output in no directory": Case(
         "translate", "--model_dir=run --output=none/out", mentions("none/out", "No such file"),
@@ -258,7 +258,7 @@ CASES = {
         mentions("export", "sentences", "--data_dir"),
     ),
     "an empty file to compare on": Case(
-        "export", "--run_dir=run --output_dir=new --valid_source=empty", mentions("empty is empty")
+        "export", "--run_dir=run --output_dir=new --valid_source=empty", mentions("empty", "sentence")
     ),
     "a missing run to export": Case(
         "export", "--run_dir=none --output_dir=new --valid_source=six.en",
@@ -307,7 +307,7 @@ CASES = {
     ),
     "a baseline without a reference": Case(
         "baseline", "--data_dir=data --work_dir=new --source=six.en",
-        mentions("--source", "--reference"),
+        mentions("--source", "--reference", "both"),
     ),
     "a baseline without data": Case(
         "baseline", "--data_dir=missing --work_dir=new --source=six.en --reference=six.de",

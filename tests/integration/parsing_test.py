@@ -151,7 +151,7 @@ def test_other_words_are_named(answers: dict[str, Ended]) -> None:
         ("no model", mentions("error:", "--model_dir", "--hypothesis", "neither")),
         ("another number", mentions("error:", "1 gold", "4 predicted")),
         ("a broken tree", mentions("error:", "broken", "line 3", "column 1", "bracket", "line 2")),
-        ("an empty tree", mentions("error:", "empty", "line", "1", "column", "19", "tree")),
+        ("an empty tree", mentions("error:", "empty", "line 1", "column 19", "tree")),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(answers: dict[str, Ended], name: str, message: str) -> None:

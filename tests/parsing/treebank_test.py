@@ -142,6 +142,6 @@ def test_nothing_validates_what_it_was_trained_on(tmp_path: Path, files: list[Pa
 
 def test_what_is_no_tree_is_told_before_anything_is_left(tmp_path: Path, files: list[Path]) -> None:
     files[1].write_text("(S (NN a))\n(S (NN b)\n")
-    with pytest.raises(InputError, match=mentions("3.tree", "line", "2", "column", "1", "tree")):
+    with pytest.raises(InputError, match=mentions("3.tree", "line 2", "column 1", "tree")):
         prepare_trees(files, tmp_path / "data", small())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["penn"]

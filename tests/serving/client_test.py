@@ -129,11 +129,11 @@ def test_large_requests_are_split(client: Client) -> None:
         ({"text": ["a"]}, "no", mentions("no", "join", "kinds", "no_poison")),
         ({"txt": ["a"]}, "size", mentions("txt", "text", "size", "reversing")),
         ({}, "size", mentions("inputs", "none", "text")),
-        ({"text": [5]}, "size", mentions("text", "5")),
-        ({"text": "a"}, "size", mentions("text", "batch dimension")),
+        ({"text": [5]}, "size", mentions("input text", "5")),
+        ({"text": "a"}, "size", mentions("input text", "batch dimension")),
         ({"text": []}, "size", mentions("inputs", "[0]", "rows", "1")),
-        ({"ids": [[1], [2, 3]], "lengths": [1, 2]}, "join", mentions("ids")),
-        ({"ids": [[1]], "lengths": [0.5]}, "join", mentions("lengths")),
+        ({"ids": [[1], [2, 3]], "lengths": [1, 2]}, "join", mentions("input ids")),
+        ({"ids": [[1]], "lengths": [0.5]}, "join", mentions("input lengths")),
         ({"ids": [[1]], "lengths": [1, 2]}, "join", mentions("inputs", "[1, 2]", "rows")),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_model_and_a_version_that_are_not_there(addresses: dict[str, str], kin
     with KINDS[kind](addresses[kind], "other") as client:
         with pytest.raises(InputError, match=r"(404|NOT_FOUND): Servable not found for request: L"):
             client.predict({"text": ["a"]})
-        with pytest.raises(ServerError, match=mentions("0.2 s")):
+        with pytest.raises(ServerError, match=mentions("answer", "0.2 s")):
             client.wait_until_ready(0.2)
     with (
         KINDS[kind](addresses[kind], NAME, 7) as client,
@@ -223,7 +223,7 @@ def test_no_server_is_told_in_a_sentence(kind: str) -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with (
         KINDS[kind](address, NAME) as client,
-        pytest.raises(ServerError, match=mentions(address, "0.3 s")),
+        pytest.raises(ServerError, match=mentions(address, "answer", "0.3 s")),
     ):
         client.predict({"text": ["a"]}, timeout=0.3)
 
@@ -244,7 +244,7 @@ def test_a_full_queue_is_tried_again(kind: str, reversing_version: Path) -> None
             batcher, batches = running.server.batcher, running.server.metrics.batch_rows
             wait_until(lambda: batches._sum.get() == 1 and batcher.waiting_rows == 1)
             wait_until(lambda: refused._value.get() >= 1)
-            with pytest.raises(ServerError, match=mentions("0.2 s")):
+            with pytest.raises(ServerError, match=mentions("answer", "0.2 s")):
                 client.predict({"text": ["a"]}, "size", timeout=0.2)
         assert [future.result()["bytes"].tolist() for future in futures] == [[1], [1], [1]]
 

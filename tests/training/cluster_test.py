@@ -61,7 +61,7 @@ def test_the_environment_says_which_worker_this_is(monkeypatch: pytest.MonkeyPat
     assert (cluster.workers, cluster.num_workers) == (tuple(WORKERS), 2)
     assert (cluster.index, cluster.is_chief) == (1, False)
     monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 2))
-    with pytest.raises(InputError, match=mentions("TF_CONFIG", "task", "index", "2")):
+    with pytest.raises(InputError, match=mentions("TF_CONFIG", "task", "index 2")):
         Cluster.from_environment()
 
 
