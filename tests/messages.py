@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 
 
-def mentions(*facts: object) -> str:
+class Pattern(str):
+    """A pattern for `re.search`, and the facts that name a test with it."""
+
+    facts: tuple[str, ...]
+
+
+def mentions(*facts: object) -> Pattern:
     """Returns a pattern for `re.search` that finds a line with all of the facts.
 
     A fact is found only as a whole: 5 neither in 50 nor in 0.5, and no number within a path.
@@ -17,7 +23,9 @@ def mentions(*facts: object) -> str:
         False
     """
     assert facts
-    return "(?i:" + "".join(f"(?=.*{_whole(str(fact))})" for fact in facts) + ")"
+    pattern = Pattern("(?i:" + "".join(f"(?=.*{_whole(str(fact))})" for fact in facts) + ")")
+    pattern.facts = tuple(map(str, facts))
+    return pattern
 
 
 def _whole(fact: str) -> str:

@@ -91,7 +91,7 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         ({"preset": []}, mentions("preset", "[]")),
         ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
         ({"settings": [1]}, mentions("settings", "[1]")),
-        ({"settings": {"training.learning_rate": True}}, mentions("rate", "True")),
+        ({"settings": {"training.learning_rate": True}}, mentions("learning_rate", "True")),
         ({"synthetic": None}, mentions("synthetic", "None")),
         ({"synthetic": ["distillation"]}, mentions("synthetic", "['distillation']")),
         (
@@ -122,7 +122,7 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         ({"held_out": {"train": 2}}, mentions("held_out", "train")),
         ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
         ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
-        ({"length_penalties": ["0.6"]}, mentions("penalties[0]", "0.6")),
+        ({"length_penalties": ["0.6"]}, mentions("length_penalties[0]", "0.6")),
         (
             {"published": {"animals": {"source": "x"}}},
             mentions("bleu", "source"),

@@ -258,7 +258,8 @@ CASES = {
         mentions("export", "sentences", "--data_dir"),
     ),
     "an empty file to compare on": Case(
-        "export", "--run_dir=run --output_dir=new --valid_source=empty", mentions("empty", "sentence")
+        "export", "--run_dir=run --output_dir=new --valid_source=empty",
+        mentions("empty", "sentence"),
     ),
     "a missing run to export": Case(
         "export", "--run_dir=none --output_dir=new --valid_source=six.en",
