@@ -240,7 +240,7 @@ def test_the_seed_is_sacrebleus(monkeypatch):
     assert "|seed:none|" in compare(system, other, references).comparison_signature
     for seed in ("", "0", "-1", "1.5", "x"):  # 0 would be another seed each time
         monkeypatch.setenv("SACREBLEU_SEED", seed)
-        with pytest.raises(InputError, match=mentions("SACREBLEU_SEED", seed)):
+        with pytest.raises(InputError, match=mentions("SACREBLEU_SEED", f"'{seed}'")):
             compare(system, other, references)
 
 

@@ -158,7 +158,7 @@ def test_no_translator_is_a_parser(run_directory: RunDirectory, tmp_path: Path) 
         "lengths": tf.function(lambda text: {"used": tf.strings.length(text)}, text),
     }
     tf.saved_model.save(module, str(tmp_path / "1"), signatures=other)
-    with pytest.raises(InputError, match=mentions("1", "parser", "signature")):
+    with pytest.raises(InputError, match=mentions("/1", "parser", "signature")):
         load_parser(tmp_path)
 
 

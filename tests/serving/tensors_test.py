@@ -128,7 +128,7 @@ def test_the_dtypes_of_requests() -> None:
         ),
         ({"b": KINDS["b"]}, '{"instances": [1]}', mentions("b[0]", "1", "bool")),
         ({"d": KINDS["d"]}, '{"instances": ["1"]}', mentions("d[0]", '"1"', "float64")),
-        ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', mentions("d[0]", "1000")),
+        ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', mentions("d[0]") + r"(?=.*\b1000)"),
     ],
 )
 def test_what_is_refused(expected: Any, body: str | bytes, sentence: str) -> None:
