@@ -478,7 +478,7 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
     prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
     for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}, {"symbols": ("<2it>",)}):
         others = dataclasses.replace(SMALL, **options)
-        with pytest.raises(InputError, match=mentions("/a", "piece") + "(?=.*(<2it>|s))"):
+        with pytest.raises(InputError, match=mentions("/a", "piece") + r"(?=.*(<2it>|\bs\b))"):
             prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
     for symbol, message in (("to German", "has spaces"), ("</s>", mentions("</s>", "vocabulary"))):
         with pytest.raises(InputError, match=message):
