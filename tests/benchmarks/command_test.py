@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.messages import mentions, tells
 
 
 def run(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,18 +35,19 @@ def test_it_ends_with_what_main_returns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "code", "told"),
     [
-        ("wmt14_en_de_big", 2, "'wmt14_en_de_big' is no flag; expected --name=value"),
-        ("--recipes=nobody", 1, "there is no recipe 'nobody'; expected one of "),
-        ("--gpus=8,x", 2, "flag --gpus=['8', 'x']: expected whole numbers from 1 on, as in 1,2,8"),
-        ("--parts=0", 2, "flag --parts=['0']: expected whole numbers from 1 on, as in 1,2,8"),
-        ("--gpus=none", 2, "flag --gpus=['none']: expected whole numbers from 1 on"),
-        ("--utilization=0", 2, "flag --utilization=0: 0.0 is not a number in the range"),
+        ("wmt14_en_de_big", 2, mentions("wmt14_en_de_big", "--name=value")),
+        ("--recipes=nobody", 1, mentions("recipe", "nobody")),
+        ("--gpus=8,x", 2, mentions("--gpus=['8', 'x']")),
+        ("--parts=0", 2, mentions("--parts=['0']")),
+        ("--gpus=none", 2, mentions("--gpus=['none']")),
+        ("--utilization=0", 2, mentions("--utilization=0", "0.0")),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, argument: str, code: int, told: str) -> None:
     done = plan(tmp_path, argument)
     assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.splitlines()[-1].startswith(f"error: {told}")
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert re.search(told, done.stderr.splitlines()[-1])
     assert "Traceback" not in done.stderr
 
 
@@ -52,7 +55,8 @@ def test_a_number_may_be_none_where_that_says_something(tmp_path: Path) -> None:
     arguments = ["--export=nowhere", "--source=nowhere.txt", "--clients=none"]
     done = run(tmp_path, "serve.py", *arguments)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: nowhere.txt is missing; expected a ")
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert tells(done.stderr, "error:", "nowhere.txt", "missing")
 
 
 def test_every_benchmark_starts_so() -> None:

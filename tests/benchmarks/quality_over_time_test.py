@@ -14,6 +14,7 @@ import quality_over_time
 from keras_transformer.errors import InputError
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
+from tests.messages import mentions
 
 SETTINGS = {
     "model.norm_position": "pre",
@@ -50,14 +51,14 @@ def make_run(path: Path, like: RunDirectory, steps: int = 300, **changes: Any) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.attention_dropout": 0.1}, "model.attention_dropout = 0.1; expected 0.0"),
-        ({"training.clip_norm": 1.0}, "training.clip_norm = 1.0; expected 0.0"),
-        ({"training.accumulate_steps": 2}, "training.accumulate_steps = 2; expected 1"),
-        ({"model.norm_position": "post"}, "model.norm_position = 'post'; expected 'pre'"),
-        ({"model.embedding_dropout": 0.3}, "model.embedding_dropout = 0.3; expected 0.1"),
-        ({"training.subword_alpha": 0.5}, "training.subword_alpha = 0.5; expected None"),
-        ({"training.bleu_steps": 100}, "training.bleu_steps = 100; expected 0"),
-        ({"training.keep_checkpoints": 2}, "keeps 2 checkpoints; expected all 3"),
+        ({"model.attention_dropout": 0.1}, mentions("model.attention_dropout", "0.1", "0.0")),
+        ({"training.clip_norm": 1.0}, mentions("training.clip_norm", "1.0", "0.0")),
+        ({"training.accumulate_steps": 2}, mentions("training.accumulate_steps", "2", "1")),
+        ({"model.norm_position": "post"}, mentions("model.norm_position", "post", "pre")),
+        ({"model.embedding_dropout": 0.3}, mentions("model.embedding_dropout", "0.3", "0.1")),
+        ({"training.subword_alpha": 0.5}, mentions("training.subword_alpha", "0.5", "None")),
+        ({"training.bleu_steps": 100}, mentions("training.bleu_steps", "100", "0")),
+        ({"training.keep_checkpoints": 2}, mentions("2", "checkpoints", "3")),
     ],
 )
 def test_a_run_that_pytorch_is_not_trained_as_is_refused(
@@ -71,7 +72,7 @@ def test_a_run_that_pytorch_is_not_trained_as_is_refused(
 def test_the_curve_of_a_run_is_that_of_a_finished_one(
     run_directory: RunDirectory, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="is at step 200; expected a run trained to step 300"):
+    with pytest.raises(InputError, match=mentions("step", "200", "300")):
         quality_over_time.curve_of_ours(make_run(tmp_path / "run", run_directory, steps=200))
     curve = quality_over_time.curve_of_ours(make_run(tmp_path / "finished", run_directory))
     assert [point["step"] for point in curve] == [100, 200, 300]
@@ -98,12 +99,12 @@ def test_pytorch_is_told_what_the_run_was(
         )
 
     run = make_run(tmp_path / "run", run_directory)
-    with pytest.raises(InputError, match="nowhere cannot be run .*expected a Python"):
+    with pytest.raises(InputError, match=mentions("nowhere", "Python")):
         train(run, torch_python=tmp_path / "nowhere")
     failing = tmp_path / "failing"
     failing.write_text("#!/bin/sh\nexit 3\n")
     failing.chmod(0o755)
-    with pytest.raises(InputError, match="ended with 3; the same command continues it"):
+    with pytest.raises(InputError, match=mentions("3", "same command")):
         train(run, torch_python=failing)
     curve = train(run)
     assert [point["step"] for point in curve] == [100, 200, 300]
@@ -116,12 +117,12 @@ def test_pytorch_is_told_what_the_run_was(
 
     train(run, threads=2)
     other = make_run(tmp_path / "other", run_directory)
-    with pytest.raises(InputError, match=r"run = '.*run', .*other has '.*other'; expected another"):
+    with pytest.raises(InputError, match=r"run.*'.*run'.*other.*'.*other'"):
         train(other)
     (tmp_path / "run" / "config.json").write_text(
         run.config.updated({"training.learning_rate": 0.5}).to_json()
     )
-    with pytest.raises(InputError, match=r"learning_rate = 1.0, .*run has 0.5; expected another"):
+    with pytest.raises(InputError, match=mentions("learning_rate", "1.0", "0.5")):
         train(RunDirectory(tmp_path / "run"))
 
 
@@ -129,7 +130,7 @@ def test_a_run_of_other_data_is_refused(
     run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_run, "data_fingerprint", lambda _: "another corpus")
-    with pytest.raises(InputError, match="run was trained on other data than data; expected its"):
+    with pytest.raises(InputError, match=mentions("data", "trained")):
         quality_over_time.compare(
             make_run(tmp_path / "run", run_directory), Path("data"), tmp_path / "work",
             torch_python="python", threads=1,

@@ -1,6 +1,7 @@
 """Shared flags, and how a binary starts, helps and fails, seen from outside as a subprocess."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
+from tests.messages import mentions, tells
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = sorted(p for p in (ROOT / "bin").glob("*.py") if p.name != "command_line.py")
@@ -97,11 +99,11 @@ class TestParseSettings:
 
     @pytest.mark.parametrize("wrong", ["training.seed", "=3", " = 3", ""])
     def test_no_assignment(self, wrong):
-        with pytest.raises(InputError, match="is no setting; expected --set=section.field=value"):
+        with pytest.raises(InputError, match=mentions("setting", "--set=section.field=value")):
             command_line.parse_settings([wrong])
 
     def test_twice(self):
-        with pytest.raises(InputError, match="model.d_ff twice, as 1 and 2"):
+        with pytest.raises(InputError, match=mentions("model.d_ff", "1", "2")):
             command_line.parse_settings(["model.d_ff=1", "model.d_ff=2"])
 
     @given(st.lists(st.text(max_size=12) | st.from_regex(r"[a-c]\.[a-c]=\w", fullmatch=True)))
@@ -136,18 +138,22 @@ def test_help_is_a_screen_with_the_binarys_own_flags(run):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "error: --data_dir is missing; --help shows the flags"),
-        (["--data_dir=x", "--dat=3"], 2, "error: Unknown command line flag 'dat'"),
-        (["--data_dir=x", "stray"], 2, "error: 'stray' is no flag; expected --name=value"),
-        (["--data_dir=x", "--do=dance"], 2, "error: flag --do=dance: value should be one of"),
-        (["--data_dir=x", "--nolowercase=1"], 2, "error: --nolowercase=1 does not take"),
-        (["--data_dir=x", "--max_steps=few"], 1, "max_steps is 'few'; expected a whole number"),
-        (["--data_dir=x", "--preset=huge"], 1, "error: 'huge' is no preset; expected one of"),
-        (["--data_dir=x", "--set=training.sed=1"], 1, "error: 'training.sed' is no setting"),
+        ([], 2, mentions("error:", "--data_dir", "--help")),
+        (["--data_dir=x", "--dat=3"], 2, mentions("error:", "dat")),
+        (["--data_dir=x", "stray"], 2, mentions("error:", "stray", "--name=value")),
+        (["--data_dir=x", "--do=dance"], 2, mentions("error:", "--do=dance")),
+        (["--data_dir=x", "--nolowercase=1"], 2, mentions("error:", "--nolowercase=1")),
+        (["--data_dir=x", "--max_steps=few"], 1, mentions("max_steps", "few")),
+        (["--data_dir=x", "--preset=huge"], 1, mentions("error:", "huge", "preset")),
+        (
+            ["--data_dir=x", "--set=training.sed=1"],
+            1,
+            mentions("error:", "training.sed", "setting"),
+        ),
         (
             ["--data_dir=x", "--beam_size=2", "--set=decoding.beam_size=3"],
             1,
-            "error: decoding.beam_size is given twice, by --beam_size=2 and by --set=",
+            mentions("error:", "decoding.beam_size", "--beam_size=2", "--set="),
         ),
     ],
 )
@@ -155,7 +161,7 @@ def test_mistakes_are_one_sentence(run, arguments, code, message):
     returned, _, err = run(*arguments)
     (sentence,) = [line for line in err.splitlines() if line != "said by the package"]
     assert returned == code
-    assert sentence.startswith("error: ") and message in sentence
+    assert sentence.startswith("error: ") and re.search(message, sentence)
 
 
 def test_a_defect_keeps_its_stack_trace(run):
@@ -170,17 +176,15 @@ def test_ctrl_c_is_one_sentence(start):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Traceback" not in err and "error: stopped by Ctrl-C" in err
+    assert "Traceback" not in err and tells(err, "error:", "Ctrl-C")
 
 
 @pytest.mark.parametrize("value", ["", "a,", ",a"])
 def test_a_flag_without_a_value_is_named(run, value):
     code, out, err = run(f"--data_dir={value}")
     assert (code, out) == (2, "")
-    assert err == (
-        "error: --data_dir has an empty value; expected one, or no such flag; --help shows the "
-        "flags\n"
-    )
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert tells(err, "--data_dir", "empty", "--help")
 
 
 def test_a_reader_that_leaves_is_no_error(start):
@@ -197,7 +201,7 @@ def test_without_the_package_it_says_how_to_install_it():
     command = [sys.executable, "-S", "-E", str(ROOT / "bin" / "command_line.py")]
     process = subprocess.run(command, capture_output=True, text=True, cwd="/")
     assert process.returncode == 1
-    assert process.stderr.startswith("error: absl is not installed for ")
+    assert process.stderr.startswith("error: ") and tells(process.stderr, "absl", "installed")
     assert "bin/quickstart" in process.stderr and process.stderr.count("\n") == 1
 
 

@@ -19,6 +19,7 @@ from keras_transformer.inference.translator import CompiledTranslator, Translato
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.messages import mentions, tells
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
 
@@ -192,11 +193,11 @@ def test_an_ensemble_averages_log_probabilities(run_directory: RunDirectory) -> 
 def test_an_ensemble_of_other_vocabularies_is_refused(run_directory: RunDirectory) -> None:
     config = run_directory.config.replace(model__target_vocab_size=7, model__source_vocab_size=7)
     other = Transformer(config.model)
-    with pytest.raises(InputError, match="model 2 has vocabularies of 7 and 7 tokens; expected"):
+    with pytest.raises(InputError, match=mentions("model 2", "7", "tokens")):
         Translator(
             [make_transformer(run_directory), other], run_directory.tokenizer(), config.decoding
         )
-    with pytest.raises(InputError, match="there is no model to translate with"):
+    with pytest.raises(InputError, match=mentions("model", "translate")):
         Translator([], run_directory.tokenizer(), config.decoding)
 
 
@@ -315,4 +316,4 @@ def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> Non
         [Translation(t["text"], t["score"]) for t in each["translations"]] for each in details
     ]
     (remark,) = inference.remarks(model, TEXTS[:2], results, prefixes)
-    assert remark.startswith("line 1 has a prefix that its translation does not begin with")
+    assert tells(remark, "line 1", "prefix")

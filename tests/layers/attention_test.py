@@ -16,6 +16,7 @@ from keras_transformer.layers.attention import (
 from keras_transformer.layers.self_attention import SelfAttention
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+from tests.messages import mentions
 
 B, T, S, D, H = 2, 5, 7, 6, 2
 RNG = np.random.default_rng(1)
@@ -216,12 +217,12 @@ def test_cross_attention_takes_a_memory_of_another_width() -> None:
 )
 def test_sizes_below_one_are_refused(layer_class: Any, arguments: dict[str, int]) -> None:
     [wrong] = [name for name, size in arguments.items() if size == 0]
-    with pytest.raises(ValueError, match=f"{wrong} is 0; expected at least 1"):
+    with pytest.raises(ValueError, match=mentions(wrong, "0", "1")):
         layer_class(**arguments)
 
 
 @pytest.mark.parametrize("window", [0, -2])
 def test_a_window_below_one_is_refused(window: int) -> None:
-    with pytest.raises(ValueError, match=f"window is {window}; expected at least 1"):
+    with pytest.raises(ValueError, match=mentions("window", window, "1")):
         SelfAttention(2, 3, window=window)
     SelfAttention(2, 3, window=1)

@@ -11,6 +11,7 @@ from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.text import vocabulary
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.messages import mentions
 
 LINES = [f"the {a} {b} sees a {a}er {b}".encode() for a in ("red", "big", "old") for b in "xyzü"]
 
@@ -95,19 +96,19 @@ def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        ([], {}, "no text"),
-        ([b"", b" "], {}, "no text"),
-        (LINES, {"vocab_size": 8}, r"vocab_size is 8; expected at least \d\d"),
-        (LINES, {"vocab_size": 0}, "vocab_size is 0"),
-        (LINES, {"model_type": "word"}, "model_type is 'word'; expected one of unigram, bpe"),
-        (LINES, {"normalization": "nfd"}, "normalization is 'nfd'"),
-        (LINES, {"character_coverage": 2.0}, "character_coverage is 2.0"),
-        (LINES, {"symbols": ["<pad>"]}, "the symbol <pad> is a piece that every vocabulary has"),
-        (LINES, {"symbols": ["a b"]}, "the symbol 'a b' has spaces"),
+        ([], {}, mentions("no text")),
+        ([b"", b" "], {}, mentions("no text")),
+        (LINES, {"vocab_size": 8}, mentions("vocab_size", "8") + r".*\b\d\d\b"),
+        (LINES, {"vocab_size": 0}, mentions("vocab_size", "0")),
+        (LINES, {"model_type": "word"}, mentions("model_type", "word", "unigram", "bpe")),
+        (LINES, {"normalization": "nfd"}, mentions("normalization", "nfd")),
+        (LINES, {"character_coverage": 2.0}, mentions("character_coverage", "2.0")),
+        (LINES, {"symbols": ["<pad>"]}, mentions("<pad>", "piece")),
+        (LINES, {"symbols": ["a b"]}, mentions("'a b'", "spaces")),
         (
             LINES,
             {"symbols": ["<2de>", "<0x41>"], "byte_fallback": True},
-            "the symbol <0x41> is a piece that every vocabulary with byte_fallback has; expected",
+            mentions("<0x41>", "byte_fallback"),
         ),
     ],
 )
@@ -154,17 +155,17 @@ def test_special_ids_are_read_from_the_model():
 
 def test_unusable_models_are_refused(tmp_path):
     good = learn_vocabulary(LINES, 40)
-    with pytest.raises(InputError, match="has no pad piece"):
+    with pytest.raises(InputError, match=mentions("pad piece")):
         Vocabulary(model_with())
-    with pytest.raises(InputError, match="pad id is 0 in the source vocabulary and 4 in the"):
+    with pytest.raises(InputError, match=mentions("pad id", "0", "4", "source", "target")):
         Vocabulary(good, model_with(unk_id=1, bos_id=2, eos_id=3, pad_id=4))
     for garbage in (b"", b"garbage", good[:500]):
-        with pytest.raises(InputError, match=f"{len(garbage)} bytes that are no SentencePiece"):
+        with pytest.raises(InputError, match=mentions(len(garbage), "SentencePiece")):
             Vocabulary(garbage)
-    with pytest.raises(InputError, match="holds no vocabulary; expected joint.model"):
+    with pytest.raises(InputError, match=mentions("vocabulary", "joint.model")):
         Vocabulary.load(tmp_path)
     (tmp_path / "joint.model").write_bytes(good[:500])
-    with pytest.raises(InputError, match="joint.model: 500 bytes"):
+    with pytest.raises(InputError, match=mentions("joint.model", "500")):
         Vocabulary.load(tmp_path)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.training.alignment import GuidedAlignment
+from tests.messages import mentions
 from tests.training.tiny_model import (
     MODEL,
     TRAINING,
@@ -184,14 +185,14 @@ def test_its_loss_is_told_apart() -> None:
 
 def test_vocabularies_that_tell_no_words_are_refused() -> None:
     for begins, stands in (([True] + [False] * 9, [True] * 9), ([True] * 9, [False] * 9)):
-        with pytest.raises(InputError, match="do not tell where words begin, or what stands"):
+        with pytest.raises(InputError, match=mentions("words", "begin")):
             GuidedAlignment(begins, stands, 0)
 
 
 def test_what_cannot_be_guided_is_refused() -> None:
-    with pytest.raises(InputError, match="is 0.7, but nothing tells which source word"):
+    with pytest.raises(InputError, match=mentions("0.7", "source word")):
         make_trainer(training=GUIDED)
     windowed = dataclasses.replace(MODEL, attention_window=4)
-    with pytest.raises(InputError, match="but this model does not show its attention"):
+    with pytest.raises(InputError, match=mentions("model", "attention")):
         make_trainer(windowed, GUIDED, alignment=ALIGNMENT)
     make_trainer(windowed, TRAINING, alignment=ALIGNMENT)

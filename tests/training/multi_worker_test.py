@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.training import multi_worker as cluster_module
 from keras_transformer.training.multi_worker import Cluster, WorkerLost
 from tests.conftest import ROOT
+from tests.messages import mentions
 
 WORKERS = ["a:2222", "b:2222"]
 
@@ -59,14 +61,14 @@ def test_the_environment_says_which_worker_this_is(monkeypatch: pytest.MonkeyPat
     assert (cluster.workers, cluster.num_workers) == (tuple(WORKERS), 2)
     assert (cluster.index, cluster.is_chief) == (1, False)
     monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 2))
-    with pytest.raises(InputError, match="TF_CONFIG has the task index 2"):
+    with pytest.raises(InputError, match=mentions("TF_CONFIG", "task", "index 2")):
         Cluster.from_environment()
 
 
 def test_a_port_in_use_is_told_before_tensorflow_finds_it() -> None:
     with socket.create_server(("localhost", 0)) as server:
         address = f"localhost:{server.getsockname()[1]}"
-        with pytest.raises(InputError, match=f"{address}, whose port cannot be used: Address al"):
+        with pytest.raises(InputError, match=mentions(address, "Address already in use")):
             Cluster([address, "localhost:1"]).connect()
 
 
@@ -95,7 +97,7 @@ def test_other_errors_are_no_lost_worker() -> None:
     cluster = Cluster(WORKERS)
     with pytest.raises(tf.errors.ResourceExhaustedError), cluster.watch():
         raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
-    with pytest.raises(WorkerLost, match="another worker was lost"), cluster.watch():
+    with pytest.raises(WorkerLost, match=mentions("worker", "lost")), cluster.watch():
         raise tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer")
 
 
@@ -219,6 +221,4 @@ def test_all_hear_which_worker_differs_and_in_what(lives: list[list[dict[str, An
         assert "agreed" not in said
         before, _, after = said["differed"].partition(" has ")
         assert before.startswith("worker 1 (localhost:")
-        assert after == (
-            "seed 1 (the chief: 0) and data [1] (the chief: [0]); expected the same on every worker"
-        )
+        assert re.search(r"\bseed\b.*\b1\b.*\b0\b.*\bdata\b.*\[1\].*\[0\]", after)
