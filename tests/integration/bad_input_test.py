@@ -316,7 +316,7 @@ CASES = {
     ),
     "a run of another architecture": Case(
         "export", "--run_dir=recurrent --data_dir=data --output_dir=new",
-        mentions("recurrent/config.json", "architecture", "gru", "transformer"),
+        mentions("recurrent/config.json", "architecture", "gru"),
     ),
     "an unknown recipe": Case(
         "recipe", "--recipe=none --corpus_dir=. --work_dir=new",
