@@ -50,7 +50,7 @@ from keras_transformer.data.corpora.reading import read_text
 from keras_transformer.decoding import SearchResult, SpecialIds
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import batching, loading
 from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.encoder_decoder import Memory
@@ -110,10 +110,10 @@ def decode(
     A batch is one of `groups` (indices of lines); by default those of similar lengths.
     """
     start = time.perf_counter()
-    groups = groups or translate.batches(lines)
+    groups = groups or batching.batches(lines)
     ids: list[Ids] = [[] for _ in lines]
     scores = np.zeros(len(lines), np.float32)
-    with concurrent.futures.ThreadPoolExecutor(translate.workers()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(batching.concurrent_batches()) as pool:
         results = pool.map(lambda group: search(tf.constant([lines[i] for i in group])), groups)
         for group, result in zip(groups, results, strict=True):
             scores[group] = result.scores[:, 0]
@@ -283,7 +283,7 @@ def _with(translator: Translator, **changes: Any) -> Translator:
 
 def main() -> int:
     """Prints what came out."""
-    translate.use_cores_for_batches(lines=1000)
+    batching.use_cores_for_batches(lines=1000)
     logging.set_verbosity(logging.ERROR)  # every translator has a graph of its own, by intent
     run = RunDirectory(FLAGS.model_dir)
     result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])

@@ -44,7 +44,7 @@ from steppers.sorted_batches import sorted_batches
 from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import evaluate, loading
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.results import read_results, write_results
@@ -226,12 +226,14 @@ def score(
         bleu_file: keeps what has been scored.
     """
     known = read_results(bleu_file)
-    model = loading.Model("validation", 1, translator.translate, translator.lengths, translator)
+    model = loading.LoadedModel(
+        "validation", 1, translator.translate, translator.lengths, translator
+    )
     for point in curve:
         name = str(point["step"])
         if name not in known:
             translator.transformer.assign_weights(weights(point["step"]))
-            scored = translate.evaluate(model, store.source_text(), store.target_text())
+            scored = evaluate.evaluate(model, store.source_text(), store.target_text())
             known[name] = round(scored.scores.bleu, 2)
             print(f"{bleu_file.stem}, step {name}: BLEU {known[name]}", file=sys.stderr, flush=True)
             write_results(bleu_file, known)

@@ -29,7 +29,7 @@ flags.DEFINE_string(
 
 def main(argv: list[str]) -> None:
     """Runs `average_checkpoints`, or `RunDirectory.select`."""
-    from keras_transformer.inference import translate  # late: --help stays quick
+    from keras_transformer.runs import averaging  # late: --help stays quick
     from keras_transformer.runs.run_directory import RunDirectory
 
     run = RunDirectory(FLAGS.run_dir)
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
         print(f"{run.path} now uses {FLAGS.select}")
         return
     last = 5 if FLAGS.last is None and FLAGS.best is None else FLAGS.last
-    name = translate.average_checkpoints(run, last, best=FLAGS.best)
+    name = averaging.average_checkpoints(run, last, best=FLAGS.best)
     which = f"last {last}" if FLAGS.best is None else f"best {FLAGS.best}"
     print(f"{run.path} now uses {name}, the average of its {which} checkpoints")
 

@@ -36,17 +36,18 @@ command_line.define_config_flags("beam_size", "length_penalty")
 
 def main(argv: list[str]) -> int:
     """Parses what the flags name; returns 3 where there is a remark on it."""
-    from keras_transformer.inference import translate  # late: --help stays quick
+    from keras_transformer.inference import batching, translate  # late: --help stays quick
     from keras_transformer.paper.parsing import parser
+    from keras_transformer.runs import atomic
 
     lines = translate.decode_lines(
         command_line.read_input(FLAGS.input), FLAGS.input or "standard input"
     )
-    translate.use_cores_for_batches(len(lines))
+    batching.use_cores_for_batches(len(lines))
     model = parser.load_parser(
         FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision
     )
-    with translate.output_file(FLAGS.output) as file:
+    with atomic.output_file(FLAGS.output) as file:
         results = parser.parse_lines(model, lines, FLAGS.tokens)
         file.writelines(f"{result.tree}\n".encode() for result in results)
     remarks = parser.remarks(results)

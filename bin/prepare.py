@@ -14,7 +14,6 @@ was read and what was dropped, and why.
 """
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from absl import flags
 from keras_transformer.data.corpora import corpus
 from keras_transformer.data.preparation import prepare
 from keras_transformer.data.preparation.pipeline import OF_LEARNING
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.report import write_data_page
 
 FLAGS = flags.FLAGS
@@ -142,7 +142,7 @@ def _refuse_what_does_nothing() -> None:
 def main(argv: list[str]) -> None:
     """Runs `prepare` on what the flags name."""
     _refuse_what_does_nothing()
-    workers = FLAGS.workers or len(os.sched_getaffinity(0))
+    workers = FLAGS.workers or available_cores()
     prepared = prepare.prepare(
         _corpora("", FLAGS.tfds_split),
         FLAGS.output_dir,

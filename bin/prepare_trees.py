@@ -15,7 +15,6 @@ OUTPUT_DIR is prepared data as bin/prepare.py leaves it, with report.html.
 """
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from absl import flags
 
 from keras_transformer.data.preparation import prepare, workers
 from keras_transformer.paper.parsing import treebank
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.report import write_data_page
 
 FLAGS = flags.FLAGS
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
         dataclasses.replace(DEFAULTS, **chosen),
         valid_files=_files("valid_trees", "valid_ids"),
         tags=FLAGS.tags,
-        runner=workers.Workers(len(os.sched_getaffinity(0))),
+        runner=workers.Workers(available_cores()),
     )
     print(prepared.summary())
     if not (prepared.reused and (prepared.directory / "report.html").exists()):

@@ -29,10 +29,10 @@ flags.DEFINE_multi_string(
 
 def main(argv: list[str]) -> None:
     """Runs `translate_corpus` on what the flags name."""
-    from keras_transformer.inference import translate  # late: --help stays quick
+    from keras_transformer.inference import batching  # late: --help stays quick
     from keras_transformer.inference.corpus_translation import BLOCK_LINES, translate_corpus
 
-    translate.use_cores_for_batches(BLOCK_LINES)
+    batching.use_cores_for_batches(BLOCK_LINES)
     output_dir = Path(FLAGS.output_dir)
     report = translate_corpus(
         FLAGS.model_dir,

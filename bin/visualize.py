@@ -45,13 +45,13 @@ flags.DEFINE_integer("max_sentences", 1000, "of the files, the first ones")
 
 def main(argv: list[str]) -> int:
     """Runs `visualize` on what the flags name; returns 3 where there is a remark on it."""
-    from keras_transformer.visualization.gallery import visualize  # late: --help stays quick
-    from keras_transformer.visualization.wanted import Wanted
+    # Late: --help stays quick.
+    from keras_transformer.visualization.gallery import VisualizationOptions, visualize
 
     drawn = visualize(
         FLAGS.model_dir,
         FLAGS.output_dir,
-        Wanted(
+        VisualizationOptions(
             FLAGS.source,
             FLAGS.target,
             FLAGS.source_file,

@@ -19,6 +19,7 @@ BINARIES = sorted((ROOT / "bin").glob("*.py"))
 # What each room may import besides itself and `errors`. A room may only name rooms above it.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "console": set(),
     "schema": set(),
     "tf_import": set(),
     "config": set(),
@@ -27,24 +28,35 @@ ROOMS: dict[str, set[str]] = {
     "models": {"config", "layers"},
     "text": {"config"},
     "runs": {"config", "text"},
-    "data": {"runs", "text"},
+    "data": {"console", "runs", "text"},
     "decoding": {"config", "models"},
     "evaluation": {"data"},
     "runs.report": {"config", "evaluation", "runs"},
-    "inference": {"config", "data", "decoding", "evaluation", "models", "runs", "text"},
+    "inference": {
+        *("config", "console", "data", "decoding", "evaluation", "models", "runs", "text"),
+    },
     "paper.parsing": {"data", "decoding", "inference", "text"},
     "training": {
         *("config", "data", "evaluation", "inference", "layers", "models", "paper.parsing"),
         *("presets", "runs", "runs.report", "text"),
     },
     "export": {
-        *("config", "decoding", "evaluation", "inference", "models", "paper.parsing", "runs"),
+        *(
+            "config",
+            "console",
+            "decoding",
+            "evaluation",
+            "inference",
+            "models",
+            "paper.parsing",
+            "runs",
+        ),
         "text",
     },
     # Clients may run where there is neither TensorFlow nor a run.
-    "serving": {"inference"},
+    "serving": {"inference", "runs"},
     "visualization": {
-        *("config", "data", "export", "inference", "runs", "runs.report", "serving"),
+        *("config", "console", "data", "export", "inference", "runs", "runs.report", "serving"),
     },
     "paper": {
         *("config", "data", "evaluation", "export", "inference", "layers", "models", "presets"),

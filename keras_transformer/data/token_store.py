@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 
 Side = Literal["source", "target"]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -79,7 +79,10 @@ class TokenStore:
         index = self._index()
         self.fingerprint: str = index["fingerprint"]
         self._shards = [self.directory / name for name in index["shards"]]
-        self._source, self._target = _Side(self._shards, "source"), _Side(self._shards, "target")
+        self._source, self._target = (
+            _SideReader(self._shards, "source"),
+            _SideReader(self._shards, "target"),
+        )
         self.source_lengths, self.target_lengths = self._source.lengths, self._target.lengths
         sizes = self._source.sizes
         if self._target.sizes != sizes or sum(sizes) != index["pairs"]:
@@ -135,7 +138,7 @@ class TokenStore:
             raise IndexError(f"pairs {pairs.min()} to {pairs.max()} of a store of {len(self)}")
         return list((np.searchsorted(self._first, pairs, side="right") - 1).tolist())
 
-    def _take_lines(self, side: _Side, pairs: IntArray) -> list[bytes]:
+    def _take_lines(self, side: _SideReader, pairs: IntArray) -> list[bytes]:
         shards = self._shards_of(pairs)
         places = (pairs - self._first[shards]).tolist()
         lines = [b""] * len(pairs)
@@ -144,7 +147,7 @@ class TokenStore:
         return lines
 
 
-class _Side:
+class _SideReader:
     """One side of all shards, ids and text of which are mapped when they are asked for.
 
     Each map holds a file open, of which a process may have 1,024: few are kept.
@@ -222,7 +225,7 @@ def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
     if not source.lines:
         return ""
     digest = hashlib.sha256()
-    with whole(directory) as partial:
+    with atomic_path(directory) as partial:
         partial.mkdir(parents=True)
         for name, side in (("source", source), ("target", target)):
             np.save(partial / f"{name}_ids.npy", side.ids)

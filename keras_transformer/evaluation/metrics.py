@@ -146,7 +146,7 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | Evaluation
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class SignificanceTest:
     """Two systems on one test set, by sacreBLEU's paired bootstrap (Koehn, 2004).
 
     Attributes:
@@ -190,7 +190,7 @@ def compare(
     *,
     tokenize: str | None = None,
     lowercase: bool = False,
-) -> Comparison:
+) -> SignificanceTest:
     """Asks of two systems whether their difference in BLEU could be chance.
 
     1,000 test sets are drawn with replacement from the sentences of this one. The seed is
@@ -216,7 +216,7 @@ def compare(
     systems = [("baseline", baseline), ("system", hypotheses)]
     signatures, results = PairedTest(systems, {"BLEU": bleu}, test.references, test_type="bs")()
     base, system = (result for result in results["BLEU"] if isinstance(result, Result))
-    return Comparison(
+    return SignificanceTest(
         bleu=system.score,
         bleu_interval=float(system.ci or 0),
         baseline_bleu=base.score,
@@ -233,7 +233,7 @@ class Assessment:
 
     scores: Scores
     paper: PaperScore | None
-    comparison: Comparison | None
+    comparison: SignificanceTest | None
 
     def summary(self) -> str:
         """Returns a line for each kind of score, for a person."""

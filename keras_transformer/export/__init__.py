@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
@@ -19,12 +17,27 @@ _MODULES = {
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
 }
-_QUANTIZED = ("litert", "ctranslate2")  # formats that hold weights in other types than float32
 
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
 
-_Found = TypeVar("_Found")
+
+class ExportOptions(TypedDict, total=False):
+    """Options that only some formats have. None is the same as no option."""
+
+    quantization: str | None
+    precision: str
+    max_bleu_loss: float | None
+    about: About | None
+
+
+_FORMATS_WITH: dict[str, tuple[str, ...]] = {
+    "quantization": ("litert", "ctranslate2"),
+    "precision": ("saved_model",),
+    "max_bleu_loss": ("saved_model", "litert"),
+    "about": ("saved_model",),
+    "references": ("saved_model", "litert"),
+}
 
 
 class Exported(NamedTuple):
@@ -48,112 +61,49 @@ def export(
     format: str = "saved_model",
     settings: Mapping[str, Any] | None = None,
     references: Sequence[str] | None = None,
-    quantization: str | None = None,
-    precision: str = "float32",
-    max_bleu_loss: float | None = None,
-    about: About | None = None,
+    **options: Unpack[ExportOptions],
 ) -> Exported:
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
     Args:
-        run: the run, or what else `loading.load_translator` takes, as an ensemble.
+        run: the run, or anything else that `loading.load_translator` takes, such as an ensemble.
         output_dir: directory of the versions.
         sentences: source text on which export and run are compared.
         format: one of `FORMATS`.
-        settings: what differs from the run's `decoding.` configuration.
-        references: translations of the sentences, by which SavedModels and LiteRT models
-            are scored.
-        quantization: type that the weights are stored in, of the formats litert and
-            ctranslate2; float32 where it is "none" or not given.
-        precision: of weights and products, one of `PRECISIONS`, of the format saved_model.
-        max_bleu_loss: by how much BLEU a precision or LiteRT's quantization other than float32
-            may lose on the sentences; where it is not given 0.1, of int8 0.3. It needs references.
-        about: what the model card of a SavedModel says that no file knows.
+        settings: changes to the run's `decoding.` configuration.
+        references: translations of the sentences. SavedModels and LiteRT models are scored
+            by them.
+        quantization: type of the stored weights, for the formats litert and ctranslate2;
+            "none" by default.
+        precision: of weights and products, one of `PRECISIONS`, for the format saved_model.
+        max_bleu_loss: how much BLEU a lower precision, or LiteRT's quantization, may lose on
+            the sentences: 0.1 by default, 0.3 for int8. Needs references.
+        about: facts for the model card of a SavedModel that no file contains.
 
     Raises:
-        InputError: for an unknown format, settings that do not fit, no sentences,
+        InputError: for an unknown format, settings or options that do not fit, no sentences,
             or an export that does not translate as the run does.
     """
     if format not in _MODULES:
         raise InputError(f"{format!r} is no format; expected one of {', '.join(FORMATS)}")
     if not sentences:
         raise InputError("there are no sentences to compare run and export on; expected some")
-    arguments: dict[str, Any] = {}
-    if quantization is not None:
-        if format not in _QUANTIZED:
-            raise InputError(
-                f"quantization is {quantization}, but the format is {format}; expected the format "
-                f"{' or '.join(_QUANTIZED)}, or no quantization"
-            )
-        arguments["quantization"] = quantization
+    precision = options.get("precision", "float32")
     if precision not in PRECISIONS:
         raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    if precision != "float32":
-        if format != "saved_model":
+    given = {name: value for name, value in options.items() if value is not None}
+    if precision == "float32":
+        given.pop("precision", None)
+    for name, value in given.items():
+        formats = _FORMATS_WITH[name]
+        if format not in formats:
+            is_short = isinstance(value, (str, int, float))
             raise InputError(
-                f"precision is {precision}, but the format is {format}; expected the format "
-                "saved_model, or no precision"
+                f"{name} is {value if is_short else 'given'}, but the format is {format}; expected "
+                f"the format {' or '.join(formats)}, or no {name}"
             )
-        arguments["precision"] = precision
-    if format != "saved_model" and about is not None:
-        raise InputError(
-            f"only the format saved_model has a model card, and the format is {format}; expected "
-            "nothing to be said there"
-        )
-    if format == "ctranslate2" and max_bleu_loss is not None:
-        raise InputError(
-            "the format ctranslate2 has no bound on BLEU's loss; expected saved_model or litert"
-        )
-    if format == "saved_model":
-        arguments["about"] = about
-    if format != "ctranslate2":
-        arguments["references"] = references
-        if max_bleu_loss is not None:
-            arguments["max_bleu_loss"] = max_bleu_loss
+    if format in _FORMATS_WITH["references"]:
+        given["references"] = references
     exporter = importlib.import_module(_MODULES[format])
-    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **arguments)
+    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **given)
     return exported
-
-
-def publish(output_dir: Path, write: Callable[[Path], _Found]) -> tuple[Path, _Found]:
-    """Makes the next version under `output_dir`, whole or not at all.
-
-    Args:
-        output_dir: directory of the versions; made if need be.
-        write: writes the directory that it is given, which is not there yet, and reads
-            it back. That directory's name is no number, so no server looks at it; it
-            gets its number only when `write` has returned.
-
-    Returns:
-        The version's path, and what `write` returned.
-
-    Raises:
-        InputError: where `output_dir` cannot be written.
-    """
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        # Of a name that no other process has, on whatever machine.
-        with tempfile.TemporaryDirectory(
-            prefix=".exporting-", dir=output_dir, ignore_cleanup_errors=True
-        ) as folder:
-            partial = Path(folder) / "version"
-            found = write(partial)
-            return _numbered(partial, output_dir), found
-    except OSError as error:
-        raise InputError(f"{output_dir} cannot be written ({error})") from error
-
-
-def _numbered(partial: Path, output_dir: Path) -> Path:
-    """Gives a version the next number, which another export may take first."""
-    while True:
-        path = output_dir / str(_next_version(output_dir))
-        try:
-            return partial.rename(path)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-
-
-def _next_version(output_dir: Path) -> int:
-    names = (path.name for path in output_dir.iterdir())
-    return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=0)

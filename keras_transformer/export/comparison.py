@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.export import fresh_process
-from keras_transformer.inference.translate import batches
+from keras_transformer.inference.batching import batches
 from keras_transformer.inference.translator import Translator
 from keras_transformer.paper.parsing.parser import Parser
 

@@ -14,16 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
+from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.corpus import Block, BlockReader, TextFile, require_file
 from keras_transformer.data.corpora.reading import BOM, check_line
 from keras_transformer.data.preparation.workers import Runner, Workers
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import Model, load_model
+from keras_transformer.inference.loading import LoadedModel, load_model
 from keras_transformer.inference.translate import translate_lines
+from keras_transformer.runs.atomic import atomic_path, work_directory
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.runs.work_directory import whole, work_directory
 
 BLOCK_LINES = 4096  # translated at once, sorted by length; what a kill may lose
 
@@ -93,7 +92,7 @@ def translate_corpus(
         }
         with (
             (directory / "translations.txt").open("wb") as output,
-            tqdm(desc="translating", total=lines, unit=" lines", disable=None) as bar,
+            progress_bar(lines, "lines", "translating") as bar,
         ):
             for result in results:
                 output.write((work / result["file"]).read_bytes())
@@ -159,7 +158,7 @@ def _translate_block(task: _Task) -> dict[str, Any]:
     best = [each[0] for each in translate_lines(model, lines)]
     # Translations have one line each; a line break would shift all that follow.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
-    with whole(path.with_suffix(".txt")) as partial:
+    with atomic_path(path.with_suffix(".txt")) as partial:
         partial.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     result = {
         "file": f"{path.name}.txt",
@@ -167,7 +166,7 @@ def _translate_block(task: _Task) -> dict[str, Any]:
         "untranslated": sum(math.isinf(translation.score) for translation in best),
         "seconds": time.monotonic() - start,
     }
-    with whole(done) as partial:
+    with atomic_path(done) as partial:
         partial.write_text(json.dumps(result), encoding="utf-8")
     return result
 
@@ -184,6 +183,6 @@ def _checked_lines(block: Block) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _model(model_dir: Path, fingerprint: str) -> Model:
+def _model(model_dir: Path, fingerprint: str) -> LoadedModel:
     """Returns the model, which a process loads once while it is the same."""
     return load_model(model_dir)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading
 from keras_transformer.inference import translate as inference
+from keras_transformer.inference.batching import token_counts
 
 # Patterns of RE2: linear in the length of any text, and the same inside a graph.
 _SPACE = r"[\s\p{Z}]"
@@ -137,7 +138,7 @@ def _document(pieces: Iterable[str]) -> Document:
     return Document(sentences, [*gaps, "".join(gap)])
 
 
-def translate(model: loading.Model, text: str) -> tuple[str, list[str]]:
+def translate(model: loading.LoadedModel, text: str) -> tuple[str, list[str]]:
     """Translates a document, its sentences in batches, and keeps its lines.
 
     A sentence of more tokens than the model takes, or has seen in training, is
@@ -161,12 +162,14 @@ def translate(model: loading.Model, text: str) -> tuple[str, list[str]]:
     return document.join([best.text for best, *_ in results]), remarks
 
 
-def _split_long_sentences(model: loading.Model, document: Document) -> tuple[Document, list[str]]:
+def _split_long_sentences(
+    model: loading.LoadedModel, document: Document
+) -> tuple[Document, list[str]]:
     """Returns the document in sentences that fit, and what there is to say of them."""
     pieces: list[str] = []
     remarks: list[str] = []
     line = 1
-    counts = inference.token_counts(model, document.sentences)
+    counts = token_counts(model.lengths, document.sentences)
     for gap, sentence, (tokens, used) in zip(
         document.gaps[:-1], document.sentences, counts, strict=True
     ):
@@ -190,13 +193,13 @@ def _split_long_sentences(model: loading.Model, document: Document) -> tuple[Doc
     return _document([*pieces, document.gaps[-1]]), remarks
 
 
-def _parts(model: loading.Model, sentence: str, tokens: int, limit: int) -> list[str]:
+def _parts(model: loading.LoadedModel, sentence: str, tokens: int, limit: int) -> list[str]:
     """Returns parts, whose join is the sentence, of at most `limit` tokens or one character."""
     pieces = _divide(sentence, max(2, round(tokens / (_FILL * limit))))
     if len(pieces) == 1:
         return pieces
     parts = []
-    for piece, (count, _) in zip(pieces, inference.token_counts(model, pieces), strict=True):
+    for piece, (count, _) in zip(pieces, token_counts(model.lengths, pieces), strict=True):
         parts += _parts(model, piece, count, limit) if count > limit else [piece]
     return parts
 

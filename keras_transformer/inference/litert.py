@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference.translation import Translation, found
+from keras_transformer.inference import Translation, translations_of
 from keras_transformer.text.vocabulary import Vocabulary
 
 try:
@@ -38,7 +38,7 @@ MAX_THREADS = 1024  # each of which is started
 _ABOUT = "model.json"
 
 
-class About(NamedTuple):
+class LiteRTMetadata(NamedTuple):
     """What a file says of its model.
 
     Attributes:
@@ -58,7 +58,7 @@ class About(NamedTuple):
     has_text: bool
 
 
-class Found(NamedTuple):
+class LiteRTResult(NamedTuple):
     """What the search found for a sentence, best first."""
 
     ids: np.ndarray  # int32 [K, L]
@@ -139,14 +139,14 @@ class LiteRTModel:
         """
         if self._signature == "translate_ids":
             result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
-            return found(self.texts(result), result.scores)
+            return translations_of(self.texts(result), result.scores)
         given = np.array([self._cut(text)], object)
         outputs = self._outputs({"text": given}, max_length, length_penalty)
-        return found(outputs["translations"][0], outputs["scores"][0])
+        return translations_of(outputs["translations"][0], outputs["scores"][0])
 
     def translate_ids(
         self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan
-    ) -> Found:
+    ) -> LiteRTResult:
         """Translates the ids of one sentence; see `translate`.
 
         Args:
@@ -163,13 +163,13 @@ class LiteRTModel:
             raise InputError(f"ids has {given.ndim} dimensions; expected the ids of one sentence")
         outputs = self._outputs({"ids": given[None]}, max_length, length_penalty)
         ids_found, lengths, scores = (outputs[name][0] for name in ("ids", "lengths", "scores"))
-        return Found(ids_found, lengths, scores, int(outputs["status"][0]))
+        return LiteRTResult(ids_found, lengths, scores, int(outputs["status"][0]))
 
     def source_ids(self, text: str) -> list[int]:
         """Returns the ids of a sentence, with the end token, as `translate_ids` takes them."""
         return self.vocabulary.encode_source([self._cut(text)])[0]
 
-    def texts(self, result: Found) -> list[str]:
+    def texts(self, result: LiteRTResult) -> list[str]:
         """Returns the text of each hypothesis."""
         pairs = zip(result.ids, result.lengths, strict=True)
         return [self.vocabulary.target_text(ids[:length].tolist()) for ids, length in pairs]
@@ -227,7 +227,7 @@ def _bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
-def append_archive(path: Path, about: About, vocabulary: Vocabulary) -> None:
+def append_archive(path: Path, about: LiteRTMetadata, vocabulary: Vocabulary) -> None:
     """Puts what `LiteRTModel` reads behind the model in a file."""
     fields = {"format_version": FORMAT_VERSION, **about._asdict()}
     # A date of its own would make equal models differ.
@@ -239,7 +239,7 @@ def append_archive(path: Path, about: About, vocabulary: Vocabulary) -> None:
             archive.writestr(info, model)
 
 
-def _read_archive(path: Path) -> tuple[About, Vocabulary]:
+def _read_archive(path: Path) -> tuple[LiteRTMetadata, Vocabulary]:
     try:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
@@ -250,7 +250,7 @@ def _read_archive(path: Path) -> tuple[About, Vocabulary]:
                 f"{path} has the format {version!r}; expected {FORMAT_VERSION}, or a "
                 "keras_transformer as new as the file"
             )
-        return About(**_checked(fields)), Vocabulary.of(files)
+        return LiteRTMetadata(**_checked(fields)), Vocabulary.of(files)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}); expected what bin/export.py "

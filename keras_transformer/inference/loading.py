@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +15,14 @@ from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.encoder_decoder import get_architecture
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 
 _EXPORTS = ("saved_model.pb", "model.tflite")  # a file of each kind of version
 _LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
-class Model(NamedTuple):
+class LoadedModel(NamedTuple):
     """A translator read from disk.
 
     Attributes:
@@ -54,7 +54,7 @@ def load_model(
     precision: str = "float32",
     jit_compile: bool = False,
     threads: int | None = None,
-) -> Model:
+) -> LoadedModel:
     """Reads run directories, a SavedModel or a LiteRT model, told apart by content.
 
     Args:
@@ -79,7 +79,7 @@ def load_model(
         )
     if is_run:
         translator = load_translator(model_dir, settings, precision=precision)
-        return Model(
+        return LoadedModel(
             str(model_dir),
             translator.config.n_best,
             CompiledTranslator(translator).translate if jit_compile else translator.translate,
@@ -101,7 +101,7 @@ def load_model(
         )
     if kind == "LiteRT model":
         file = path / "model.tflite" if path.is_dir() else path
-        return _load_litert(file, settings or {}, threads or cores())
+        return _load_litert(file, settings or {}, threads or available_cores())
     if settings:
         raise InputError(
             f"{path} is a SavedModel, in which {' and '.join(settings)} were fixed at export; "
@@ -135,7 +135,7 @@ def _newest_version(path: Path) -> Path:
     return path / str(max(numbers)) if numbers else path
 
 
-def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Model:
+def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> LoadedModel:
     from keras_transformer.inference.litert import LiteRTModel  # needs a package that others do not
 
     others = [name for name in settings if name not in _LITERT_SETTINGS]
@@ -178,10 +178,10 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Model
         return {"tokens": tf.constant(tokens), "used": tf.constant(used)}
 
     longest = model.about.trained_tokens
-    return Model(str(path), model.about.n_best, translate, lengths, model, None, longest)
+    return LoadedModel(str(path), model.about.n_best, translate, lengths, model, None, longest)
 
 
-def _load_saved_model(path: Path) -> Model:
+def _load_saved_model(path: Path) -> LoadedModel:
     try:
         loaded = tf.saved_model.load(str(path))
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
@@ -197,7 +197,9 @@ def _load_saved_model(path: Path) -> Model:
         ) from error
     in_detail = getattr(loaded, "translate_in_detail", None)
     longest = loaded.trained_tokens.numpy() if hasattr(loaded, "trained_tokens") else 0
-    return Model(str(path), n_best, translate, lengths, loaded, in_detail, int(longest) or None)
+    return LoadedModel(
+        str(path), n_best, translate, lengths, loaded, in_detail, int(longest) or None
+    )
 
 
 def trained_tokens(model_dir: str | Path | RunDirectory) -> int | None:
@@ -272,8 +274,3 @@ def load_translator(
         transformer.assign_weights(run.named_weights(name))
         transformers.append(transformer)
     return Translator(transformers, tokenizer, first.config.updated(settings or {}).decoding)
-
-
-def cores() -> int:
-    """Returns how many cores this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from keras_transformer.errors import InputError
+from keras_transformer.inference.batching import map_batches, token_counts
 from keras_transformer.inference.loading import load_translator
-from keras_transformer.inference.translate import batches
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.text.tokenizer import cut
@@ -216,21 +214,18 @@ def _score(
             )
     pairs = [source + target for source, target in zip(sources, targets, strict=True)]
     results: dict[int, PairScore] = {}
-    with tqdm(
-        total=len(pairs), unit="pair", disable=not sys.stderr.isatty(), dynamic_ncols=True
-    ) as bar:
-        for batch in batches(pairs):
-            scores = _score_batch(
-                scorer, [sources[i] for i in batch], [target_ids[i] for i in batch]
-            )
-            for index, score in zip(batch, scores, strict=True):
-                if not math.isfinite(score.log_prob):
-                    raise InputError(
-                        f"the log-probability of pair {index + 1} is {score.log_prob}; expected "
-                        "a model whose weights are finite numbers"
-                    )
-                results[index] = score
-                bar.update(1)
+
+    def score_batch(batch: list[int]) -> list[PairScore]:
+        return _score_batch(scorer, [sources[i] for i in batch], [target_ids[i] for i in batch])
+
+    for batch, scores in map_batches(score_batch, pairs, unit="pairs"):
+        for index, score in zip(batch, scores, strict=True):
+            if not math.isfinite(score.log_prob):
+                raise InputError(
+                    f"the log-probability of pair {index + 1} is {score.log_prob}; expected "
+                    "a model whose weights are finite numbers"
+                )
+            results[index] = score
     return [results[index] for index in range(len(pairs))]
 
 
@@ -252,17 +247,15 @@ def _score_batch(
 def remarks(scorer: Scorer, sources: Sequence[str]) -> list[str]:
     """Returns one sentence for each source that is empty, or of which only a part was used."""
     sentences = []
-    for start in range(0, len(sources), 1024):
-        counts = scorer.translator.lengths(text=tf.constant(sources[start : start + 1024]))
-        pairs = zip(counts["tokens"].numpy(), counts["used"].numpy(), strict=True)
-        for number, (tokens, used) in enumerate(pairs, start=start + 1):
-            if tokens == 1:  # the end token alone
-                sentences.append(f"line {number}: the source is empty, and was scored as it is")
-            elif used < tokens:
-                sentences.append(
-                    f"line {number}: the source has {tokens:,} tokens, of which the first "
-                    f"{used:,} were used (decoding.max_source_tokens)"
-                )
+    counts = token_counts(scorer.translator.lengths, sources)
+    for number, (tokens, used) in enumerate(counts, start=1):
+        if tokens == 1:  # the end token alone
+            sentences.append(f"line {number}: the source is empty, and was scored as it is")
+        elif used < tokens:
+            sentences.append(
+                f"line {number}: the source has {tokens:,} tokens, of which the first "
+                f"{used:,} were used (decoding.max_source_tokens)"
+            )
     return sentences
 
 

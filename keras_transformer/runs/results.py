@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs import atomic
+from keras_transformer.runs.machine import cpu_name
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -39,12 +39,7 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text; the file has its name when it is whole."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # two seeds may be trained side by side
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    atomic.write_text(path, text)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -63,7 +58,7 @@ def circumstances() -> dict[str, Any]:
             name: _version(name.replace("-", "_"))
             for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
         },
-        "machine": {"processor": _processor(), "cores": os.cpu_count()},
+        "machine": {"processor": cpu_name(), "cores": os.cpu_count()},
     }
 
 
@@ -102,12 +97,3 @@ def _commit() -> str | None:
         return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--short") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _processor() -> str:
-    """The processor's name where the system tells it, else its kind."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()

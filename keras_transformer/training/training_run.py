@@ -23,7 +23,7 @@ from keras_transformer.data.batching.subword_sampling import SubwordSampler
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import evaluate, loading
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
@@ -432,7 +432,7 @@ class _ValidationBleu:
         self._transformer.build()
         decoding = run.config.decoding
         translator = Translator(self._transformer, run.tokenizer(), decoding)
-        self._model = loading.Model(
+        self._model = loading.LoadedModel(
             str(run.path), decoding.n_best, translator.translate, translator.lengths, translator
         )
         # Where corpora are mixed, as many of each.
@@ -449,7 +449,7 @@ class _ValidationBleu:
     def __call__(self) -> float:
         weights = self._trainer.ema_by_path() or self._trainer.transformer.weights_by_path()
         self._transformer.assign_weights(loop.arrays(weights))
-        return translate.evaluate(self._model, self._sources, self._references).scores.bleu
+        return evaluate.evaluate(self._model, self._sources, self._references).scores.bleu
 
 
 def _write_report(run: RunDirectory) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference.translate import batches, progress
+from keras_transformer.inference.batching import map_batches
 from keras_transformer.visualization.attention import Ask
 
 
@@ -29,12 +29,13 @@ def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
     Raises:
         InputError: for embeddings that are no numbers.
     """
+
+    def embed_batch(batch: list[int]) -> np.ndarray:
+        return np.asarray(ask({"text": [sentences[i] for i in batch]})["embeddings"])
+
     found: dict[int, np.ndarray] = {}
-    with progress(len(sentences)) as bar:
-        for batch in batches(sentences):
-            vectors = np.asarray(ask({"text": [sentences[i] for i in batch]})["embeddings"])
-            found |= dict(zip(batch, vectors, strict=True))
-            bar.update(len(batch))
+    for batch, vectors in map_batches(embed_batch, sentences):
+        found |= dict(zip(batch, vectors, strict=True))
     result = np.stack([found[i] for i in range(len(sentences))])
     if not np.isfinite(result).all():
         raise InputError("the embeddings are no numbers; expected a model of finite weights")

@@ -47,8 +47,8 @@ def test_all_sentences_are_translated_in_their_order(
     }
 
 
-def _model(translator: Translator) -> loading.Model:
-    return loading.Model("", 1, translator.translate, translator.lengths, translator)
+def _model(translator: Translator) -> loading.LoadedModel:
+    return loading.LoadedModel("", 1, translator.translate, translator.lengths, translator)
 
 
 def test_the_export_is_elsewhere_and_read_only_meanwhile(

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import corpus_translation
+from keras_transformer.inference import Translation, corpus_translation
 from keras_transformer.inference.corpus_translation import translate_corpus
 from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.translate import translate_lines
-from keras_transformer.inference.translation import Translation
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keras_transformer.errors import InputError
 from keras_transformer.inference import documents
 from keras_transformer.inference.documents import Document, segment
-from keras_transformer.inference.loading import Model
+from keras_transformer.inference.loading import LoadedModel
 from tests.messages import mentions
 
 LINE_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -43,7 +43,7 @@ def fake_model(
     limit: int = 10**9,
     translate: Callable[[str], str] = str,
     **fields: object,
-) -> Model:
+) -> LoadedModel:
     """A model that counts `tokens` (and the end token), takes `limit`, and cannot be overfed."""
 
     def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -58,7 +58,7 @@ def fake_model(
             "scores": tf.constant([[-1.0]] * len(lines)),
         }
 
-    return Model("fake", 1, outputs, lengths, None)._replace(**fields)
+    return LoadedModel("fake", 1, outputs, lengths, None)._replace(**fields)
 
 
 def words(text: str) -> int:

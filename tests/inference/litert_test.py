@@ -208,7 +208,7 @@ def test_any_archive_is_read_or_refused(
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(
     fields=st.dictionaries(
-        st.sampled_from([*litert.About._fields, "format_version", "other"]),
+        st.sampled_from([*litert.LiteRTMetadata._fields, "format_version", "other"]),
         st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.just([])),
     )
 )

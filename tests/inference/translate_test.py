@@ -1,9 +1,8 @@
-"""Models read from disk, lines translated in order, test sets scored, checkpoints averaged."""
+"""Models read from disk, lines translated in order, test sets scored."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from collections.abc import Sequence
@@ -17,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading, scoring
+from keras_transformer.inference import Translation, batching, evaluate, loading, scoring
 from keras_transformer.inference import translate as inference
-from keras_transformer.inference.translation import Translation
 from keras_transformer.inference.translator import CompiledTranslator
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -29,12 +27,12 @@ from tests.messages import mentions, tells
 
 
 @pytest.fixture(scope="module")
-def model(run_directory: RunDirectory) -> loading.Model:
+def model(run_directory: RunDirectory) -> loading.LoadedModel:
     return loading.load_model(run_directory.path)
 
 
 @pytest.fixture(scope="module", params=["{0}", "{0}@step-00000100,{0}@step-00000300"])
-def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> loading.Model:
+def several(run_directory: RunDirectory, request: pytest.FixtureRequest) -> loading.LoadedModel:
     """A model and an ensemble, some of whose translations end."""
     members = request.param.format(run_directory.path)
     model = loading.load_model(members, {"decoding.n_best": 2})
@@ -187,7 +185,7 @@ def write_report(run: RunDirectory, max_length: int) -> None:
 
 
 class TestTranslateLines:
-    def test_results_are_in_the_order_of_the_lines(self, model: loading.Model) -> None:
+    def test_results_are_in_the_order_of_the_lines(self, model: loading.LoadedModel) -> None:
         lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
         results = inference.translate_lines(model, lines)
         for line, result in zip(lines, results, strict=True):
@@ -204,37 +202,39 @@ class TestTranslateLines:
         assert [line.split(" ||| ")[0] for line in text.splitlines()] == ["0"] * 4 + ["1"]
         assert text.endswith("1 |||  ||| 0.0000\n")
 
-    def test_no_lines(self, model: loading.Model) -> None:
+    def test_no_lines(self, model: loading.LoadedModel) -> None:
         assert inference.translate_lines(model, []) == []
         assert inference.remarks(model, []) == []
 
     @given(st.lists(st.integers(0, 20_000), max_size=200))
     @settings(max_examples=50, deadline=None)
     def test_batches_hold_every_line_once_and_are_bounded(self, sizes: list[int]) -> None:
-        batches = inference.batches(["x" * size for size in sizes])
+        batches = batching.batches(["x" * size for size in sizes])
         assert sorted(index for batch in batches for index in batch) == list(range(len(sizes)))
         for batch in batches:
             longest = max(sizes[index] for index in batch)
             assert len(batch) == 1 or len(batch) * longest <= 16_384
             assert len(batch) <= 64
 
-    def test_remarks_name_the_lines(self, model: loading.Model) -> None:
+    def test_remarks_name_the_lines(self, model: loading.LoadedModel) -> None:
         lines = ["a"] * 1030
         lines[3], lines[1027] = " ", "ball " * 200
         empty, cut = inference.remarks(model, lines)
         assert tells(empty, "line 4", "empty")
         assert tells(cut, "line 1028", "40")
 
-    def test_remarks_name_lines_longer_than_those_of_training(self, model: loading.Model) -> None:
+    def test_remarks_name_lines_longer_than_those_of_training(
+        self, model: loading.LoadedModel
+    ) -> None:
         lines = ["a", "ball ball", "ball " * 200]
-        (_, (longest, _), _) = inference.token_counts(model, lines)
+        (_, (longest, _), _) = batching.token_counts(model.lengths, lines)
         known = model._replace(trained_tokens=longest - 1)
         longer, cut = inference.remarks(known, lines)
         assert tells(longer, "line 2", longest, longest - 1, "translated")
         assert tells(cut, "line 3", "translated")
         assert inference.remarks(model._replace(trained_tokens=longest), lines) == [cut]
 
-    def test_remarks_name_prefixes_that_could_not_be(self, model: loading.Model) -> None:
+    def test_remarks_name_prefixes_that_could_not_be(self, model: loading.LoadedModel) -> None:
         results = [[Translation(text, -1.0)] for text in ("ein Hund", "", "das Haus")]
         prefixes = ["  ein ", "", "☃ das"]
         (remark,) = inference.remarks(model, ["a"] * 3, results, prefixes)
@@ -257,11 +257,11 @@ def test_weights_that_are_no_numbers_translate_nothing(run_directory: RunDirecto
 class TestTranslateInDetail:
     LINES = (PHRASES[0], "", "ball", *PHRASES[3:], "ball " * 30)
 
-    def test_each_translation_is_explained(self, several: loading.Model) -> None:
+    def test_each_translation_is_explained(self, several: loading.LoadedModel) -> None:
         results = inference.translate_in_detail(several, self.LINES, attention=True)
         json.dumps(results, allow_nan=False)
         plain = inference.translate_lines(several, self.LINES)
-        used = [used for _, used in inference.token_counts(several, self.LINES)]
+        used = [used for _, used in batching.token_counts(several.lengths, self.LINES)]
         scorer = scoring.Scorer(several.owner)
         for line, best, length, result in zip(self.LINES, plain, used, results, strict=True):
             source, found = result["source_tokens"], result["translations"]
@@ -285,7 +285,7 @@ class TestTranslateInDetail:
             | {"token_log_probs": [], "alignment": [], "attention": []}
         ]
 
-    def test_numbers_are_short(self, several: loading.Model) -> None:
+    def test_numbers_are_short(self, several: loading.LoadedModel) -> None:
         (result,) = inference.translate_in_detail(several, [PHRASES[0]], attention=True)
         for translation in result["translations"]:
             for number in translation["token_log_probs"]:
@@ -293,11 +293,11 @@ class TestTranslateInDetail:
             for weight in np.ravel(translation["attention"]).tolist():
                 assert weight == round(weight, 4)
 
-    def test_the_attention_is_given_on_request(self, several: loading.Model) -> None:
+    def test_the_attention_is_given_on_request(self, several: loading.LoadedModel) -> None:
         (result,) = inference.translate_in_detail(several, ["ball"])
         assert all("attention" not in translation for translation in result["translations"])
 
-    def test_prefixes_stay_with_their_lines(self, several: loading.Model) -> None:
+    def test_prefixes_stay_with_their_lines(self, several: loading.LoadedModel) -> None:
         prefixes = ["", "ein", "das", "zwei", "", "mit", "Haus"]  # batches are in another order
         results = inference.translate_in_detail(several, self.LINES, prefixes)
         assert results[1]["translations"][0]["text"] == ""  # nothing to translate stays nothing
@@ -307,7 +307,7 @@ class TestTranslateInDetail:
         with pytest.raises(InputError, match=mentions("7", "lines", "6", "prefixes")):
             inference.translate_in_detail(several, self.LINES, prefixes[1:])
 
-    def test_no_lines(self, model: loading.Model) -> None:
+    def test_no_lines(self, model: loading.LoadedModel) -> None:
         assert inference.translate_in_detail(model, [], []) == []
 
 
@@ -328,12 +328,12 @@ def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
 
 class TestWorkers:
     def test_several_find_what_one_finds(
-        self, model: loading.Model, monkeypatch: pytest.MonkeyPatch
+        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
         alone = inference.translate_lines(model, lines)
         alone_in_detail = inference.translate_in_detail(model, lines)
-        monkeypatch.setattr(inference, "workers", lambda: 3)
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
         together = inference.translate_lines(model, lines)
         for one, other in zip(alone, together, strict=True):
             assert [each.text for each in one] == [each.text for each in other]
@@ -345,9 +345,9 @@ class TestWorkers:
             ]
 
     def test_work_at_the_same_time(
-        self, model: loading.Model, monkeypatch: pytest.MonkeyPatch
+        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inference, "workers", lambda: 3)
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
         others = threading.Barrier(3, timeout=60)  # breaks unless three batches meet
 
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -359,9 +359,9 @@ class TestWorkers:
         assert [best.text for (best,) in results] == lines
 
     def test_a_failure_of_one_is_the_failure_of_all(
-        self, model: loading.Model, monkeypatch: pytest.MonkeyPatch
+        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inference, "workers", lambda: 3)
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
 
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
             raise KeyError(len(text))
@@ -396,14 +396,14 @@ class TestWorkers:
         monkeypatch.setattr(settings, "get_intra_op_parallelism_threads", lambda: threads["intra"])
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(5)))
-        assert inference.workers() == 1
-        inference.use_cores_for_batches(lines)
-        assert (inference.workers(), threads) == (count, expected)
+        assert batching.concurrent_batches() == 1
+        batching.use_cores_for_batches(lines)
+        assert (batching.concurrent_batches(), threads) == (count, expected)
 
-    def test_nothing_changes_once_tensorflow_has_begun(self, model: loading.Model) -> None:
+    def test_nothing_changes_once_tensorflow_has_begun(self, model: loading.LoadedModel) -> None:
         inference.translate_lines(model, ["a"])
-        inference.use_cores_for_batches(100)
-        assert inference.workers() == 1
+        batching.use_cores_for_batches(100)
+        assert batching.concurrent_batches() == 1
 
 
 class TestDecodeLines:
@@ -426,145 +426,28 @@ class TestDecodeLines:
             assert len(lines) in (count, count + 1)
 
 
-class TestOutputFile:
-    def test_a_failure_leaves_what_was_there(self, tmp_path: Path) -> None:
-        path = tmp_path / "out"
-        path.write_bytes(b"old")
-        with pytest.raises(KeyError), inference.output_file(path) as file:
-            file.write(b"half")
-            raise KeyError
-        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
-        with inference.output_file(path) as file:
-            file.write(b"new")
-        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"new"]
-
-    def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
-        (tmp_path / "link").symlink_to("out")
-        for text in (b"new", b"newer"):  # out is not there at first
-            with inference.output_file(tmp_path / "link") as file:
-                file.write(text)
-            assert (tmp_path / "link").is_symlink()
-            assert (tmp_path / "out").read_bytes() == text
-        reading, writing = os.pipe()
-        with open(reading, "rb") as read:
-            with inference.output_file(f"/dev/fd/{writing}") as file:
-                file.write(b"text")
-            os.close(writing)
-            assert read.read() == b"text"
-
-    @pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
-    def test_a_name_of_standard_output_is_added_to(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-    ) -> None:
-        (tmp_path / "out").write_bytes(b"before\n")
-        with open(tmp_path / "out", "a") as stdout:
-            monkeypatch.setattr("sys.stdout", stdout)
-            with inference.output_file(name.format(stdout.fileno())) as file:
-                file.write(b"after\n")
-            monkeypatch.undo()
-        assert (tmp_path / "out").read_bytes() == b"before\nafter\n"
-        assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-    @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
-    def test_nowhere_to_write(self, tmp_path: Path, name: str) -> None:
-        (tmp_path / "file").write_text("")
-        with (
-            pytest.raises(InputError, match=mentions(name, "written")),
-            inference.output_file(tmp_path / name),
-        ):
-            pytest.fail("the block must not begin")
-
-
 class TestEvaluate:
-    def test_scores_its_own_translations_as_perfect(self, model: loading.Model) -> None:
+    def test_scores_its_own_translations_as_perfect(self, model: loading.LoadedModel) -> None:
         sources = list(PHRASES)
         own = [best.text for best, *_ in inference.translate_lines(model, sources)]
-        result = inference.evaluate(model, sources, own, tokenize="none")
+        result = evaluate.evaluate(model, sources, own, tokenize="none")
         assert result.hypotheses == own
         assert (result.scores.exact_match, result.scores.sentences) == (1, 6)
         assert result.seconds > 0
         others = [*own[:3], *["something else"] * 3]
-        assert inference.evaluate(model, sources, others).scores.exact_match == 0.5
+        assert evaluate.evaluate(model, sources, others).scores.exact_match == 0.5
 
-    def test_mistakes_are_found_before_translating(self, model: loading.Model) -> None:
+    def test_mistakes_are_found_before_translating(self, model: loading.LoadedModel) -> None:
         def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
             raise AssertionError("translated")
 
         model = model._replace(translate=translate)
-        with pytest.raises(InputError, match=mentions("source", "2", "reference", "1")):
-            inference.evaluate(model, ["a", "b"], ["a"])
-        with pytest.raises(InputError, match=mentions("14a", "tokenizer")):
-            inference.evaluate(model, ["a"], ["a"], tokenize="14a")
-        with pytest.raises(InputError, match=mentions("sentence")):
-            inference.evaluate(model, [], [])
-
-
-class TestAverageCheckpoints:
-    def test_is_the_mean_and_is_selected(self, own_run: RunDirectory) -> None:
-        name = inference.average_checkpoints(own_run, 2)
-        assert own_run.selected == name == "average-last-2-step-300"
-        averaged = own_run.selected_weights()
-        parts = [own_run.read_weights(c) for c in own_run.checkpoints()[-2:]]
-        assert averaged.keys() == parts[0].keys()
-        for path, weight in averaged.items():
-            mean = np.mean([part[path].astype(np.float64) for part in parts], axis=0)
-            np.testing.assert_array_equal(weight, mean.astype(np.float32))
-
-    def test_the_best_by_validation(self, own_run: RunDirectory) -> None:
-        weights = {c.step: own_run.read_weights(c) for c in own_run.checkpoints()}
-        for step, loss in ((100, 1.0), (200, 3.0), (300, 2.0)):
-            own_run.save_checkpoint(step, weights[step], {}, {"val_loss": loss})
-        name = inference.average_checkpoints(own_run, best=2)
-        assert own_run.selected == name == "average-best-2-step-300"
-        expected = inference.average_weights([weights[100], weights[300]])
-        averaged = own_run.selected_weights()
-        for path, weight in averaged.items():
-            np.testing.assert_array_equal(weight, expected[path])
-
-    def test_is_what_is_translated_with(self, own_run: RunDirectory) -> None:
-        before = inference.translate_lines(loading.load_model(own_run.path), PHRASES)
-        inference.average_checkpoints(own_run, 3)
-        after = inference.translate_lines(loading.load_model(own_run.path), PHRASES)
-        assert [best.score for best, *_ in before] != [best.score for best, *_ in after]
-
-    @pytest.mark.parametrize(
-        ("counts", "message"),
-        [
-            ({"last": 0}, mentions("last", "0", "1")),
-            ({"best": -1}, mentions("best", "-1", "1")),
-            ({"last": 4}, mentions("3", "checkpoints", "4")),
-            ({"best": 1}, mentions("0", "checkpoints", "validation", "loss", "1")),
-            ({"last": 1, "best": 2}, mentions("last 1", "best 2")),
-            ({}, mentions("last", "0", "1")),
-        ],
-    )
-    def test_too_few(self, own_run: RunDirectory, counts: dict[str, int], message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            inference.average_checkpoints(own_run, **counts)
-        assert own_run.selected == "last"
-
-
-class TestAverageWeights:
-    def test_is_taken_in_float64_one_set_at_a_time(self) -> None:
-        ones = [np.float32([1.0]), np.float32([1e8]), np.float32([-1e8]), np.float32([3.0])]
-        averaged = inference.average_weights({"a/b": one} for one in ones)
-        assert averaged["a/b"].dtype == np.float32 and averaged["a/b"] == [1.0]
-        assert ones[0] == [1.0]
-
-    def test_weights_of_different_models(self) -> None:
-        one = {"a": np.ones(2), "b": np.ones(3)}
-        for other, message in (
-            (
-                {"a": np.ones(2), "b": np.ones(1)},
-                mentions("b", "(1,)"),
-            ),
-            ({"a": np.ones(2)}, mentions("b", "(3,)")),
-            ({**one, "c": np.ones(1)}, mentions("c", "(1,)")),
-        ):
-            with pytest.raises(InputError, match=message):
-                inference.average_weights([one, other])
-        with pytest.raises(InputError, match=mentions("weights", "average")):
-            inference.average_weights([])
+        with pytest.raises(InputError, match="source has 2 lines and the reference 1; expected"):
+            evaluate.evaluate(model, ["a", "b"], ["a"])
+        with pytest.raises(InputError, match="'14a' is no tokenizer"):
+            evaluate.evaluate(model, ["a"], ["a"], tokenize="14a")
+        with pytest.raises(InputError, match="expected at least one sentence"):
+            evaluate.evaluate(model, [], [])
 
 
 def test_a_run_without_a_checkpoint(own_run: RunDirectory) -> None:

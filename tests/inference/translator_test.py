@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from keras_transformer import decoding
 from keras_transformer.decoding import SpecialIds
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading
+from keras_transformer.inference import Translation, loading
 from keras_transformer.inference import translate as inference
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translation import Translation
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
@@ -297,7 +296,7 @@ def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -
     )
     translations, scores = translate(broken, TEXTS[:2])
     assert (translations == b"").all() and (scores == decoding.NOTHING).all()
-    model = loading.Model("here", 1, broken.translate, broken.lengths, broken)
+    model = loading.LoadedModel("here", 1, broken.translate, broken.lengths, broken)
     results = inference.translate_lines(model, TEXTS[:2])
     assert results == [[inference.NO_TRANSLATION]] * 2
     remarks = inference.remarks(model, TEXTS[:2], results)
@@ -307,7 +306,7 @@ def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -
 
 
 def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> None:
-    model = loading.Model(
+    model = loading.LoadedModel(
         "here", 3, translator.translate, translator.lengths, translator,
         translator.translate_in_detail,
     )  # fmt: skip

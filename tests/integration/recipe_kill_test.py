@@ -35,7 +35,7 @@ match sys.argv[1]:
         average = inference.average_checkpoints
         inference.average_checkpoints = lambda *args: die(average(*args))
     case "exporting":
-        die_at("export/.exporting-*/*")
+        die_at("export/.*.unfinished/*")
     case "scored":
         recipe_models.write_results = die
 results = recipe_run.run_recipe(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.inference import loading, scoring, translate
+from keras_transformer.inference import evaluate, loading, scoring
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions, tells
 from tests.paper.table3.running_test import prepared
@@ -108,7 +108,7 @@ def check_row(folder: Path, name: str, row: dict[str, Any]) -> None:
     scorer = scoring.load_scorer(run.path)
     perplexity = scoring.perplexity(scoring.score_pairs(scorer, sources, targets))
     assert row["perplexity"] == pytest.approx(perplexity, rel=1e-3)
-    scored = translate.evaluate(loading.load_model(run.path), sources, targets)
+    scored = evaluate.evaluate(loading.load_model(run.path), sources, targets)
     assert row["bleu"] == round(scored.scores.bleu, 2)
     assert row["run"]["signature"] == scored.scores.signature
     translations = (folder / "work" / name / "translations").read_text().splitlines()

@@ -18,8 +18,7 @@ from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading, translate
-from keras_transformer.inference.translation import Translation
+from keras_transformer.inference import Translation, evaluate, loading
 from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.run_directory import Restored, RunDirectory, training_alone
 from keras_transformer.training import training_run
@@ -195,19 +194,19 @@ class TestBleu:
     ) -> None:  # fmt: skip
         caplog.set_level("INFO")
         translated: list[list[list[Translation]]] = []
-        evaluate, translate_lines = translate.evaluate, translate.translate_lines
+        score_model, translate_lines = evaluate.evaluate, evaluate.translate_lines
 
         def remember(*arguments: Any) -> Any:
             translated.append(translate_lines(*arguments))
             return translated[-1]
 
-        def score(*arguments: Any) -> translate.Evaluation:
-            evaluation = evaluate(*arguments)  # of this model no other BLEU than 0
+        def score(*arguments: Any) -> evaluate.Evaluation:
+            evaluation = score_model(*arguments)  # of this model no other BLEU than 0
             scores = dataclasses.replace(evaluation.scores, bleu=12.5)
             return evaluation._replace(scores=scores)
 
-        monkeypatch.setattr(translate, "translate_lines", remember)
-        monkeypatch.setattr(translate, "evaluate", score)
+        monkeypatch.setattr(evaluate, "translate_lines", remember)
+        monkeypatch.setattr(evaluate, "evaluate", score)
         run = tmp_path / "run"
         trained = train(
             data, run, training__bleu_steps=4, training__bleu_sentences=3,

@@ -13,7 +13,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.visualization.wanted import Wanted, read_sentences
+from keras_transformer.visualization.gallery import VisualizationOptions, read_sentences
 from tests import reference
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
@@ -152,18 +152,20 @@ def test_a_head_is_drawn_alone(ended: dict[str, Ended], folder: Path) -> None:
 )
 def test_layers_and_heads_that_are_not_there(wanted: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Wanted("a", **wanted).check_heads(random_attention())
-    with pytest.raises(InputError, match=mentions("layer", "5", "1", "4")):
-        Wanted("a", layer=5).check_heads(random_attention(layers=(4, 4)))
+        VisualizationOptions("a", **wanted).check_heads(random_attention())
+    with pytest.raises(InputError, match="the layer is 5; expected 1 to 4$"):
+        VisualizationOptions("a", layer=5).check_heads(random_attention(layers=(4, 4)))
 
 
 def test_sentences_of_a_file_are_its_first_full_lines(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n\ntwo\nthree\nfour\n")
     (tmp_path / "b").write_text("eins\nx\n \ndrei\nvier\n")
     found = read_sentences(
-        Wanted(source_file=tmp_path / "a", target_file=tmp_path / "b", max_sentences=2)
+        VisualizationOptions(
+            source_file=tmp_path / "a", target_file=tmp_path / "b", max_sentences=2
+        )
     )
     assert found == (["one", "three"], ["eins", "drei"], 3, 2)
-    found = read_sentences(Wanted(source_file=tmp_path / "a"))
+    found = read_sentences(VisualizationOptions(source_file=tmp_path / "a"))
     assert found == (["one", "two", "three", "four"], None, 4, 1)
-    assert read_sentences(Wanted("a")) == ([], None, 0, 0)
+    assert read_sentences(VisualizationOptions("a")) == ([], None, 0, 0)

@@ -11,18 +11,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from keras_transformer.visualization.attention_pictures import (
+from keras_transformer.visualization.attention import summarize_heads
+from keras_transformer.visualization.embeddings import project
+from keras_transformer.visualization.pictures import (
+    DPI,
+    WEIGHTS,
+    draw_embeddings,
     draw_head,
     draw_heads,
     draw_layers,
-)
-from keras_transformer.visualization.embeddings import project
-from keras_transformer.visualization.heads import summarize
-from keras_transformer.visualization.style import DPI, WEIGHTS, text_width, write_png
-from keras_transformer.visualization.summary_pictures import (
-    draw_embeddings,
     draw_positions,
     draw_summary,
+    text_width,
+    write_png,
 )
 from tests.visualization.pairs import PREDICTED, READ, SOURCE, random_attention
 
@@ -129,7 +130,7 @@ def test_weights_are_dark_in_even_steps() -> None:
 
 
 def test_the_summary_writes_its_numbers(tmp_path: Path) -> None:
-    summary = summarize([random_attention(heads=8)])
+    summary = summarize_heads([random_attention(heads=8)])
     figure = draw_summary(summary)
     assert len(figure.axes) == 9
     entropy = summary.means["decoder"]["entropy"]

@@ -84,7 +84,6 @@ class TfdsCorpus:
                 downloading was not asked for.
         """
         from keras_transformer.data.corpora import tfds_sets
-        from keras_transformer.data.corpora.tfds_records import SplitReader
 
         if data_dir is not None and "://" not in data_dir:  # workers may have another directory
             data_dir = str(Path(data_dir).expanduser().absolute())
@@ -95,7 +94,7 @@ class TfdsCorpus:
         )
         if download or tfds_sets.needs_no_download(builder):
             builder = tfds_sets.prepare(name, builder, data_dir)
-        self._reader = SplitReader(
+        self._reader = tfds_sets.SplitReader(
             name, builder, split, (self.source_language, self.target_language)
         )
 

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
+from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.cleaning import CleaningOptions, CleaningReport
 from keras_transformer.data.corpora.corpus import Corpus, located
-from keras_transformer.data.corpora.duplicates import count_known, find_duplicates
-from keras_transformer.data.preparation.report import SideStatistics
 from keras_transformer.data.preparation.stages import (
     CleanSource,
     EncodeTask,
     Places,
+    SideStatistics,
     clean_block,
     clean_lines,
     clean_tasks,
@@ -30,6 +29,7 @@ from keras_transformer.data.preparation.stages import (
 from keras_transformer.data.preparation.workers import Runner, alone
 from keras_transformer.data.token_store import write_index
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.text.vocabulary import (
     MAX_LINES,
     ModelType,
@@ -46,6 +46,7 @@ OF_LEARNING = (
     "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
     "vocabulary_lines",
 )  # fmt: skip
+_MAX_HASHES = 2**22  # of one part, about: 128 MB including what sorting them takes
 _Source = TypeVar("_Source")
 _Task = TypeVar("_Task")
 
@@ -184,7 +185,8 @@ class Preparation:
         """Returns the vocabulary given, or one learned from what is not held out."""
         directory = self._directory / "tokenizer"
         if not directory.exists():
-            _save(given or self._learn(cleaned), directory)
+            with atomic_path(directory) as partial:
+                (given or self._learn(cleaned)).save(partial)
         return Vocabulary.load(directory)
 
     def _learn(self, cleaned: Cleaned) -> Vocabulary:
@@ -252,17 +254,10 @@ class Preparation:
         what: str,
         pairs: int,
     ) -> Iterator[dict[str, Any]]:
-        with progress(what, pairs) as bar:
+        with progress_bar(pairs, "pairs", what) as bar:
             for result in self._runner(stage, sources, expand):
                 bar.update(result["pairs"])
                 yield result
-
-
-def _save(vocabulary: Vocabulary, directory: Path) -> None:
-    """Saves both models or none."""
-    partial = directory.with_name(f".{directory.name}.partial")
-    vocabulary.save(partial)
-    partial.rename(directory)
 
 
 def _lines(blocks: Sequence[CleanedBlock], sides: Sequence[str]) -> Iterator[bytes]:
@@ -284,7 +279,54 @@ def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
         )
 
 
-def progress(what: str, pairs: int | None) -> tqdm[Any]:
-    """Returns a bar that shows how many pairs are done."""
-    # disable=None: only on a terminal.
-    return tqdm(desc=what, total=pairs, unit=" pairs", unit_scale=True, disable=None)
+# Duplicates are found by the hashes of pairs.
+
+
+def find_duplicates(files: Sequence[Path]) -> list[Places]:
+    """Returns, for each file of hashes, the places of those that stood in it or before it.
+
+    The hashes are looked at in as many parts, by their leading bits, as keep each small;
+    every part reads all files.
+
+    Args:
+        files: `.npy`, of records with the fields `high` and `low`, uint64.
+    """
+    if not files:
+        return []
+    first = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in files)])
+    bits = max(0, int(first[-1]) // _MAX_HASHES).bit_length()
+    found = [_duplicates_of_part(files, first, part, bits) for part in range(2**bits)]
+    places = np.sort(np.concatenate(found))
+    ends = np.searchsorted(places, first)
+    return [places[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
+
+
+def count_known(files: Sequence[Path], others: Sequence[Path]) -> int:
+    """Returns how many of the hashes in `files` stand in `others` as well.
+
+    Those of `files`, 8 bytes each, are in memory together; of the others one file at a time.
+
+    Args:
+        files, others: `.npy`, uint64.
+    """
+    hashes = np.concatenate([np.zeros(0, np.uint64), *map(np.load, files)])
+    known = np.zeros(len(hashes), np.bool_)
+    for path in others:
+        known |= np.isin(hashes, np.load(path))
+    return int(np.count_nonzero(known))
+
+
+def _duplicates_of_part(files: Sequence[Path], first: Places, part: int, bits: int) -> Places:
+    """Returns the places, over all files, of the hashes of a part that stood there before."""
+    chosen, places = [], []
+    for path, start in zip(files, first, strict=False):
+        file = np.load(path, mmap_mode="r")  # one at a time: a map holds its file open
+        # Two steps, as no integer can be shifted by its whole width.
+        inside = np.flatnonzero(file["high"] >> np.uint64(1) >> np.uint64(63 - bits) == part)
+        chosen.append(np.array(file[inside]))
+        places.append(inside + start)
+    records, order = np.concatenate(chosen), np.concatenate(places)
+    by_hash = np.lexsort((order, records["low"], records["high"]))
+    records = records[by_hash]
+    again = np.flatnonzero(records[1:] == records[:-1]) + 1
+    return order[by_hash[again]]

@@ -11,18 +11,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.corpus import BlockReader, Corpus
 from keras_transformer.data.preparation.pipeline import (
     SPLITS,
     Preparation,
     PrepareOptions,
-    progress,
 )
-from keras_transformer.data.preparation.report import summary
 from keras_transformer.data.preparation.workers import Runner, Workers
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import work_directory
+from keras_transformer.runs.atomic import work_directory
 from keras_transformer.text.vocabulary import Vocabulary
 
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
@@ -46,7 +45,40 @@ class PreparedData:
     def summary(self) -> str:
         """Returns a few lines for a person to read."""
         state = "already holds this data" if self.reused else "is ready"
-        return f"{self.directory} {state}\n{summary(self.report)}"
+        report = self.report
+        vocabulary = report["vocabulary"]
+        lines = [
+            f"{self.directory} {state}",
+            f"vocabulary: {vocabulary['type']}, {vocabulary['source_size']:,} source and "
+            f"{vocabulary['target_size']:,} target pieces",
+        ]
+        for split in ("train", "valid"):
+            store = report[split]
+            lines.append(
+                f"{split}: {store['pairs']:,} pairs, {store['source']['tokens']:,} source and "
+                f"{store['target']['tokens']:,} target tokens"
+            )
+        for split, cleaning in report["cleaning"].items():
+            dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
+            lines.append(
+                f"{split} corpus: {cleaning['read']:,} pairs read, dropped: {dropped or 'none'}"
+            )
+            if cleaning["bad_utf8_replaced"]:
+                lines.append(
+                    f"{cleaning['bad_utf8_replaced']:,} lines of it had bytes that are no UTF-8"
+                )
+        if report["held_out"]:
+            dropped = report["held_out"] - report["valid"]["pairs"]
+            lines.append(
+                f"held out of the training corpus for validation: {report['held_out']:,} pairs"
+                + f", of which {dropped:,} were dropped as too long" * (dropped > 0)
+            )
+        if known := report.get("valid_pairs_in_train"):  # data prepared before do not tell
+            lines.append(
+                f"validation pairs that stand in the training text as well: {known:,} of "
+                f"{report['valid']['pairs']:,}; what is measured on them is not of new text"
+            )
+        return "\n".join(lines)
 
 
 def prepare(
@@ -144,7 +176,7 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
 def _survey(corpora: Sequence[Corpus]) -> list[dict[str, Any]]:
     """Reads everything once: nothing is done before the lines are known to be aligned."""
     inputs = []
-    with progress("reading", None) as bar:
+    with progress_bar(None, "pairs", "reading") as bar:
         for corpus in corpora:
             reader, blocks = BlockReader(corpus), 0
             for blocks, block in enumerate(reader, start=1):  # noqa: B007

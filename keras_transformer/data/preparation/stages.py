@@ -6,10 +6,11 @@ another machine that sees the same files; what it leaves is there whole or not a
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,14 +24,64 @@ from keras_transformer.data.corpora.cleaning import (
     clean,
 )
 from keras_transformer.data.corpora.corpus import Block, BlockReader, Corpus
-from keras_transformer.data.preparation.report import SideStatistics
-from keras_transformer.data.token_store import encoded, write_lines, write_shard
+from keras_transformer.data.token_store import Encoded, encoded, write_lines, write_shard
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.text.vocabulary import Vocabulary
 
 Places: TypeAlias = npt.NDArray[np.int64]
 HASH = np.dtype([("high", np.uint64), ("low", np.uint64)])
+_HISTOGRAM_STEP = 16
+
+
+@dataclasses.dataclass
+class SideStatistics:
+    """Counts of one side of a store, which can be added up; end ids count as tokens.
+
+    Attributes:
+        unknown: tokens that are the unknown piece.
+        lengths: int64, how many sentences have 0, 1, 2, … tokens.
+    """
+
+    unknown: int
+    lengths: Places
+
+    @classmethod
+    def of(cls, side: Encoded, unknown_id: int) -> SideStatistics:
+        """Counts what is encoded."""
+        return cls(int(np.count_nonzero(side.ids == unknown_id)), np.bincount(side.lengths))
+
+    @classmethod
+    def total(cls, parts: Sequence[Mapping[str, Any]]) -> SideStatistics:
+        """Adds up what `as_dict` has told of."""
+        lengths = np.zeros(max((len(part["lengths"]) for part in parts), default=0), np.int64)
+        for part in parts:
+            lengths[: len(part["lengths"])] += np.array(part["lengths"], np.int64)
+        return cls(sum(part["unknown"] for part in parts), lengths)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the counts as JSON values."""
+        return {"unknown": self.unknown, "lengths": self.lengths.tolist()}
+
+    def describe(self) -> dict[str, Any]:
+        """Returns their part of the report as JSON values."""
+        tokens = int(self.lengths @ np.arange(len(self.lengths)))
+        sentences = int(self.lengths.sum())
+        steps = -(-(len(self.lengths) - 1) // _HISTOGRAM_STEP)
+        histogram = np.zeros(steps * _HISTOGRAM_STEP, np.int64)
+        histogram[: len(self.lengths) - 1] = self.lengths[1:]
+        return {
+            "tokens": tokens,
+            "unknown": self.unknown,
+            "unknown_rate": self.unknown / tokens,
+            "mean_length": round(tokens / sentences, 2),
+            "max_length": len(self.lengths) - 1,
+            # In steps: {"1-16": 12, "17-32": 30, ...}.
+            "length_histogram": {
+                f"{i * _HISTOGRAM_STEP + 1}-{(i + 1) * _HISTOGRAM_STEP}": int(count)
+                for i, count in enumerate(histogram.reshape(steps, -1).sum(axis=1))
+            },
+        }
 
 
 class CleanSource(NamedTuple):
@@ -107,7 +158,7 @@ def clean_block(task: CleanTask) -> dict[str, Any]:
     pairs = clean(task.block, task.options, report)
     task.directory.mkdir(parents=True, exist_ok=True)
     for name, lines in (("source.txt", pairs.sources), ("target.txt", pairs.targets)):
-        with whole(_part(task, name)) as path:
+        with atomic_path(_part(task, name)) as path:
             write_lines(path, lines)
     _save(_part(task, "lines.npy"), pairs.lines)
     if task.options.drop_duplicates:
@@ -204,13 +255,13 @@ def _done(path: Path) -> dict[str, Any] | None:
 
 def _finished(path: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Writes a result: the last of what a task leaves, and there whole or not at all."""
-    with whole(path) as partial:
+    with atomic_path(path) as partial:
         partial.write_text(json.dumps(result), encoding="utf-8")
     return result
 
 
 def _save(path: Path, array: npt.NDArray[Any]) -> None:
-    with whole(path) as partial, partial.open("wb") as file:
+    with atomic_path(path) as partial, partial.open("wb") as file:
         np.save(file, array)
 
 

@@ -15,24 +15,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tqdm import tqdm
 
+from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported, publish
+from keras_transformer.export import Exported
 from keras_transformer.export.comparison import Found, check_ties, difference
-from keras_transformer.export.litert import flatbuffer, passes, weights
+from keras_transformer.export.litert import flatbuffer, passes
 from keras_transformer.export.litert.signatures import LiteRTSignatures
-from keras_transformer.export.manifest import write_manifest
-from keras_transformer.export.provenance import Member, Provenance
+from keras_transformer.export.manifest import Member, Provenance, write_manifest
 from keras_transformer.export.quantization_check import check_loss, check_references
-from keras_transformer.inference.litert import About, LiteRTModel, append_archive
+from keras_transformer.inference.batching import batches
+from keras_transformer.inference.litert import LiteRTMetadata, LiteRTModel, append_archive
 from keras_transformer.inference.loading import load_translator, members, trained_tokens
-from keras_transformer.inference.translate import batches
 from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
-QUANTIZATIONS = weights.QUANTIZATIONS
+QUANTIZATIONS = passes.QUANTIZATIONS
 # What a rounding may cost in BLEU: it changes words of some sentences, for better as for worse.
 MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}
 
@@ -120,14 +120,14 @@ def export(
         write_manifest(path, provenance, flatbuffer.describe_signatures(model))
         return translated, scores
 
-    path, (translated, scores) = publish(output_dir, write)
+    path, (translated, scores) = write_version(output_dir, write)
     remark = None if translator.tokenizer.vocabulary.is_plain_unigram else _WITHOUT_TEXT
     return Exported(path, len(sentences), translated.ties, scores=scores, remark=remark)
 
 
-def describe(translator: Translator, model: Any, longest: int | None) -> About:
+def describe(translator: Translator, model: Any, longest: int | None) -> LiteRTMetadata:
     """Returns what a file says of its model, whose longest source of training is given."""
-    return About(
+    return LiteRTMetadata(
         n_best=translator.config.n_best,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
@@ -164,7 +164,7 @@ def convert(translator: Translator, quantization: str) -> Any:
     passes.look_up_embeddings(model)
     passes.share(model)
     passes.put_first(model, b"translate_ids")
-    weights.quantize(model, quantization)
+    passes.quantize(model, quantization)
     check_ops(model)
     return model
 
@@ -206,14 +206,16 @@ def _compared(
     """
     model = LiteRTModel(file)
     ties, translations = [], []
-    pairs = list(zip(own, sentences, strict=True))
-    for number, (theirs, sentence) in enumerate(tqdm(pairs, "comparing", disable=None), start=1):
-        found = model.translate_ids(model.source_ids(sentence))
-        translations.append(model.texts(found)[0])
-        if exact:
-            ours = Found(found.ids[None], found.lengths[None], found.scores[None])
-            tie = difference(theirs, ours, 0, f"sentence {number}", sentence)
-            ties += [tie] if tie else []
+    pairs = zip(own, sentences, strict=True)
+    with progress_bar(len(sentences), "sentences", "comparing") as bar:
+        for number, (theirs, sentence) in enumerate(pairs, start=1):
+            found = model.translate_ids(model.source_ids(sentence))
+            translations.append(model.texts(found)[0])
+            if exact:
+                ours = Found(found.ids[None], found.lengths[None], found.scores[None])
+                tie = difference(theirs, ours, 0, f"sentence {number}", sentence)
+                ties += [tie] if tie else []
+            bar.update()
     check_ties(ties, len(sentences))
     return _Translated(ties, translations)
 

@@ -12,32 +12,36 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported, publish
+from keras_transformer.export import Exported
 from keras_transformer.export.comparison import Comparison, compare
-from keras_transformer.export.provenance import Member, Provenance
+from keras_transformer.export.manifest import Member, Provenance
 from keras_transformer.export.quantization_check import check_loss, check_references
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
+    check_warmup_requests,
     model_name,
     write_base_files,
     write_version_files,
 )
 from keras_transformer.export.saved_model.model_card import About
-from keras_transformer.export.saved_model.pruning import prune
 from keras_transformer.export.saved_model.signatures import Signatures
-from keras_transformer.export.saved_model.warmup import check_warmup_requests
 from keras_transformer.inference.loading import load_model, load_translator, members, trained_tokens
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translator import Translator
 from keras_transformer.paper.parsing.symbol_vocabulary import is_parser
+from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 # Of a lower precision than float32: a rounding changes words of some sentences, for better
 # as often as for worse.
 MAX_BLEU_LOSS = 0.1
+
+# What is left out where nobody uses it: these do nothing but return a value.
+_VALUES = frozenset(["Cast", "Const", "Identity", "Pack", "Range", "Shape", "StridedSlice"])
 
 
 def export(
@@ -86,7 +90,7 @@ def export(
         write_base_files(output_dir)
         return comparison, scores
 
-    path, (comparison, scores) = publish(output_dir, write)
+    path, (comparison, scores) = write_version(output_dir, write)
     return Exported(path, len(sentences), comparison.ties, scores=scores)
 
 
@@ -136,3 +140,62 @@ def _save(translator: Translator, longest: int | None, path: Path) -> None:
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"{path.parent} cannot be written ({reason}); expected room") from error
     prune(path)
+
+
+def prune(path: Path) -> None:
+    """Removes unused nodes and repeated constants from the SavedModel at `path`, in place.
+
+    TensorFlow writes a graph as it was traced, including sizes of tensors that nobody uses and
+    each constant as often as it occurs. These are a third of the nodes, which a program has to
+    read before its first translation.
+    """
+    file = path / "saved_model.pb"
+    saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    for meta_graph in saved_model.meta_graphs:
+        for function in meta_graph.graph_def.library.function:
+            _merge_constants(function)
+            _drop_unused(function)
+    file.write_bytes(saved_model.SerializeToString(deterministic=True))
+    # It is that of the graph as it was; loaders do without, and the manifest has hashes.
+    (path / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def _merge_constants(function: Any) -> None:
+    """Has the first of equal constants used in place of the others."""
+    first: dict[bytes, str] = {}
+    same: dict[str, str] = {}
+    for node in function.node_def:
+        if node.op == "Const" and not node.input and not node.device:
+            value = node.attr["value"].SerializeToString(deterministic=True)
+            same[node.name] = first.setdefault(value, node.name)
+    for node in function.node_def:
+        for i, tensor in enumerate(node.input):
+            node.input[i] = _renamed(tensor, same)
+    for name, tensor in function.ret.items():
+        function.ret[name] = _renamed(tensor, same)
+
+
+def _drop_unused(function: Any) -> None:
+    nodes = {node.name: node for node in function.node_def}
+    left = [name for name, node in nodes.items() if node.op not in _VALUES]
+    left += [_node(tensor) for tensor in (*function.ret.values(), *function.control_ret.values())]
+    used = set()
+    while left:
+        name = left.pop()
+        if name in nodes and name not in used:  # not an argument
+            used.add(name)
+            left += map(_node, nodes[name].input)
+    kept = [node for name, node in nodes.items() if name in used]
+    del function.node_def[:]
+    function.node_def.extend(kept)
+
+
+def _renamed(tensor: str, names: dict[str, str]) -> str:
+    """Returns the same output of another node, where there is one for it."""
+    node = _node(tensor)
+    return tensor.replace(node, names.get(node, node), 1)
+
+
+def _node(tensor: str) -> str:
+    """Returns the node of `node:output:0`, or of `^node`, which is waited for."""
+    return tensor.removeprefix("^").partition(":")[0]

@@ -17,7 +17,7 @@ from typing import Any
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.provenance import Member, Provenance, at, bytes_of
+from keras_transformer.export.manifest import Member, Provenance, at, bytes_of
 from keras_transformer.export.saved_model.signature_defs import describe, read_signature_defs
 
 _TAGS = ("transformer", "tensorflow", "saved-model", "tf-serving")

@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError
 from keras_transformer.evaluation import metrics
-from keras_transformer.inference import loading, scoring, translate
+from keras_transformer.inference import batching, loading, scoring, translate
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.paper.baselines import architectures  # noqa: F401  registers the baselines
 from keras_transformer.paper.baselines.flop import training_flop
@@ -123,7 +123,7 @@ def _by_step(series: Series) -> dict[int, float]:
 def _scores(trial: Trial, run: RunDirectory, material: Material) -> dict[str, Any]:
     """Translates and scores every test by the selected weights."""
     translator = loading.load_translator(run)
-    model = loading.Model(
+    model = loading.LoadedModel(
         str(run.path),
         translator.config.n_best,
         translator.translate,
@@ -138,7 +138,7 @@ def _scores(trial: Trial, run: RunDirectory, material: Material) -> dict[str, An
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         scores = metrics.evaluate(hypotheses, test, tokenize=material.tokenize)
         pairs = scoring.score_pairs(scorer, sources, references)
-        tokens = [count for count, _ in translate.token_counts(model, sources)]
+        tokens = [count for count, _ in batching.token_counts(model.lengths, sources)]
         results[name] = {
             **dataclasses.asdict(scores),
             "perplexity": scoring.perplexity(pairs),

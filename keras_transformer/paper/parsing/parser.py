@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NOTHING, SearchResult, Trees
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import batching, loading
 from keras_transformer.inference.translator import Translator, sentence_numbers
 from keras_transformer.paper.parsing.linearization import Does
 from keras_transformer.paper.parsing.restoration import restored
@@ -180,7 +180,7 @@ def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) 
         return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
 
     results: list[Parsed] = [Parsed("", -math.inf, False) for _ in lines]
-    for batch, outputs in translate.in_batches(trees, lines):
+    for batch, outputs in batching.in_batches(trees, lines):
         for row, index in enumerate(batch):
             score = float(outputs["scores"][row, 0])
             results[index] = Parsed(

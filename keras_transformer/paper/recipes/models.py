@@ -16,6 +16,7 @@ from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import export
 from keras_transformer.inference import loading, translate
 from keras_transformer.paper.recipes.recipe import Recipe, Scoring
+from keras_transformer.runs import averaging
 from keras_transformer.runs.results import circumstances, read_results, write_lines, write_results
 from keras_transformer.runs.run_directory import RunDirectory, training_alone
 from keras_transformer.training import training_run
@@ -135,7 +136,7 @@ class RecipeModels:
         """Selects the weights that have the most BLEU on validation, then a length penalty."""
         checkpoints = len(run.checkpoints())
         counts = sorted({min(count, checkpoints) for count in self._recipe.average_last} - {0, 1})
-        names = ["last", *(translate.average_checkpoints(run, count) for count in counts)]
+        names = ["last", *(averaging.average_checkpoints(run, count) for count in counts)]
         if run.config.training.ema_decay:
             names.append("ema")
         default = run.config.decoding.length_penalty
@@ -223,7 +224,7 @@ def _keep(path: Path, lines: Sequence[str]) -> None:
         )
 
 
-def _translations(model: loading.Model, sources: Sequence[str]) -> list[str]:
+def _translations(model: loading.LoadedModel, sources: Sequence[str]) -> list[str]:
     return [best.text for best, *_ in translate.translate_lines(model, sources)]
 
 

@@ -56,7 +56,7 @@ def train_and_score(job: Job) -> dict[str, Any]:
 
     load_tensorflow()
     from keras_transformer.data.token_store import TokenStore
-    from keras_transformer.inference import loading, translate
+    from keras_transformer.inference import evaluate, loading
     from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.training import training_run
 
@@ -72,7 +72,7 @@ def train_and_score(job: Job) -> dict[str, Any]:
     check_converged(run, trained.step)
     store = TokenStore(job.data_dir / "valid")
     model = loading.load_model(run.path)
-    scored = translate.evaluate(
+    scored = evaluate.evaluate(
         model, store.source_text(), store.target_text(),
         tokenize=job.tokenize, lowercase=job.lowercase,
     )  # fmt: skip

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 import re
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,6 @@ from keras_transformer.runs.report.elements import (
     text,
     write_page,
 )
-from keras_transformer.runs.report.fields import Field
 
 _SPLITS = {"train": "training", "valid": "validation"}
 _SIDES = ("source", "target")
@@ -41,6 +44,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "too_many_tokens": ("a side of more than {} tokens", "max_tokens"),
 }
 
+_MAX_COUNT = 2**53  # larger integers are not exact in every JSON reader
 _MAX_ROWS = 16  # of a histogram; more are put together
 # Text without what could not be seen: U+2400 and on are pictures of control characters.
 _VISIBLE = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
@@ -63,7 +67,7 @@ def write_data_page(directory: Path, defaults: Mapping[str, Any] | None = None) 
         InputError: where the report cannot be read, lacks a field or holds something odd in
             it, or the page cannot be written.
     """
-    report = Field.read(directory / "report.json")
+    report = _Field.read(directory / "report.json")
     name = directory.resolve().name
     sections = [
         f"<header>\n<h1>{text(name)}</h1>\n{_headline(report)}\n</header>",
@@ -79,7 +83,7 @@ def write_data_page(directory: Path, defaults: Mapping[str, Any] | None = None) 
 # The headline.
 
 
-def _headline(report: Field) -> str:
+def _headline(report: _Field) -> str:
     entries = {}
     for split, purpose in (("train", "Pairs to learn from"), ("valid", "Pairs to validate on")):
         source, target = (report[split][side]["tokens"].count() for side in _SIDES)
@@ -109,7 +113,7 @@ def _headline(report: Field) -> str:
     return "\n".join(lines)
 
 
-def _vocabulary(report: Field) -> str:
+def _vocabulary(report: _Field) -> str:
     vocabulary = report["vocabulary"]
     source, target = (number(vocabulary[f"{side}_size"].count()) for side in _SIDES)
     given = report["vocab_from"]
@@ -122,7 +126,7 @@ def _vocabulary(report: Field) -> str:
 # What was dropped.
 
 
-def _cleaning(report: Field) -> str:
+def _cleaning(report: _Field) -> str:
     splits, options = _split_fields(report["cleaning"]), report["options"]
     shares = {split: _shares(part) for split, part in splits.items()}
     # One scale for all bars, so that they can be compared.
@@ -133,7 +137,7 @@ def _cleaning(report: Field) -> str:
     )
 
 
-def _shares(part: Field) -> dict[str, float]:
+def _shares(part: _Field) -> dict[str, float]:
     """Returns how much of what was read was dropped for each reason, the greatest first."""
     read, counts = part["read"].count(), part["dropped"].counts()
     if sum(counts.values()) > read:
@@ -145,7 +149,7 @@ def _shares(part: Field) -> dict[str, float]:
     return {reason: counts[reason] / max(read, 1) for reason in reasons}
 
 
-def _dropped(part: Field, shares: Mapping[str, float], scale: float, options: Field) -> str:
+def _dropped(part: _Field, shares: Mapping[str, float], scale: float, options: _Field) -> str:
     counts = part["dropped"].counts()
     rows: list[tuple[Cell, ...]] = [
         (
@@ -169,12 +173,12 @@ def _dropped(part: Field, shares: Mapping[str, float], scale: float, options: Fi
     return "\n".join(filter(None, parts))
 
 
-def _meaning(reason: str, options: Field) -> str:
+def _meaning(reason: str, options: _Field) -> str:
     meaning, *names = REASONS.get(reason, ("",))
     return meaning.format(*(setting(options[name].setting()) for name in names))
 
 
-def _mended(part: Field) -> str:
+def _mended(part: _Field) -> str:
     characters = part["control_characters_made_spaces"].count()
     lines = part["bad_utf8_replaced"].count()
     said = []
@@ -185,7 +189,7 @@ def _mended(part: Field) -> str:
     return f"<p>{' '.join(said)}</p>" if said else ""
 
 
-def _examples(part: Field, reason: str) -> str:
+def _examples(part: _Field, reason: str) -> str:
     examples = part["examples"].fields()
     entries = examples[reason].items() if reason in examples else []
     rows: list[tuple[Cell, ...]] = [
@@ -208,7 +212,7 @@ def _words(reason: str) -> str:
     return reason.replace("_", " ").translate(_VISIBLE)
 
 
-def _excerpt(field: Field) -> Markup:
+def _excerpt(field: _Field) -> Markup:
     """Returns text for a cell, in its own direction and with what would not be seen."""
     shown = text(field.text().translate(_VISIBLE))
     return Markup(f'<div class="excerpt" dir="auto">{shown}</div>')
@@ -217,7 +221,7 @@ def _excerpt(field: Field) -> Markup:
 # Lengths, and what the vocabulary does not know.
 
 
-def _lengths(report: Field) -> str:
+def _lengths(report: _Field) -> str:
     rows: list[tuple[Cell, ...]] = [
         (
             f"{name}, {side}",
@@ -236,7 +240,7 @@ def _lengths(report: Field) -> str:
     return f'{table(head, rows)}\n<div class="charts">\n{charts}\n</div>'
 
 
-def _histogram(split: Field, name: str) -> str:
+def _histogram(split: _Field, name: str) -> str:
     """Returns pairs by length of each side, as a table with bars."""
     sides = [_ranges(split[side]["length_histogram"]) for side in _SIDES]
     ranges = sorted({*sides[0], *sides[1]})
@@ -259,7 +263,7 @@ def _histogram(split: Field, name: str) -> str:
     )
 
 
-def _ranges(histogram: Field) -> dict[tuple[int, int], int]:
+def _ranges(histogram: _Field) -> dict[tuple[int, int], int]:
     """Returns {"1-16": 12, ...} as {(1, 16): 12, ...}."""
     counts = {}
     for key, count in histogram.counts().items():
@@ -275,7 +279,7 @@ def _ranges(histogram: Field) -> dict[tuple[int, int], int]:
 # Where it is from.
 
 
-def _inputs(inputs: Field) -> str:
+def _inputs(inputs: _Field) -> str:
     rows: list[tuple[Cell, ...]] = [
         (_SPLITS[split], _excerpt(entry["name"]), entry["pairs"].count(), _hashes(entry["sha256"]))
         for split, group in _split_fields(inputs).items()
@@ -284,7 +288,7 @@ def _inputs(inputs: Field) -> str:
     return table(("used for", "corpus", "pairs", "SHA-256 begins with"), rows)
 
 
-def _hashes(files: Field) -> Markup:
+def _hashes(files: _Field) -> Markup:
     """Returns the start of each file's hash, with all of it and the file's name as tooltip."""
     return Markup(
         "<br>".join(
@@ -295,7 +299,7 @@ def _hashes(files: Field) -> Markup:
     )
 
 
-def _options(options: Field, defaults: Mapping[str, Any]) -> str:
+def _options(options: _Field, defaults: Mapping[str, Any]) -> str:
     values = {name: setting(field.setting()) for name, field in options.fields().items()}
     usual = {name: setting(value) for name, value in defaults.items()}
     changed = [
@@ -311,7 +315,7 @@ def _options(options: Field, defaults: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _seconds(report: Field) -> str:
+def _seconds(report: _Field) -> str:
     if "seconds_of_stages" not in report.fields():
         return ""
     stages = {name: field.number() for name, field in report["seconds_of_stages"].fields().items()}
@@ -320,7 +324,105 @@ def _seconds(report: Field) -> str:
     return facts({name: f"{number(value, 1)} s" for name, value in stages.items()}) + f"\n{note}"
 
 
-def _split_fields(parts: Field) -> dict[str, Field]:
+def _split_fields(parts: _Field) -> dict[str, _Field]:
     """Returns those of the splits that were given: there is always one to train on."""
     fields = {"train": parts["train"]} | parts.fields()
     return {split: fields[split] for split in _SPLITS if split in fields}
+
+
+# Fields of the report, checked while they are read.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """A value of a JSON file, and where it stands in it.
+
+    Every method but `read` raises `InputError`, naming file and field, where the value is
+    none of its kind.
+    """
+
+    path: Path
+    name: str  # as "train.source.tokens"; "" for the whole file
+    value: Any
+
+    @classmethod
+    def read(cls, path: Path) -> _Field:
+        """Reads a whole file.
+
+        Raises:
+            InputError: where it is missing, unreadable or no JSON.
+        """
+        try:
+            return cls(path, "", json.loads(path.read_bytes()))
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be read ({error.strerror}); expected a directory of prepared data"
+            ) from error
+        except (ValueError, RecursionError):
+            raise InputError(f"{path} is no JSON; expected what bin/prepare.py has left") from None
+
+    def __getitem__(self, key: str) -> _Field:
+        """Returns a field of an object, which must have it."""
+        fields = self.fields()
+        if key not in fields:
+            raise InputError(
+                f"{self.path} has no field {self._child(key)}; expected a report of this version "
+                "of bin/prepare.py"
+            )
+        return fields[key]
+
+    def fields(self) -> dict[str, _Field]:
+        """Returns all fields of an object, by name."""
+        if not isinstance(self.value, dict):
+            raise self._error("an object")
+        return {
+            key: _Field(self.path, self._child(key), value) for key, value in self.value.items()
+        }
+
+    def items(self) -> list[_Field]:
+        """Returns the items of a list."""
+        if not isinstance(self.value, list):
+            raise self._error("a list")
+        return [
+            _Field(self.path, f"{self.name}[{number}]", value)
+            for number, value in enumerate(self.value)
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Returns an object of counts."""
+        return {key: field.count() for key, field in self.fields().items()}
+
+    def count(self) -> int:
+        """Returns an integer of 0 or more."""
+        if type(self.value) is not int or not 0 <= self.value <= _MAX_COUNT:
+            raise self._error("a count")
+        return self.value
+
+    def number(self) -> float:
+        """Returns a number of 0 or more."""
+        if type(self.value) is float and math.isfinite(self.value) and self.value >= 0:
+            return self.value
+        if type(self.value) is not int or not 0 <= self.value <= _MAX_COUNT:
+            raise self._error("a number of 0 or more")
+        return float(self.value)
+
+    def text(self) -> str:
+        """Returns a string."""
+        if not isinstance(self.value, str):
+            raise self._error("a text")
+        return self.value
+
+    def setting(self) -> Any:
+        """Returns a value of an option: null, a boolean, a number, a string, or a list of those."""
+        values = self.value if isinstance(self.value, list) else [self.value]
+        if not all(isinstance(value, str | int | float | None) for value in values):
+            raise self._error("a value of an option")
+        return self.value
+
+    def _child(self, key: str) -> str:
+        shown = key if key.isprintable() else ascii(key)
+        return f"{self.name}.{shown}" if self.name else shown
+
+    def _error(self, expected: str) -> InputError:
+        shown = reprlib.repr(self.value)  # which is short
+        return InputError(f"{self.path}: {self.name or 'all'} is {shown}; expected {expected}")

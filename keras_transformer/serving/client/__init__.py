@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference.translation import Translation
+from keras_transformer.inference import Translation
 from keras_transformer.serving.client.base import Client, ServerError
 from keras_transformer.serving.client.grpc import GrpcClient
 from keras_transformer.serving.client.rest import RestClient

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference.translation import Translation, found
+from keras_transformer.inference import Translation, translations_of
 from keras_transformer.serving.client.tensors import Signature, input_array, signatures_of
 
 _Result = TypeVar("_Result")
@@ -139,7 +139,7 @@ class Client(abc.ABC):
                 for index, texts, scores in zip(
                     batch, outputs["translations"], outputs["scores"], strict=True
                 ):
-                    results[index] = found(texts, scores)
+                    results[index] = translations_of(texts, scores)
         finally:
             pool.shutdown(cancel_futures=True)
         return results

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import Model
+from keras_transformer.inference.loading import LoadedModel
 from keras_transformer.serving.client import Client, connect
 
 _READY_SECONDS = 5.0
 
 
-def connect_model(address: str) -> Model:
+def connect_model(address: str) -> LoadedModel:
     """Returns the model at an address, as `client.connect` takes it, for `inference`.
 
     Raises:
@@ -31,7 +31,7 @@ def connect_model(address: str) -> Model:
             f"{address} serves no model that bin/export.py has written; expected the signatures "
             "serving_default and lengths"
         ) from None
-    return Model(
+    return LoadedModel(
         address, n_best, _function(client, "serving_default"), _function(client, "lengths"), client
     )
 

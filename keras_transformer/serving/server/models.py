@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import tensorflow_text  # noqa: F401  models need its ops
 from tensorflow_serving.apis import get_model_status_pb2, prediction_log_pb2
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.serving.server.batching import Arrays, RequestError
 from keras_transformer.serving.server.tensors import read_tensors
 
@@ -56,7 +56,7 @@ class Version:
         self.number = int(path.name)
         self.users = 0
         config = tf.compat.v1.ConfigProto(
-            intra_op_parallelism_threads=max(1, cores() // batches_at_once),
+            intra_op_parallelism_threads=max(1, available_cores() // batches_at_once),
             inter_op_parallelism_threads=-1,  # operations run in the thread that calls `run`
         )
         config.gpu_options.allow_growth = True  # two versions share the GPU while they change
@@ -360,11 +360,6 @@ def _stamp(folder: Path) -> _Stamp:
             stat = path.stat()
             stamp.append((str(path), stat.st_size, stat.st_mtime_ns))
     return tuple(stamp)
-
-
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _bytes_a_row(info: Any) -> int:

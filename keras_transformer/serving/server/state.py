@@ -13,8 +13,9 @@ import prometheus_client
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.serving.server.batching import Arrays, Batcher
-from keras_transformer.serving.server.models import Model, SignatureCall, Version, cores
+from keras_transformer.serving.server.models import Model, SignatureCall, Version
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -111,7 +112,7 @@ class Server:
 
     def __init__(self, settings: Settings):
         path = settings.model_dir
-        at_once = settings.batches_at_once or cores()
+        at_once = settings.batches_at_once or available_cores()
         name = settings.model_name or path.resolve().name
         if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
             raise InputError(

@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
+from keras_transformer.inference import translations_of
 from keras_transformer.inference.loading import members
-from keras_transformer.inference.translation import found
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.serving.client import connect
 from keras_transformer.visualization.attention import Ask, Attention, Inputs, attention
@@ -89,7 +89,7 @@ class PlaygroundModel:
             "text": [source], "prefix": [prefix], "max_length": [0], "length_penalty": [alpha]
         }  # fmt: skip
         row = {name: np.asarray(each)[0] for name, each in self._ask["translate"](inputs).items()}
-        count = len(found(row["translations"], row["scores"]))
+        count = len(translations_of(row["translations"], row["scores"]))
         status = Status(int(row["status"]))
         if length_penalty is None:
             status &= ~Status.LENGTH_PENALTY_CHANGED

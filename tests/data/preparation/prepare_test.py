@@ -341,8 +341,8 @@ def test_a_full_disk_is_told_and_continued_when_there_is_room(tmp_path):
     (tmp_path / "c.tsv").write_text(lines)
     program = """
 import resource, signal, sys
-from keras_transformer.data.corpus import TsvFile
-from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.corpora.corpus import TsvFile
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from pathlib import Path
 from keras_transformer.errors import InputError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit fails, as on a full disk
@@ -396,8 +396,8 @@ def test_many_shards_need_few_open_files(tmp_path):
     program = """
 import resource, sys
 import numpy as np
-from keras_transformer.data import corpus
-from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.corpora import corpus
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
 corpus.BLOCK_LINES = 2

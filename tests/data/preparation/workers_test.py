@@ -100,8 +100,8 @@ def test_a_process_that_is_killed_is_told(size):
 def test_workers_end_with_the_process_that_began_them(tmp_path):
     program = """
 import os, signal
-from keras_transformer.data.workers import Workers, alone
-from tests.data.workers_test import begin_and_wait
+from keras_transformer.data.preparation.workers import Workers, alone
+from tests.data.preparation.workers_test import begin_and_wait
 if __name__ == "__main__":
     for result in Workers(2)(begin_and_wait, range(4), alone):
         pass
@@ -132,8 +132,8 @@ def test_ctrl_c_ends_all_at_once_and_in_silence(tmp_path, moment):
     """A terminal interrupts all processes; those that wait for a block have a minute to go."""
     program = """
 import os, pathlib, sys, time
-from keras_transformer.data.workers import Workers, alone
-from tests.data.workers_test import begin_and_wait
+from keras_transformer.data.preparation.workers import Workers, alone
+from tests.data.preparation.workers_test import begin_and_wait
 if __name__ == "__mp_main__" and sys.argv[1] == "starting":
     begin_and_wait(None)
 if __name__ == "__main__":

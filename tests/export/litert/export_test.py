@@ -22,8 +22,7 @@ from keras_transformer.decoding import NOTHING
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.export.litert import export as exporter
-from keras_transformer.export.litert import flatbuffer
-from keras_transformer.export.litert import weights as litert_weights
+from keras_transformer.export.litert import flatbuffer, passes
 from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.request_params import Status
 from keras_transformer.inference import loading, translate
@@ -241,7 +240,7 @@ def test_several_texts_at_once_fail(paper: Exported) -> None:
             runner(text=np.array(texts, object), **options)
 
 
-@pytest.mark.parametrize("quantization", litert_weights.QUANTIZATIONS)
+@pytest.mark.parametrize("quantization", passes.QUANTIZATIONS)
 def test_a_weight_is_there_once(quantized: Callable[[str], Exported], quantization: str) -> None:
     made = quantized(quantization)
     model = made.content

@@ -13,7 +13,6 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
 from keras_transformer.export.litert import flatbuffer, passes
-from keras_transformer.export.litert import weights as litert_weights
 
 TABLE = np.random.default_rng(0).normal(size=(300, 32)).astype(np.float32)
 ROWS = tf.TensorSpec([3], tf.int32, name="rows")
@@ -122,7 +121,7 @@ def test_weights_in_fewer_bits(
     content: bytes, tmp_path: Path, quantization: str, tolerance: float
 ) -> None:
     model = prepared(content)
-    litert_weights.quantize(model, quantization)
+    passes.quantize(model, quantization)
     result = run(model, tmp_path)
     assert not np.array_equal(result, expected())
     np.testing.assert_allclose(result, expected(), atol=tolerance)
@@ -148,7 +147,7 @@ def test_weights_in_fewer_bits(
 
 def test_rounding_to_int8() -> None:
     weights = np.float32([[1.0, -2.0, 0.5], [0, 0, 0], [1e-30, 0, -1e-30]])
-    scales, rounded = litert_weights._rounded(weights)
+    scales, rounded = passes._rounded(weights)
     assert rounded.tolist()[:2] == [[64, -127, 32], [0, 0, 0]]
     assert rounded[2].tolist() == [127, 0, -127]
     error = np.abs(rounded * scales[:, None] - weights)
@@ -171,7 +170,7 @@ def test_weights_of_other_uses_stay_as_they_are(tmp_path: Path) -> None:
         for graph in model.subgraphs for operator in graph.operators
         if flatbuffer.op_of(model, operator).name == "SOFTMAX" for index in operator.inputs
     }  # fmt: skip
-    litert_weights.quantize(model, "int8")
+    passes.quantize(model, "int8")
     for number in shared:
         data = model.buffers[number].data
         assert (None if data is None else bytes(data)) == before[number]

@@ -18,8 +18,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.manifest import check_manifest
-from keras_transformer.export.provenance import Member, Provenance
+from keras_transformer.export.manifest import Member, Provenance, check_manifest
 from keras_transformer.export.saved_model import deployment, warmup
 from keras_transformer.export.saved_model.model_card import About, model_card
 from keras_transformer.export.saved_model.signature_defs import (

@@ -51,12 +51,12 @@ def exported(exported_run: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def loaded(exported: Path) -> loading.Model:
+def loaded(exported: Path) -> loading.LoadedModel:
     return loading.load_model(exported)
 
 
 @pytest.fixture(scope="module")
-def of_run(run_directory: RunDirectory) -> loading.Model:
+def of_run(run_directory: RunDirectory) -> loading.LoadedModel:
     """The model that was exported."""
     return loading.load_model(run_directory.path, {"decoding.n_best": "2"})
 
@@ -71,7 +71,7 @@ def test_two_vocabularies_and_an_activation_with_a_gradient_of_its_own(tmp_path:
 
 
 def test_loads_with_tensorflow_and_tensorflow_text_alone(
-    run_directory: RunDirectory, of_run: loading.Model, exported: Path, tmp_path: Path
+    run_directory: RunDirectory, of_run: loading.LoadedModel, exported: Path, tmp_path: Path
 ) -> None:
     own = of_run.translate(text=tf.constant(SENTENCES))["translations"].numpy()
     moved = run_directory.path.rename(tmp_path / "gone")
@@ -108,7 +108,7 @@ def test_signature(exported: Path) -> None:
     assert signature(text=tf.constant([], tf.string))["scores"].shape == (0, 2)
 
 
-def test_is_a_model_like_the_run(of_run: loading.Model, loaded: loading.Model) -> None:
+def test_is_a_model_like_the_run(of_run: loading.LoadedModel, loaded: loading.LoadedModel) -> None:
     assert loaded.n_best == 2
     assert translate.remarks(loaded, SENTENCES) == translate.remarks(of_run, SENTENCES) != []
     results = [translate.translate_lines(model, SENTENCES) for model in (of_run, loaded)]
@@ -122,7 +122,9 @@ def test_settings_are_fixed_at_export(exported: Path) -> None:
         loading.load_model(exported, {"decoding.beam_size": "2"})
 
 
-def test_details_are_those_of_the_run(of_run: loading.Model, loaded: loading.Model) -> None:
+def test_details_are_those_of_the_run(
+    of_run: loading.LoadedModel, loaded: loading.LoadedModel
+) -> None:
     lines, prefixes = SENTENCES[:4], ["", "ein", "", "das"]
     ours, theirs = (
         translate.translate_in_detail(model, lines, prefixes, attention=True)
@@ -167,7 +169,7 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
 
 
 def test_bfloat16_is_what_is_stored_and_computed(
-    run_directory: RunDirectory, exported: Path, loaded: loading.Model, tmp_path: Path
+    run_directory: RunDirectory, exported: Path, loaded: loading.LoadedModel, tmp_path: Path
 ) -> None:
     settings = {"decoding.n_best": "2"}
     exported_half = export(

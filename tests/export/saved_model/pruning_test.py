@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.export.saved_model.pruning import prune
+from keras_transformer.export.saved_model.export import prune
 
 
 class _Model(tf.Module):

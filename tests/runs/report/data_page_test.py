@@ -116,7 +116,7 @@ def page_of(
 ) -> DataPage:
     (directory / "report.json").write_text(json.dumps(report))
     assert write_data_page(directory, defaults) == directory / "report.html"
-    assert not list(directory.glob("*.tmp"))
+    assert not list(directory.glob(".*.unfinished"))
     page = DataPage(directory / "report.html")
     page.check()
     return page
@@ -440,7 +440,7 @@ def test_page_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     with pytest.raises(InputError, match=mentions("report.html", "Is a directory")):
         page_of(tmp_path)
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(tmp_path.glob(".*.unfinished"))
 
 
 # Whatever text there is.

@@ -4,15 +4,13 @@ Dates, times, amounts, units and names come from the Unicode CLDR through `babel
 hand-written templates put them into sentences.
 """
 
-from keras_transformer.data.corpora.phrasebook.baselines import (
-    copy_exact_match,
-    nearest_phrase_exact_match,
-)
 from keras_transformer.data.corpora.phrasebook.corpus import (
     TEMPLATES,
     Phrase,
     Split,
     Template,
+    copy_exact_match,
+    nearest_phrase_exact_match,
     phrases,
     split,
     write_corpus,

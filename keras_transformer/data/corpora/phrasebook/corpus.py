@@ -3,18 +3,16 @@
 import os
 import random
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_transformer.data.corpora.phrasebook import (
-    measure_templates,
-    time_templates,
-    world_templates,
-)
+import numpy as np
+
 from keras_transformer.data.corpora.phrasebook.slots import ORDERED, slots
+from keras_transformer.data.corpora.phrasebook.templates import TABLE
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import atomic_path
 
 
 class Template(NamedTuple):
@@ -40,9 +38,9 @@ class Split(NamedTuple):
     test: list[Phrase]
 
 
-def _parse(tables: Sequence[str]) -> tuple[Template, ...]:
-    """One template a line, `English | Deutsch`; empty lines and `#` comments between."""
-    lines = (line.strip() for table in tables for line in table.splitlines())
+def _parse(table: str) -> tuple[Template, ...]:
+    """Parses one template a line, `English | German`. Skips empty lines and `#` comments."""
+    lines = (line.strip() for line in table.splitlines())
     return tuple(
         Template(*(side.strip() for side in line.split("|")))
         for line in lines
@@ -50,9 +48,7 @@ def _parse(tables: Sequence[str]) -> tuple[Template, ...]:
     )
 
 
-TEMPLATES: tuple[Template, ...] = _parse(
-    (time_templates.TABLE, world_templates.TABLE, measure_templates.TABLE)
-)
+TEMPLATES = _parse(TABLE)
 
 
 def _slots_by_kind(template: Template) -> dict[str, list[str]]:
@@ -160,18 +156,53 @@ def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
             f"{target} already holds something else; expected a new or empty directory, "
             f"or the phrasebook of seed {seed}"
         )
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
-        partial.mkdir(parents=True)
-        for name, content in contents.items():
-            (partial / name).write_bytes(content)
-        partial.rename(target)
+        with atomic_path(target) as partial:
+            partial.mkdir(parents=True)
+            for name, content in contents.items():
+                (partial / name).write_bytes(content)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return parts
 
 
 def _holds(path: Path, content: bytes) -> bool:
     return path.is_file() and path.read_bytes() == content
+
+
+# Scores without learning: the floor that a translator must rise above.
+
+
+def copy_exact_match(test: Sequence[Phrase]) -> float:
+    """Share of the phrases whose German is their English."""
+    return sum(phrase.english == phrase.german for phrase in test) / len(test)
+
+
+def _trigrams(text: str) -> set[str]:
+    padded = f"  {text.lower()} "
+    return {padded[i : i + 3] for i in range(len(padded) - 2)}
+
+
+def nearest_phrase_exact_match(train: Sequence[Phrase], test: Sequence[Phrase]) -> float:
+    """Share of `test` that a translation memory gets right.
+
+    The memory answers with the German of the training phrase whose English is most similar:
+    the highest Dice coefficient of character-trigram sets, the first of equals.
+    """
+    postings: dict[str, list[int]] = {}
+    sizes = np.zeros(len(train), np.int64)
+    for i, phrase in enumerate(train):
+        trigrams = _trigrams(phrase.english)
+        sizes[i] = len(trigrams)
+        for trigram in trigrams:
+            postings.setdefault(trigram, []).append(i)
+    rows = {trigram: np.array(indices, np.int64) for trigram, indices in postings.items()}
+    correct = 0
+    for phrase in test:
+        trigrams = _trigrams(phrase.english)
+        common = np.zeros(len(train), np.int64)
+        for trigram in trigrams & rows.keys():
+            common[rows[trigram]] += 1
+        nearest = int(np.argmax(2 * common / (sizes + len(trigrams))))
+        correct += train[nearest].german == phrase.german
+    return correct / len(test)

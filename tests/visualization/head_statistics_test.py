@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from keras_transformer.visualization.heads import (
+from keras_transformer.visualization.attention import (
     MEASURES,
     format_tsv,
-    measure,
-    summarize,
+    measure_heads,
+    summarize_heads,
 )
 from tests.visualization.pairs import random_attention
 
@@ -19,7 +19,7 @@ from tests.visualization.pairs import random_attention
 def of(matrix: object) -> dict[str, float]:
     """The means of one head over its queries."""
     weights = np.array(matrix, np.float32)
-    sums = measure(weights[None, None])
+    sums = measure_heads(weights[None, None])
     assert set(sums) == set(MEASURES)
     return {name: float(each[0, 0]) / len(weights) for name, each in sums.items()}
 
@@ -64,11 +64,11 @@ def test_means_are_over_all_queries_of_all_pairs() -> None:
         random_attention(seed=1),
         random_attention(["▁a", "</s>"], ["<s>", "▁x"], ["▁x", "</s>"], seed=2),
     ]
-    summary = summarize(iter(pairs))
+    summary = summarize_heads(iter(pairs))
     assert summary.pairs == 2
     for kind, queries in (("encoder", (5, 2)), ("decoder", (4, 2)), ("cross", (4, 2))):
         for name in MEASURES:
-            one, other = (measure(pair.weights(kind))[name] for pair in pairs)
+            one, other = (measure_heads(pair.weights(kind))[name] for pair in pairs)
             expected = (one + other) / sum(queries)
             np.testing.assert_allclose(summary.means[kind][name], expected)
             assert summary.means[kind][name].shape == pairs[0].weights(kind).shape[:2]
@@ -77,7 +77,7 @@ def test_means_are_over_all_queries_of_all_pairs() -> None:
 
 def test_the_table_has_a_line_a_head() -> None:
     pair = random_attention(layers=(1, 2), heads=3)
-    summary = summarize([pair])
+    summary = summarize_heads([pair])
     head, *lines = [line.split("\t") for line in format_tsv(summary).splitlines()]
     assert head == ["attention", "layer", "head", *MEASURES]
     layers = {"encoder": 1, "decoder": 2, "cross": 2}

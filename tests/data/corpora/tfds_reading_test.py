@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from keras_transformer.data.corpora import tfds_records
+from keras_transformer.data.corpora import tfds_sets
 from keras_transformer.data.corpora.tfds_corpus import TfdsCorpus
 from keras_transformer.errors import InputError
 from tests.data.corpora.prepared_sets import write_set
@@ -20,7 +20,7 @@ def pairs(data_dir, split="train"):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(tfds_records, "_BATCH", 8)
+    monkeypatch.setattr(tfds_sets, "_BATCH", 8)
 
 
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.data.corpora import duplicates
+from keras_transformer.data.preparation import pipeline
 from keras_transformer.data.preparation.stages import HASH
 
 
@@ -23,6 +23,6 @@ def test_all_but_the_first_of_equals_are_found(tmp_path_factory, files, at_once)
         expected.append([i for i, value in enumerate(file) if value in seen or value in file[:i]])
         seen |= set(file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "_AT_ONCE", at_once)
-        found = duplicates.find_duplicates(paths)
+        patch.setattr(pipeline, "_MAX_HASHES", at_once)
+        found = pipeline.find_duplicates(paths)
     assert [places.tolist() for places in found] == expected
