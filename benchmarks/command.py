@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bin"))  # last: some names are in both
-import command_line
 
 from absl import flags
+
+from keras_transformer.cli import app
 
 flags.disclaim_key_flags()  # flags defined here count as the calling benchmark's, for --help
 
 
 def run(main: Callable[[], int | None]) -> None:
-    """Parses the flags, calls `main` and exits, with the codes of `command_line.run`."""
-    command_line.run(lambda _: main(), needs_tensorflow=False)  # they load what they need
+    """Parses the flags, calls `main` and exits, with the codes of `app.run`."""
+    app.run(main)
 
 
 def define_numbers(

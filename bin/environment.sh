@@ -1,7 +1,8 @@
 # Sourced by bin/test and bin/quickstart: the virtual environment .venv in the project's root.
 #
 #   prepare_environment [EXTRAS]   makes .venv if need be and installs this package with the
-#                                  given extras ("dev") in the versions of constraints.txt
+#                                  given extras, as in "phrasebook,plots", in the versions of
+#                                  constraints.txt; dev has all of them
 #
 # Installs only when something that decides what is installed has changed since the last time.
 # PYTHON names the interpreter to start from (default: the first fit one of python3, python3.1x).
@@ -45,9 +46,9 @@ prepare_environment() {
   local extras=${1:-} stamp=$venv/installed wanted started=$SECONDS
   # The stamp: a hash of everything that decides, then each set of extras installed since.
   wanted=$({ echo "$project_root" && cd "$project_root" &&
-    cat setup.cfg pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
+    cat setup.py setup.cfg pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
   if [[ -f $stamp ]] && [[ $(head -n 1 "$stamp") == "$wanted" ]] &&
-    { [[ -z $extras ]] || grep -qx "$extras" "$stamp"; }; then
+    { [[ -z $extras ]] || grep -qxE "$extras|dev" "$stamp"; }; then
     return
   fi
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 && _is_fit "$venv/bin/python" || _make_venv

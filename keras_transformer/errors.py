@@ -1,8 +1,14 @@
-"""The one exception that stands for a mistake in what the user gave.
+"""Exceptions for invalid user input.
 
-Binaries print its message as one sentence and exit with code 1; every other
-exception is a defect of ours and keeps its stack trace.
+Commands print the message of an `InputError` as one sentence and exit with code 1.
+Every other exception is a defect of this package and keeps its stack trace.
 """
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -15,3 +21,46 @@ class DivergedError(InputError):
 
 class StoppedError(InputError):
     """Work was stopped for a reason outside the data; the same command continues it."""
+
+
+class MissingExtra(InputError):
+    """An optional package cannot be imported. The message names the extra that installs it."""
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str, feature: str) -> Iterator[None]:
+    """Turns a failed import of an optional package into a `MissingExtra`.
+
+    Every `ImportError` counts, not only `ModuleNotFoundError`: if one package provides a part
+    of a namespace such as `backports`, importing a missing part raises a plain `ImportError`.
+
+    Example:
+    ```python
+    with needs_extra("zstd", "reading .zst files"):
+        from backports import zstd
+    ```
+
+    Args:
+        extra: the name of the extra in setup.cfg.
+        feature: what needs it. It begins the message.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == __package__:
+            raise  # a defect of this package
+        raise MissingExtra(
+            f"{feature} needs the extra {extra} ({error}); run: {install_command(extra)}"
+        ) from error
+
+
+def install_command(extra: str | None = None) -> str:
+    """Returns the command that installs this package, of the clone or of a wheel, and an extra.
+
+    Example: `install_command("zstd")` is "pip install 'keras_transformer[zstd]'" for a wheel.
+    """
+    in_clone = (Path(__file__).resolve().parents[1] / "setup.cfg").exists()
+    name = "." if in_clone else __package__
+    if extra is not None:
+        name = f"'{name}[{extra}]'"
+    return f"pip install -e {name} -c constraints.txt" if in_clone else f"pip install {name}"

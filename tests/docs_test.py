@@ -23,7 +23,9 @@ DOCUMENTS = sorted(
     )
     for path in (ROOT / folder).glob(pattern)
 )
-COMMAND = re.compile(r"(bin|benchmarks)/(\w+\.py)((?:[^\n`|\\]|\\\n)*)")
+COMMAND = re.compile(
+    r"(?:((?:bin|benchmarks)/\w+\.py)|keras-transformer ([a-z_]+))((?:[^\n`|\\]|\\\n)*)"
+)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 DEFINED = re.compile(r"(?:flags\.DEFINE_\w+|define_numbers)\(\s*\"(\w+)\"")
 FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
@@ -31,9 +33,10 @@ FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """Each command of a text: the file, and the flags up to the end of line, backslashes apart."""
-    for folder, name, arguments in COMMAND.findall(text):
+    for file, command, arguments in COMMAND.findall(text):
         flags = FLAG.findall(arguments.split(" -- ")[0])
-        yield f"{folder}/{name}", [flag for flag in flags if flag != "help"]
+        script = {"average": "average_checkpoints"}.get(command, command)
+        yield file or f"bin/{script}.py", [flag for flag in flags if flag != "help"]
 
 
 @functools.cache
@@ -71,7 +74,11 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
 
 def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
     """Each variant that a command follows, with the recipe that it is of."""
-    lines = re.findall(r"^    .*|(?<=`)(?:bin|benchmarks)/[^`]*", text.replace("\\\n", ""), re.M)
+    lines = re.findall(
+        r"^    .*|(?<=`)(?:bin/|benchmarks/|keras-transformer )[^`]*",
+        text.replace("\\\n", ""),
+        re.M,
+    )
     for command in (part for line in lines for part in line.partition(" # ")[0].split("&&")):
         named = dict(re.findall(r"--(recipe|base|variants?)[= ]'?([\w.+,]+)", command))
         base = [named["base"]] if "base" in named else []
@@ -108,11 +115,15 @@ def test_flags_that_are_defined_are_found() -> None:
 def test_commands_are_found() -> None:
     text = (
         "    bin/train.py --data_dir=a \\\n        --nolowercase | bin/score.py --set=x\n"
-        "`bin/x.py --y` --z, bin/prepare.py --help"
+        "`bin/x.py --y` --z, bin/prepare.py --help\n"
+        "    keras-transformer average --best=3 | keras-transformer score --z\n"
+        "`keras-transformer` is the name of `keras-transformer COMMAND`."
     )
     assert list(commands(text)) == [
         ("bin/train.py", ["data_dir", "lowercase"]),
         ("bin/score.py", ["set"]),
         ("bin/x.py", ["y"]),
         ("bin/prepare.py", []),
+        ("bin/average_checkpoints.py", ["best"]),
+        ("bin/score.py", ["z"]),
     ]

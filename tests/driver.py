@@ -42,9 +42,6 @@ for line in sys.stdin:
         code = "exception"
     finally:
         sys.argv, sys.stdin, sys.stdout, sys.stderr = old
-    from absl import flags
-    for flag in flags.FLAGS.get_flags_for_module(path):
-        delattr(flags.FLAGS, flag.name)
     out, err = (stream.flush() or stream.buffer.getvalue().decode() for stream in streams[1:])
     left = sorted(map(str, set(pathlib.Path().rglob("*")) - before))
     print(json.dumps([code, out, err, left]), file=answers, flush=True)

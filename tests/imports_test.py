@@ -62,6 +62,10 @@ ROOMS: dict[str, set[str]] = {
         *("config", "data", "evaluation", "export", "inference", "layers", "models", "presets"),
         *("runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
+    "cli": {
+        *("data", "evaluation", "export", "inference", "paper", "paper.parsing", "runs"),
+        *("runs.report", "serving", "tf_import", "training", "visualization"),
+    },
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")
 WITHOUT_KERAS = ("config", "errors", "presets", "schema")
@@ -161,7 +165,7 @@ def test_at_most_six_modules_stand_outside_of_rooms() -> None:
 
 
 def test_tests_mirror_the_package() -> None:
-    beside = {"benchmarks", "bin", "integration"}
+    beside = {"benchmarks", "integration"}
     for path in (ROOT / "tests").rglob("*_test.py"):
         folder = path.parent.relative_to(ROOT / "tests")
         if folder.parts[:1] and folder.parts[0] in beside:

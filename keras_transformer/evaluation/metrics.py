@@ -18,7 +18,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.evaluation.test_sets import EvaluationSet
 
 TOKENIZERS: tuple[str, ...] = tuple(BLEU.TOKENIZERS)
@@ -120,13 +120,8 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | Evaluation
             f"the paper's BLEU splits German compounds, but {test.language_pair} is not into "
             "German; expected a language pair that ends in -de"
         )
-    try:
+    with needs_extra("moses", "the paper's BLEU"):
         import sacremoses
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"the paper's BLEU needs the package {error.name}, which is not installed; expected "
-            "pip install -e '.[moses]' before"
-        ) from error
     moses = sacremoses.MosesTokenizer(lang="de")
 
     def tokens(text: str) -> str:

@@ -30,7 +30,7 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import Exported
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
@@ -42,14 +42,9 @@ from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 
-try:
+with needs_extra("ctranslate2", "the format ctranslate2"):
     import ctranslate2
     from ctranslate2.specs import common_spec, transformer_spec
-except ModuleNotFoundError as error:
-    raise InputError(
-        f"the format ctranslate2 needs the package {error.name}, which is not installed; expected "
-        "pip install -e '.[ctranslate2]' before"
-    ) from error
 
 # What weights can be stored as. int8_float32 and int8_float16 say of what type everything
 # is that is not int8; plain int8 leaves it to the device.

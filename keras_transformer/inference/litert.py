@@ -20,18 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.inference import Translation, translations_of
 from keras_transformer.text.vocabulary import Vocabulary
 
-try:
+with needs_extra("litert", "translating with a LiteRT model"):
     import ai_edge_litert
     from ai_edge_litert import interpreter as litert
-except ModuleNotFoundError as error:
-    raise InputError(
-        f"LiteRT models need the package {error.name}, which is not installed; expected pip "
-        "install -e '.[litert]' before"
-    ) from error
 
 FORMAT_VERSION = 1
 MAX_THREADS = 1024  # each of which is started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -163,6 +164,44 @@ def decode_lines(data: bytes, name: str) -> list[str]:
                 f"the line is not UTF-8 ({error.reason}); expected UTF-8 text"
             ) from None
     return decoded
+
+
+def translate_to_text(
+    model: LoadedModel,
+    lines: Sequence[str],
+    *,
+    as_json: bool = False,
+    prefixes: Sequence[str] | None = None,
+    attention: bool = False,
+) -> tuple[str, list[str]]:
+    """Translates lines; returns the text of an output file, and the remarks on them.
+
+    Example: `text, remarks = translate_to_text(model, ["A dog sleeps."], as_json=True)`
+
+    Args:
+        model: with `in_detail` for JSON, prefixes and attention.
+        lines: the sentences.
+        as_json: one JSON object a line, with the fields of `translate_in_detail`; otherwise the
+            lines of `format_translations`.
+        prefixes: a text for each line, which its translations begin with; may be empty.
+        attention: also write the whole attention into the JSON.
+
+    Raises:
+        InputError: for another number of prefixes, or a model without `in_detail`.
+    """
+    if not as_json and prefixes is None:
+        results = translate_lines(model, lines)
+        return format_translations(model, results), remarks(model, lines, results)
+    details = translate_in_detail(model, lines, prefixes, attention)
+    results = [
+        [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
+        for detail in details
+    ]
+    if as_json:
+        text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
+    else:
+        text = format_translations(model, results)
+    return text, remarks(model, lines, results, prefixes or [])
 
 
 def format_translations(model: LoadedModel, results: Sequence[Sequence[Translation]]) -> str:

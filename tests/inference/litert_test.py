@@ -23,7 +23,7 @@ from keras_transformer.inference import litert, loading
 from keras_transformer.inference.litert import LiteRTModel
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
-from tests.messages import mentions, tells
+from tests.messages import mentions
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,9 @@ def test_without_the_package() -> None:
         "except InputError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert tells(result.stdout, "LiteRT", "ai_edge_litert"), result.stderr
+    assert "a LiteRT model needs the extra litert (import of ai_edge_litert" in result.stdout, (
+        result.stderr
+    )
     assert "pip install -e '.[litert]'" in result.stdout
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES, ROOT
+from tests.conftest import PHRASES
 from tests.driver import Driver
 from tests.messages import tells
 from tests.paper.recipes.recipes import write_corpus, write_recipe
@@ -277,15 +277,10 @@ def test_phrasebook_writes_a_corpus_and_prints_its_baselines(
 
 
 def test_recipe_ends_with_its_results(driver: Driver, tmp_path: Path) -> None:
-    # The binary reads the recipes beside it: here it stands beside a short one.
-    (tmp_path / "project" / "bin").mkdir(parents=True)
-    for name in ("recipe.py", "command_line.py"):
-        shutil.copy(ROOT / "bin" / name, tmp_path / "project" / "bin" / name)
-    write_recipe(tmp_path / "project" / "recipes")
+    write_recipe(tmp_path / "recipes")
     write_corpus(tmp_path / "corpus")
-    binary = str(tmp_path / "project" / "bin" / "recipe")
-    flags = ["--recipe=animals", "--corpus_dir=corpus", "--work_dir=work"]
-    code, out, err, _ = driver.run(tmp_path, binary, flags, "")
+    flags = ["--recipe=recipes/animals", "--corpus_dir=corpus", "--work_dir=work"]
+    code, out, err, _ = driver.run(tmp_path, "recipe", flags, "")
     assert code == 0, err
     results = json.loads(out.splitlines()[-1])
     assert results == json.loads((tmp_path / "work" / "results.json").read_text())
@@ -293,7 +288,7 @@ def test_recipe_ends_with_its_results(driver: Driver, tmp_path: Path) -> None:
     assert (results["recipe"], results["finished"], seed["steps"]) == ("animals", True, 6)
     assert "seed 1     animals              BLEU" in out
     assert results["command"].endswith(
-        "bin/recipe.py --recipe=animals --corpus_dir=corpus --work_dir=work"
+        "bin/recipe.py --recipe=recipes/animals --corpus_dir=corpus --work_dir=work"
     )
     assert results["machine"]["processor"] and results["machine"]["cores"] > 0
     assert (tmp_path / "work" / seed["export"] / "saved_model.pb").is_file()

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 
 # What a side has to be its own language's by: of English and German captions 1 in 1,000 has less,
 # of those of the other language 97 to 99.9 in 100.
@@ -30,13 +30,8 @@ class LanguageCheck:
         Raises:
             InputError: where the package is missing, or for a language that it does not know.
         """
-        try:
+        with needs_extra("languages", "checking languages"):
             import lingua
-        except ModuleNotFoundError as error:
-            raise InputError(
-                "languages are checked by the package lingua-language-detector, which is missing; "
-                "expected keras_transformer[languages] to be installed"
-            ) from error
         known = {
             language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()
         }

@@ -14,18 +14,11 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import IO, cast
 
 import numpy as np
 
-from keras_transformer.errors import InputError
-
-_zstd: ModuleType | None
-try:
-    from backports import zstd as _zstd  # that of Python 3.14's library
-except ModuleNotFoundError:  # an extra
-    _zstd = None
+from keras_transformer.errors import InputError, needs_extra
 
 BOM = codecs.BOM_UTF8
 _CHUNK = 2**20
@@ -46,19 +39,20 @@ def open_binary(path: Path) -> IO[bytes]:
         case ".xz":
             return cast(IO[bytes], lzma.open(path))
         case ".zst":
-            if _zstd is None:
-                raise InputError(
-                    f"{path} is compressed by Zstandard, and the package backports.zstd is missing;"
-                    " expected keras_transformer[zstd] to be installed"
-                )
-            return cast(IO[bytes], _zstd.open(path))
+            with needs_extra("zstd", f"{path}, which is compressed by Zstandard,"):
+                from backports import zstd  # the module of Python 3.14's library
+            return cast(IO[bytes], zstd.open(path))
     return path.open("rb")
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
     """Returns what reading such a file may raise."""
     errors = (OSError, EOFError, zlib.error, lzma.LZMAError)
-    return errors if _zstd is None else (*errors, _zstd.ZstdError)
+    try:
+        from backports import zstd
+    except ImportError:  # then no such file was opened
+        return errors
+    return (*errors, zstd.ZstdError)
 
 
 def read_text(path: str | Path) -> list[str]:

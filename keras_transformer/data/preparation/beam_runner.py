@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from keras_transformer.data.preparation.workers import Result
-from keras_transformer.errors import InputError, StoppedError
+from keras_transformer.errors import InputError, StoppedError, needs_extra
 from keras_transformer.runs.atomic import atomic_path
 
-try:
+with needs_extra("beam", "--beam"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import (
         PipelineOptions,
@@ -25,10 +25,6 @@ try:
         StandardOptions,
     )
     from apache_beam.runners.runner import create_runner
-except ModuleNotFoundError as missing:
-    raise InputError(
-        "the package apache-beam is missing; expected keras_transformer[beam] to be installed"
-    ) from missing
 
 _Source = TypeVar("_Source")
 _Task = TypeVar("_Task")

@@ -8,15 +8,18 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import matplotlib.style
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from keras_transformer.errors import needs_extra
 from keras_transformer.runs.report.elements import number
 from keras_transformer.runs.report.history import Point, Series, Thinned
+
+with needs_extra("plots", "drawing curves"):
+    import matplotlib.style
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 Kind = Literal["training", "validation"]
 Scale = Literal["linear", "amount", "log", "binary"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import html
+from typing import TYPE_CHECKING, NamedTuple
 
-from keras_transformer.runs.report.charts import Curve, Kind, Scale, line_chart
+from keras_transformer.errors import MissingExtra
 from keras_transformer.runs.report.history import SCORES, History
+
+if TYPE_CHECKING:
+    from keras_transformer.runs.report.charts import Kind, Scale
 
 
 class _Chart(NamedTuple):
@@ -33,8 +37,15 @@ _CHARTS = (
 
 
 def curves_section(history: History) -> str:
-    """Returns the charts of the metrics that there are, as HTML; "" where there are none."""
-    figures = [figure for chart in _CHARTS if (figure := _figure(chart, history))]
+    """Returns the charts of the metrics that there are, as HTML; "" where there are none.
+
+    Without Matplotlib, an extra, it is a sentence that says how to install it: a run ends with
+    its report all the same.
+    """
+    try:
+        figures = [figure for chart in _CHARTS if (figure := _figure(chart, history))]
+    except MissingExtra as error:
+        return f'<p class="muted">{html.escape(str(error))}</p>'
     if not figures:
         return ""
     note = (
@@ -49,6 +60,8 @@ def curves_section(history: History) -> str:
 
 
 def _figure(chart: _Chart, history: History) -> str:
+    from keras_transformer.runs.report.charts import Curve, line_chart  # late: it needs an extra
+
     curves, keys = [], [f"<b>{chart.title}</b>"]
     for metric in chart.metrics:
         if metric not in history.series:

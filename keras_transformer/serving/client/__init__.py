@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.inference import Translation
 from keras_transformer.serving.client.base import Client, ServerError
 from keras_transformer.serving.client.grpc import GrpcClient
@@ -66,7 +66,8 @@ def _is_port(text: str) -> bool:
 
 
 def _served_model(url: str) -> str:
-    import httpx
+    with needs_extra("serving", "a server's REST API"):
+        import httpx
 
     health = f"{url if '://' in url else f'http://{url}'}/healthz"
     try:

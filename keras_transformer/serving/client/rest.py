@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.serving.client.base import Client, NotNowError, ServerError
 from keras_transformer.serving.client.tensors import from_json, json_values
 
@@ -18,7 +18,8 @@ class RestClient(Client):
     """Asks by REST; `address` is HOST:PORT, or a URL that the paths of the API follow."""
 
     def __init__(self, address: str, model: str, version: int | None = None, **options: Any):
-        import httpx
+        with needs_extra("serving", "a server's REST API"):
+            import httpx
 
         super().__init__(address, model, version, **options)
         url = address if "://" in address else f"http://{address}"

@@ -5,6 +5,8 @@ import contextlib
 import gzip
 import hashlib
 import lzma
+import sys
+from types import ModuleType
 
 import hypothesis
 import hypothesis.strategies as st
@@ -13,7 +15,7 @@ from backports import zstd
 
 from keras_transformer.data.corpora import reading
 from keras_transformer.data.corpora.reading import LineReader, read_lines, read_text
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, MissingExtra
 from tests.messages import mentions
 
 PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd.compress}
@@ -59,9 +61,16 @@ def test_packed_files_give_their_lines_and_are_read_to_their_end(file, suffix):
 
 def test_zstandard_is_an_extra(file, monkeypatch):
     path = file(zstd.compress(b"one\n"), ".zst")
-    monkeypatch.setattr(reading, "_zstd", None)
-    with pytest.raises(InputError, match=mentions("backports.zstd", "[zstd]")):
-        list(read_lines(path))
+    assert list(read_lines(path)) == [b"one"]
+    # As where the package is missing, and where only another one has a part of `backports`.
+    monkeypatch.delitem(sys.modules, "backports.zstd")
+    of_another = ModuleType("backports")
+    of_another.__path__ = []
+    for namespace in (None, of_another):
+        monkeypatch.setitem(sys.modules, "backports", namespace)
+        with pytest.raises(MissingExtra, match=r"s.zst.* needs the extra zstd .*\[zstd\]"):
+            list(read_lines(path))
+    assert list(read_lines(file(b"two\n"))) == [b"two"]
 
 
 @pytest.mark.parametrize(

@@ -339,12 +339,12 @@ def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int
     code = (
         "import sys, threading, time; sys.argv = sys.argv[:1] + ['--rest_port=0', "
         f"'--grpc_port=0', '--model_dir={reversing_version.parent}']\n"
-        "import command_line, serve\n"
-        "from keras_transformer.serving import models\n"
+        "from keras_transformer.cli import main\n"
+        "from keras_transformer.serving.server import models\n"
         "models.Version.__init__ = lambda *a: (print('loading', flush=True), time.sleep(600))\n"
-        "command_line.run(serve.main)"
+        "main.run('serve')"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
@@ -369,8 +369,8 @@ def test_a_request_that_hangs_does_not_keep_the_process(
     program = (
         "import sys, time; sys.argv = sys.argv[:1] + ['--rest_port=0', '--grpc_port=0', "
         f"'--model_dir={reversing_version.parent}', '--grace_seconds={grace}']\n"
-        "import command_line, serve\n"
-        "from keras_transformer.serving import models, server\n"
+        "from keras_transformer.cli import main\n"
+        "from keras_transformer.serving.server import models, server\n"
         "server._LAST_SECONDS = 8.0\n"  # so that a busy machine comes to say what it waits for
         "run = models.Version.run\n"
         "def hang(version, name, *rest):\n"
@@ -379,9 +379,9 @@ def test_a_request_that_hangs_does_not_keep_the_process(
         "        time.sleep(3600)\n"
         "    return run(version, name, *rest)\n"
         "models.Version.run = hang\n"
-        "command_line.run(serve.main)"
+        "main.run('serve')"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with (
         subprocess.Popen(
             [sys.executable, "-c", program],

@@ -10,7 +10,10 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, cast
 
-from babel import Locale, dates, lists, numbers, units
+from keras_transformer.errors import needs_extra
+
+with needs_extra("phrasebook", "the phrasebook"):
+    from babel import Locale, dates, lists, numbers, units
 
 Pair = tuple[str, str]
 

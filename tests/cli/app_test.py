@@ -1,4 +1,6 @@
-"""Shared flags, and how a binary starts, helps and fails, seen from outside as a subprocess."""
+"""Shared flags, and how a program starts, helps and fails, seen from outside as a subprocess."""
+
+from __future__ import annotations
 
 import os
 import re
@@ -7,66 +9,66 @@ import subprocess
 import sys
 from pathlib import Path
 
-import command_line
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
 from tests.messages import mentions, tells
 
 ROOT = Path(__file__).resolve().parents[2]
-BINARIES = sorted(p for p in (ROOT / "bin").glob("*.py") if p.name != "command_line.py")
 
-BINARY = '''"""Shows a configuration.
+PROGRAM = '''"""Shows a configuration.
 
 Example:
   python bin/show.py --data_dir=x
 """
 import logging
-import sys
 import time
 
-import command_line
 from absl import flags
 
-command_line.define_path_flags("data_dir", required=True)
-command_line.define_config_flags("preset", "max_steps", "beam_size")
+from keras_transformer.cli import app, config_flags
+
+config_flags.define_path_flags("data_dir", required=True)
+config_flags.define_config_flags("preset", "max_steps", "beam_size")
 flags.DEFINE_boolean("lowercase", False, "in lower case")
-flags.DEFINE_enum("do", "show", ["show", "load", "sleep", "fail", "print"], "what to do")
+flags.DEFINE_enum("do", "show", ["show", "load", "sleep", "fail", "print", "import"], "what to do")
 
 
-def main(argv):
+def main():
+    if flags.FLAGS.do == "load":
+        app.load_tensorflow()
     from keras_transformer import presets
 
     logging.getLogger("keras_transformer.room").info("said by the package")
     logging.getLogger("elsewhere").info("said by a library")
-    settings = command_line.config_settings()
+    settings = config_flags.config_settings()
     presets.preset(flags.FLAGS.preset or "tiny").updated(settings)
     print(settings, flush=True)
     if flags.FLAGS.do == "sleep":
         time.sleep(60)
     if flags.FLAGS.do == "fail":
         raise ValueError("a defect")
+    if flags.FLAGS.do == "import":
+        import not_there
     if flags.FLAGS.do == "print":
         for line in range(1_000_000):
             print(line)
 
 
 if __name__ == "__main__":
-    # The default loads it; where it is not what is tested, that is spared.
-    loads = {} if "--do=load" in sys.argv else {"needs_tensorflow": False}
-    command_line.run(main, **loads)
+    app.run(main)
 '''
 
 
 @pytest.fixture
 def start(tmp_path):
-    (tmp_path / "show.py").write_text(BINARY)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'bin'}{os.pathsep}{ROOT}"}
+    (tmp_path / "show.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-    def start_binary(*arguments: str) -> subprocess.Popen:
+    def start_program(*arguments: str) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, str(tmp_path / "show.py"), *arguments],
             stdout=subprocess.PIPE,
@@ -75,23 +77,23 @@ def start(tmp_path):
             env=environment,
         )
 
-    return start_binary
+    return start_program
 
 
 @pytest.fixture
 def run(start):
-    def run_binary(*arguments: str) -> tuple[int, str, str]:
+    def run_program(*arguments: str) -> tuple[int, str, str]:
         process = start(*arguments)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
-    return run_binary
+    return run_program
 
 
 class TestParseSettings:
     def test_fields_and_values(self):
         given_settings = ["training.label_smoothing=0.2", "model.norm_position = pre", "a.b=c=d"]
-        assert command_line.parse_settings(given_settings) == {
+        assert config_flags.parse_settings(given_settings) == {
             "training.label_smoothing": "0.2",
             "model.norm_position": "pre",
             "a.b": "c=d",
@@ -99,18 +101,18 @@ class TestParseSettings:
 
     @pytest.mark.parametrize("wrong", ["training.seed", "=3", " = 3", ""])
     def test_no_assignment(self, wrong):
-        with pytest.raises(InputError, match=mentions("setting", "--set=section.field=value")):
-            command_line.parse_settings([wrong])
+        with pytest.raises(InputError, match="is no setting; expected --set=section.field=value"):
+            config_flags.parse_settings([wrong])
 
     def test_twice(self):
-        with pytest.raises(InputError, match=mentions("model.d_ff", "1", "2")):
-            command_line.parse_settings(["model.d_ff=1", "model.d_ff=2"])
+        with pytest.raises(InputError, match="model.d_ff twice, as 1 and 2"):
+            config_flags.parse_settings(["model.d_ff=1", "model.d_ff=2"])
 
     @given(st.lists(st.text(max_size=12) | st.from_regex(r"[a-c]\.[a-c]=\w", fullmatch=True)))
     @settings(max_examples=100, deadline=None)
     def test_any_text_is_settings_or_an_input_error(self, assignments):
         try:
-            parsed = command_line.parse_settings(assignments)
+            parsed = config_flags.parse_settings(assignments)
         except InputError:
             return
         assert len(parsed) == len(assignments) and all(parsed)
@@ -122,7 +124,7 @@ def test_only_what_the_user_gave_becomes_a_setting(run):
     assert err == "said by the package\n"
 
 
-def test_help_is_a_screen_with_the_binarys_own_flags(run):
+def test_help_is_a_screen_with_the_programs_own_flags(run):
     code, out, err = run("--help")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -197,24 +199,8 @@ def test_a_reader_that_leaves_is_no_error(start):
     assert err == "said by the package\n"
 
 
-def test_without_the_package_it_says_how_to_install_it():
-    command = [sys.executable, "-S", "-E", str(ROOT / "bin" / "command_line.py")]
-    process = subprocess.run(command, capture_output=True, text=True, cwd="/")
-    assert process.returncode == 1
-    assert process.stderr.startswith("error: ") and tells(process.stderr, "absl", "installed")
-    assert "bin/quickstart" in process.stderr and process.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("binary", BINARIES, ids=[path.stem for path in BINARIES])
-def test_help_of_every_binary_is_short_and_shows_an_example(binary):
-    process = subprocess.run(
-        [sys.executable, str(binary), "--help"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert (process.returncode, process.stderr) == (0, "")
-    lines = process.stdout.splitlines()
-    assert len(lines) <= 54 and max(map(len, lines)) <= 100
-    assert f"bin/{binary.name} " in process.stdout
-    assert os.access(binary, os.X_OK) and binary.read_text().startswith("#!/usr/bin/env python3\n")
+def test_a_missing_package_is_named_with_the_command_that_installs_it(run):
+    code, _, err = run("--data_dir=x", "--do=import")
+    assert code == 1
+    assert err.splitlines()[-1].startswith("error: not_there is not installed for ")
+    assert err.splitlines()[-1].endswith("run: pip install -e . -c constraints.txt")

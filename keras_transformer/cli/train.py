@@ -1,0 +1,89 @@
+r"""Trains a translation model on prepared data, or continues its training.
+
+Example:
+    bin/train.py --data_dir=build/data --run_dir=build/run --preset=tiny \
+        --max_steps=2000 --set=training.label_smoothing=0.2
+
+Several corpora, prepared with one vocabulary, are mixed: by their sizes, by --mix, or by
+sizes at a temperature.
+    bin/train.py --data_dir=build/news,build/talks --mix=news:2,talks:1 --run_dir=build/run
+
+The same command again continues where the run stopped. Ctrl-C stops after the
+current step and leaves a checkpoint.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags
+
+from keras_transformer.cli import app, config_flags
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of the command."""
+    config_flags.define_path_flags("data_dir", "run_dir", required=True)
+    config_flags.define_config_flags(
+        "preset",
+        "max_steps",
+        "batch_tokens",
+        "subword_alpha",
+        "accumulate_steps",
+        "optimizer",
+        "weight_decay",
+        "schedule",
+        "learning_rate",
+        "warmup_steps",
+        "clip_norm",
+        "freeze",
+        "ema_decay",
+        "checkpoint_steps",
+        "keep_checkpoints",
+        "keep_best",
+        "best_metric",
+        "early_stopping",
+        "bleu_steps",
+        "bleu_sentences",
+        "seed",
+        "deterministic",
+        "mixed_precision",
+        "jit_compile",
+    )
+    flags.DEFINE_string("mix", None, "of each --data_dir the share of the steps, as in a:2,b:1")
+    flags.DEFINE_float("mix_temperature", None, "shares are sizes to the power of 1/this, as in 5")
+    flags.DEFINE_string(
+        "init_from", None, "begin with the weights of RUN, or RUN:NAME (last, best...)"
+    )
+    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], "auto takes all GPUs, or the CPU")
+    flags.DEFINE_integer("logical_cpus", None, "split the CPU into so many replicas")
+    flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be continued")
+
+
+def main() -> int:
+    """Runs `experiment.train` on what the flags name."""
+    app.load_tensorflow()
+    from keras_transformer.training import training_run  # late: --help stays quick
+    from keras_transformer.training.multi_worker import Cluster, WorkerLost, restart
+
+    try:
+        trained = training_run.train(
+            FLAGS.data_dir.split(","),
+            FLAGS.run_dir,
+            FLAGS.preset,
+            config_flags.config_settings(),
+            mix=FLAGS.mix,
+            mix_temperature=FLAGS.mix_temperature,
+            init_from=FLAGS.init_from,
+            device=FLAGS.device,
+            logical_cpus=FLAGS.logical_cpus,
+            max_minutes=FLAGS.max_minutes,
+        )
+    except WorkerLost as error:
+        print(f"{error}; starting again from the last checkpoint", file=sys.stderr)
+        restart()
+    if Cluster.from_environment().is_chief:  # the others have no run directory
+        print(trained.summary(FLAGS.run_dir))
+    return 130 if trained.interrupted else 0

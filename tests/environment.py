@@ -1,0 +1,149 @@
+"""Environments in which the package is installed from a wheel, made in seconds.
+
+A virtual environment gets the wheel, and links to those packages of this process's environment
+that the wheel requires. An extra is one more folder of links.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("keras_transformer", "recipes", "deploy", "setup.py", "setup.cfg", "pyproject.toml")
+NAME = "keras_transformer"
+
+
+def build_wheel(folder: Path) -> Path:
+    """Builds a wheel from a copy of the clone: building leaves files."""
+    source = folder / "source"
+    source.mkdir()
+    for part in (*PARTS, "README.md", "LICENSE"):
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("*.pyc"))
+        else:
+            shutil.copy(ROOT / part, source / part)
+    _pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(source))
+    shutil.rmtree(source)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+class Environment:
+    """A virtual environment with a wheel of the package and its hard requirements.
+
+    Args:
+        folder: is made.
+        wheel: the file.
+    """
+
+    def __init__(self, folder: Path, wheel: Path):
+        venv.create(folder, symlinks=True)
+        self._folder = folder
+        self.site = Path(
+            sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
+        )
+        _pip("--python", str(folder / "bin" / "python"), "install", str(wheel))
+        (distribution,) = importlib.metadata.distributions(name=NAME, path=[str(self.site)])
+        self._requires = [Requirement(each) for each in distribution.requires or []]
+        self.extras = sorted(distribution.metadata.get_all("Provides-Extra") or [])
+        self._core = _closure(self._requires)
+        _link(self._core, self.site)
+
+    def extra_packages(self, extra: str) -> set[str]:
+        """Returns the names of the packages that an extra adds to the core."""
+        return _closure(self._requires, extra) - self._core
+
+    def run(
+        self, folder: Path, command: Sequence[str], extra: str | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program of the environment, such as keras-transformer or python, in a folder."""
+        program, *arguments = command
+        return subprocess.run(
+            [str(self._folder / "bin" / program), *arguments],
+            cwd=folder, env=self.variables(extra), capture_output=True, text=True, check=False,
+            timeout=timeout,
+        )  # fmt: skip
+
+    def variables(self, extra: str | None = None) -> Mapping[str, str]:
+        """Returns the environment variables of a process, with an extra's packages or without."""
+        mine = _environment()
+        if extra is not None:
+            links = self._folder / "extras" / extra
+            if not links.is_dir():
+                links.mkdir(parents=True)
+                _link(self.extra_packages(extra), links)
+            mine["PYTHONPATH"] = str(links)
+        return mine
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment variables of this process, without more places of packages."""
+    mine = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**mine, "PYTHONNOUSERSITE": "1"}
+
+
+def _pip(*arguments: str) -> None:
+    without_network = ("--no-index", "--no-deps", "--quiet", "--disable-pip-version-check")
+    # Isolated (-I): a clone on PYTHONPATH would count as installed.
+    command = [sys.executable, "-I", "-m", "pip", *arguments, *without_network]
+    subprocess.run(command, check=True, timeout=300, env=_environment())
+
+
+def _closure(requirements: Iterable[Requirement], extra: str = "") -> set[str]:
+    """Returns the names of all packages that requirements lead to, by what is installed here."""
+    names: set[str] = set()
+    todo = [(each, {"extra": extra}) for each in requirements]
+    while todo:
+        requirement, variables = todo.pop()
+        if requirement.marker and not requirement.marker.evaluate(variables):
+            continue
+        name = canonicalize_name(requirement.name)
+        try:
+            inner = [Requirement(each) for each in importlib.metadata.requires(name) or []]
+        except importlib.metadata.PackageNotFoundError:
+            continue  # as JupyterLab, which no test needs
+        if name not in names:
+            names.add(name)
+            todo += [(each, {"extra": ""}) for each in inner]
+        for own in requirement.extras:
+            with_extra = [each for each in inner if each.marker and "extra" in str(each.marker)]
+            todo += [(each, {"extra": own}) for each in with_extra]
+    return names
+
+
+@functools.cache
+def _owners() -> Mapping[PurePosixPath, frozenset[str]]:
+    """Returns the packages that have files below each path of this process's environment."""
+    owners = defaultdict(set)
+    for distribution in importlib.metadata.distributions():
+        name = canonicalize_name(distribution.metadata["Name"])
+        for file in distribution.files or []:
+            path = PurePosixPath(file)
+            if ".." not in path.parts and path.parts[0] != "__pycache__":
+                for each in (path, *path.parents):
+                    owners[each].add(name)
+    return {path: frozenset(names) for path, names in owners.items()}
+
+
+def _link(names: set[str], folder: Path) -> None:
+    """Links the files of packages; folders that other packages share are made anew."""
+    place = Path(sysconfig.get_path("purelib"))
+    for path, owners in sorted(_owners().items()):
+        is_whole = owners <= names and path.parts
+        # What is below a link is there already.
+        if is_whole and not any(_owners()[each] <= names for each in path.parents if each.parts):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).symlink_to(place / path)

@@ -1,0 +1,183 @@
+"""A wheel in an environment without the clone: the quickstart, and each extra on top of the core.
+
+No other extra is there, so a package that is needed without being declared shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
+from tests.environment import Environment, build_wheel
+
+# For each extra a command that fails without it. The files are made by `files`.
+COMMANDS = {
+    "beam": "prepare --source=a.en --target=a.de --output_dir=beam --beam=--runner=DirectRunner",
+    "ctranslate2": "export --run_dir=run --valid_source=a.en --output_dir=c --format=ctranslate2",
+    "demo": "demo --model=run --port=0 --nobrowser",
+    "languages": "prepare --source=a.en --target=a.de --output_dir=l --check_languages=en,de",
+    "litert": "export --run_dir=run --valid_source=a.en --output_dir=lite --format=litert",
+    "moses": "evaluate --hypothesis=a.de --reference=a.de --paper_bleu",
+    "phrasebook": "phrasebook --output_dir=corpus",
+    "plots": "visualize --model_dir=run --source=ball --output_dir=pictures",
+    "serving": "serve --model_dir=export --rest_port=0 --grpc_port=0",
+    "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
+}
+# The line by which a command says that it is ready. These commands go on until they are stopped.
+READY = {"demo": r"the playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
+# More commands that fail without the extra.
+ALSO = {
+    "litert": ["translate --model_dir=a.tflite --input=a.en"],
+    "plots": [
+        "sweep --table3 --data_dir=none --work_dir=w",
+        "baseline --data_dir=none --work_dir=w",
+    ],
+}
+
+HELP_OF_ALL = """
+from keras_transformer.cli import main
+for command in main.COMMANDS:
+    try: main.run(command, [command, "--help"])
+    except SystemExit as ended: assert not ended.code, command
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    folder = tmp_path_factory.mktemp("installed")
+    return Environment(folder / "environment", build_wheel(folder))
+
+
+@pytest.fixture(scope="module")
+def files(
+    run_directory: RunDirectory, exported_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with a run, its export and a text."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "run").symlink_to(run_directory.path)
+    (folder / "export").symlink_to(exported_run)
+    text = "".join(f"{phrase}\n" for phrase in PHRASES)
+    for name in ("a.en", "a.de"):
+        (folder / name).write_text(text * 10)
+    (folder / "a.tflite").write_bytes(b"not read before the extra is there")
+    (folder / "a.en.zst").write_bytes(zstd.compress((text * 10).encode()))
+    return folder
+
+
+@contextlib.contextmanager
+def until_ready(environment: Environment, folder: Path, extra: str) -> Iterator[re.Match[str]]:
+    """Runs a command that goes on, from its line in `READY` to the end of the block."""
+    program = environment.site.parents[2] / "bin" / "keras-transformer"
+    with subprocess.Popen(
+        [str(program), *COMMANDS[extra].split()], cwd=folder, env=environment.variables(extra),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if found := re.search(READY[extra], line):
+                    yield found
+                    break
+            else:
+                pytest.fail("".join(said))
+        finally:
+            process.kill()
+
+
+def test_the_wheel_is_all_there_is(environment: Environment, tmp_path: Path) -> None:
+    program = "import sys, keras_transformer; print(keras_transformer.__file__, *sys.path)"
+    ended = environment.run(tmp_path, ["python", "-c", program])
+    file, *path = ended.stdout.split()
+    assert Path(file).parent.parent == environment.site
+    assert sum("site-packages" in place for place in path) == 1
+
+
+def test_the_quickstart_by_commands(environment: Environment, tmp_path: Path) -> None:
+    """As in bin/quickstart, with next to no training."""
+
+    def run(command: str) -> str:
+        ended = environment.run(tmp_path, ["keras-transformer", *command.split()], "phrasebook")
+        assert ended.returncode == 0, f"{command}: {ended.stderr}"
+        return ended.stdout
+
+    run("phrasebook --output_dir=corpus")
+    run(
+        "prepare --output_dir=data --model_type=bpe --vocab_size=1000 --source=corpus/train.en "
+        "--target=corpus/train.de --valid_source=corpus/valid.en --valid_target=corpus/valid.de"
+    )
+    assert (tmp_path / "data" / "report.html").is_file()
+    run(
+        "train --data_dir=data --run_dir=run --preset=tiny --max_steps=60 --batch_tokens=512 "
+        "--jit_compile=false --set=model.num_encoder_layers=1 --set=model.num_decoder_layers=1 "
+        "--set=training.schedule=linear --set=training.learning_rate=0.004 "
+        "--set=training.warmup_steps=10 --set=model.norm_position=pre"
+    )
+    assert "needs the extra plots" in (tmp_path / "run" / "report.html").read_text()
+    for side in ("en", "de"):
+        lines = (tmp_path / "corpus" / f"test.{side}").read_text().splitlines(keepends=True)
+        (tmp_path / f"few.{side}").write_text("".join(lines[:20]))
+    run("export --run_dir=run --valid_source=few.en --output_dir=export")
+    scores = run("evaluate --model_dir=export --source=few.en --reference=few.de")
+    assert json.loads(scores.splitlines()[-1])["sentences"] == 20
+    assert run("translate --model_dir=export --input=few.en").count("\n") == 20
+
+
+def test_recipes_are_found_by_name(environment: Environment, tmp_path: Path) -> None:
+    command = "recipe --recipe={} --corpus_dir=none --work_dir=work".format
+    ended = environment.run(tmp_path, ["keras-transformer", *command("multi30k_en_de").split()])
+    assert ended.returncode == 1 and "none/" in ended.stderr, ended.stderr
+    ended = environment.run(tmp_path, ["keras-transformer", *command("other").split()])
+    assert "there is no recipe 'other'; expected one of craft" not in ended.stderr
+    assert re.search("no recipe 'other'; expected one of multi30k_de_en, ", ended.stderr)
+    assert (environment.site / "keras_transformer" / "deploy" / "kserve" / "server.py").is_file()
+
+
+def test_every_extra_is_tested(environment: Environment) -> None:
+    # The notebook's test runs the notebook; `dev` is this environment.
+    assert {*environment.extras} - {"dev", "notebook"} == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("extra", COMMANDS)
+def test_a_command_without_its_extra_names_it(
+    environment: Environment, files: Path, extra: str
+) -> None:
+    for command in [COMMANDS[extra], *ALSO.get(extra, [])]:
+        ended = environment.run(files, ["keras-transformer", *command.split()])
+        *said, sentence = ended.stderr.splitlines()
+        assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
+        assert sentence.startswith("error: ") and f" needs the extra {extra} (" in sentence
+        assert sentence.endswith(f"; run: pip install 'keras_transformer[{extra}]'")
+
+
+@pytest.mark.parametrize("extra", COMMANDS)
+def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extra: str) -> None:
+    ended = environment.run(files, ["python", "-c", HELP_OF_ALL], extra)
+    assert ended.returncode == 0, ended.stderr
+    # Packages of an extra must not break the core: a namespace of theirs once did.
+    core = f"prepare --source=a.en --target=a.de --output_dir=core-{extra}"
+    ended = environment.run(files, ["keras-transformer", *core.split()], extra)
+    assert ended.returncode == 0, ended.stderr
+    if extra in READY:
+        with until_ready(environment, files, extra) as found:
+            if extra == "serving":
+                asked = f"translate --server={found[1]}/export --input=a.en"
+                ended = environment.run(files, ["keras-transformer", *asked.split()], extra)
+                assert ended.returncode == 0 and ended.stdout.count("\n") == 60, ended.stderr
+        return
+    commands = [COMMANDS[extra]]
+    if extra == "litert":
+        commands.append("translate --model_dir=lite/1/model.tflite --input=a.en")
+    for command in commands:
+        ended = environment.run(files, ["keras-transformer", *command.split()], extra)
+        assert ended.returncode == 0, f"{command}: {ended.stderr}"
