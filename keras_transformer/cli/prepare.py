@@ -24,6 +24,7 @@ from keras_transformer.cli import app, runner_flags
 from keras_transformer.data.corpora import corpus
 from keras_transformer.data.preparation import prepare
 from keras_transformer.data.preparation.pipeline import OF_LEARNING
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.report import write_data_page
 
 FLAGS = flags.FLAGS
@@ -147,8 +148,6 @@ def _refuse_what_does_nothing() -> None:
 def main() -> None:
     """Runs `prepare` on what the flags name."""
     _refuse_what_does_nothing()
-    from keras_transformer.runs.machine import available_cores
-
     workers = FLAGS.workers or available_cores()
     prepared = prepare.prepare(
         _corpora("", FLAGS.tfds_split),

@@ -24,6 +24,7 @@ from absl import flags
 from keras_transformer.cli import app
 from keras_transformer.data.preparation import prepare, workers
 from keras_transformer.paper.parsing import treebank
+from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.report import write_data_page
 
 FLAGS = flags.FLAGS

@@ -80,6 +80,7 @@ def main() -> int:
     """Scores what the flags name; returns 3 where a source was empty or cut."""
     app.load_tensorflow()
     from keras_transformer.inference import scoring  # late: --help stays quick
+    from keras_transformer.runs import atomic
 
     sources, targets, name = _read_pairs()
     scorer = scoring.load_scorer(FLAGS.model_dir, config_flags.config_settings())
