@@ -21,7 +21,7 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
   sources padded to multiples of 8;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16; with `mkl` CT2_USE_MKL=1 is set;
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
-* kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, which has no length
+* kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
   penalty, combined as in its BartSeq2SeqLM (only random models);
 * litert:float32, litert:float16, litert:int8: sentence by sentence (only random models).
 
@@ -82,7 +82,7 @@ flags.DEFINE_integer("steps", 30, "tokens of every output of a random model", lo
 flags.DEFINE_string("model_dir", None, "run directory of a trained model, instead of random ones")
 flags.DEFINE_string("reference", None, "translations of the source, for BLEU")
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
-flags.DEFINE_integer("rounds", 5, "rounds, in each of which every engine has a turn", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
 KNOWN = {
@@ -245,7 +245,7 @@ define_engines(KNOWN, DEFAULT)
 flags.register_multi_flags_validator(
     ["batches", "sentences"],
     lambda values: len(values["batches"]) == len(values["sentences"]),
-    "expected as many --sentences as --batches",
+    "expected the same number of --sentences and --batches",
 )
 flags.register_multi_flags_validator(
     ["model_dir", "reference"],

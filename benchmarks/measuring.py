@@ -58,7 +58,7 @@ def spread(values: Iterable[float], digits: int) -> dict[str, float]:
 
 
 def is_quiet(turns: Turns) -> bool:
-    """True if other processes left the cores alone; if not, do not rely on the ratios."""
+    """True if other processes used few cores; if not, do not rely on the ratios."""
     return all(turn["other_cores"] < _QUIET_CORES for many in turns.values() for turn in many)
 
 

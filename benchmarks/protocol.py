@@ -11,7 +11,7 @@ returned. After that it answers requests, one JSON line each, until its input en
 an object whose `command` names one of the functions that `TASK` returned; the other members are
 the function's arguments.
 
-This module uses only the standard library. A peer's interpreter needs the peer and NumPy.
+This module uses only the standard library. Another interpreter needs only its engine and NumPy.
 """
 
 from __future__ import annotations
@@ -162,12 +162,12 @@ class EngineChild(Child):
         settings: the function's argument. `cores`, if present, lists the cores that the process
             may use.
         python: the interpreter.
-        environment: environment variables that differ from this process's.
+        environment: environment variables to change.
 
     Attributes:
         facts: the facts that the engine returned when it was ready; `import_seconds` and
-            `import_mb` tell what importing its module took; `ready_seconds` is the time from the
-            start of the process.
+            `import_mb` are the time and the memory after the import of its module;
+            `ready_seconds` is the time from the start of the process.
 
     Raises:
         MissingPackageError: if the interpreter lacks a package.
@@ -198,7 +198,7 @@ class EngineChild(Child):
                     f"another interpreter, as in --engine_python={name.partition(':')[0]}=PYTHON."
                 )
         except BaseException:
-            self._process.kill()  # its error is raised; nothing else has to be told
+            self._process.kill()  # close() would print the error that is raised here
             self._process.wait()
             self._output.close()
             raise

@@ -8,8 +8,8 @@ For each number of --cores, processes that are bound to these cores take turns:
 
 * `train, threads`: one training, one replica with a thread for each core;
 * `train, replicas`: one training, a replica for each core, which share the global batch;
-* `train, processes`: a separate training on each core, all at the same time. This is what the
-  machine can do if nothing is shared, with several times the memory;
+* `train, processes`: a separate training on each core, all at the same time. This is the
+  limit of the machine if nothing is shared, and needs several times the memory;
 * `decode, threads`: one search, with all threads in each operation;
 * `decode, parts`: each core decodes a part of each batch, with one thread an operation. This is
   how bin/translate.py and the servers work.
@@ -58,7 +58,7 @@ flags.DEFINE_integer("rows", 32, "sentences of a batch that is decoded", lower_b
 flags.DEFINE_integer("beam_size", 4, "hypotheses of a sentence", lower_bound=1)
 flags.DEFINE_integer("output_tokens", 30, "tokens of every output", lower_bound=1)
 flags.DEFINE_integer("steps", 5, "training steps or batches of a turn", lower_bound=1)
-flags.DEFINE_integer("rounds", 3, "rounds, in each of which all have a turn", lower_bound=1)
+flags.DEFINE_integer("rounds", 3, "rounds; all have a turn in each", lower_bound=1)
 
 
 class Scaling:
@@ -85,7 +85,7 @@ class Scaling:
         )
 
     def calls(self, cores: int) -> dict[str, Callable[[int], Turn]]:
-        """Starts the processes that use so many cores, and returns their turns by name."""
+        """Starts the processes that use `cores` cores, and returns their turns by name."""
         chosen = sorted(os.sched_getaffinity(0))[:cores]
         calls = {
             f"train, threads, {cores} cores": self._train([self._trainer(chosen)]),

@@ -37,7 +37,7 @@ flags.DEFINE_list("source", None, "files of sentences, one a line", required=Tru
 command.define_numbers("clients", [1, 4, 16, 64], "clients at the same time")
 flags.DEFINE_float("seconds", 15, "seconds of a turn", lower_bound=1)
 flags.DEFINE_float("warm_up", 5, "seconds before a turn that do not count", lower_bound=0)
-flags.DEFINE_integer("rounds", 2, "rounds, in each of which both have a turn", lower_bound=1)
+flags.DEFINE_integer("rounds", 2, "rounds; both have a turn in each", lower_bound=1)
 flags.DEFINE_list("server_flags", [], "flags of bin/serve.py, as batch_timeout_ms=5")
 flags.DEFINE_float("limit_s", 60, "seconds after which a request is lost", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "seed of the order of the sentences")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Times the start of exported models: this package's, CTranslate2's and MarianMT's.
+r"""Times the start of exported models of this package, CTranslate2 and MarianMT.
 
 Examples:
     benchmarks/startup.py --vocabulary=build/data/tokenizer \
@@ -58,7 +58,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("steps", 30, "tokens of every output", lower_bound=1)
 flags.DEFINE_integer("beam_size", 4, "hypotheses of the sentence", lower_bound=1)
-flags.DEFINE_integer("rounds", 5, "rounds, in each of which every engine starts", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "rounds; every engine starts once in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
 KNOWN = {
@@ -158,7 +158,7 @@ def _export(variant: Variant, run: RunDirectory, path: Path) -> Path:
         arguments = {"format": "ctranslate2", "quantization": quantization}
         return export(run, path, sentences, **arguments).path
     rounded: dict[str, Any] = {}
-    if variant.precision != "float32":  # random weights have no BLEU to lose
+    if variant.precision != "float32":  # the BLEU of random weights means nothing
         rounded = {"precision": variant.precision, "references": sentences, "max_bleu_loss": 100.0}
     decoding = {
         "decoding.beam_size": FLAGS.beam_size,

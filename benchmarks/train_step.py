@@ -70,7 +70,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "tiny", ["tiny", "small", "base", "big"], "sizes of the model")
 flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_bound=1)
 flags.DEFINE_string("data_dir", None, "prepared data", required=True)
-flags.DEFINE_integer("rounds", 5, "rounds, in each of which every engine has a turn", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("steps", 5, "steps of a turn", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 flags.DEFINE_bool("profile", False, "also profile the steps of our engines without XLA")

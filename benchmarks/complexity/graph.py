@@ -139,7 +139,7 @@ class Graph:
         for turns in range(2**31):
             goes_on = _value(condition, condition.results[0], values)
             if goes_on is None:
-                raise ValueError(f"{loop.name} is a loop whose number of turns no constant tells")
+                raise ValueError(f"{loop.name} is a loop whose number of iterations is unknown")
             if not goes_on:
                 return turns
             values = [

@@ -85,7 +85,7 @@ def trace(layer: keras.Layer, shape: Sequence[int], any_length: bool = False) ->
 
 
 def _random(shape: Sequence[int]) -> tf.Tensor:
-    # Made by NumPy, because TensorFlow's allocator would keep the memory of its own operations.
+    # Made by NumPy, because TensorFlow's allocator would keep the memory of its operations.
     return tf.constant(np.random.default_rng(1).standard_normal(shape, np.float32))
 
 
@@ -97,8 +97,8 @@ def compare(
     Args:
         sizes: sizes of the layers.
         batch: number of sequences.
-        rounds: rounds, in each of which every pass of every layer is timed.
-        seconds: the least time for which a pass is repeated in its turn.
+        rounds: rounds; every pass of every layer is timed in each.
+        seconds: a pass is repeated in its turn for at least this time.
         threads: threads of an operation.
         processes: processes that measure the memory of a layer.
     """
@@ -153,8 +153,8 @@ def _paired(join: Callable[[float, float], float], own: Times, others: Times) ->
 def peaks_mb(name: str, sizes: Sizes, batch: int, threads: int) -> dict[str, float]:
     """Returns the memory that each pass adds to the resident memory of a new process.
 
-    TensorFlow's allocator does not count tensors below 256 KB, of which a recurrent layer keeps
-    thousands; the resident memory counts everything. The results of the pass count, the weights
+    TensorFlow's allocator does not count tensors below 256 KB. A recurrent layer keeps thousands
+    of them. The resident memory counts everything. The results of the pass count, the weights
     and the inputs do not.
 
     Args:

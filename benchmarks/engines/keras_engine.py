@@ -35,7 +35,7 @@ from keras_transformer.training.trainer import Trainer
 
 _VERSIONS = {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}
 
-# The first of these words that an operation's name contains tells its part of a training step.
+# Words in the names of operations, and the parts of a training step. The first match counts.
 _PARTS = {
     "global_norm": "global norm",
     "dropout": "dropout",
