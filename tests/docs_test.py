@@ -20,6 +20,7 @@ DOCUMENTS = sorted(
         ("docs", "*.md"),
         ("deploy", "*.md"),
         ("recipes", "*/*.md"),
+        ("benchmarks", "results/*.md"),
     )
     for path in (ROOT / folder).glob(pattern)
 )
@@ -65,7 +66,7 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
                 assert re.search(rf"--(\[no\])?{flag}\b", known), f"{path.name}: {command} --{flag}"
         else:  # their --help takes seconds each
             known = (ROOT / command).read_text()
-            for module in re.findall(r"^import (\w+)$", known, flags=re.MULTILINE):
+            for module in re.findall(r"^(?:import|from) (\w+)", known, flags=re.MULTILINE):
                 beside = ROOT / "benchmarks" / f"{module}.py"  # its flags are this one's, too
                 known += beside.read_text() if beside.is_file() else ""
             for flag in flags:

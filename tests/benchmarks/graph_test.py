@@ -69,9 +69,9 @@ def test_a_loop_is_as_long_as_if_it_were_unrolled(layer: Any) -> None:
     assert sum(rolled.flop().values()) == sum(unrolled.flop().values())
 
 
-def test_turns_that_no_constant_tells() -> None:
+def test_a_loop_with_an_unknown_number_of_iterations_is_refused() -> None:
     made = graph(lambda x: loop(tf.tanh, x, tf.cast(x[0, 0], tf.int32)))
-    with pytest.raises(ValueError, match=mentions("loop", "constant")):
+    with pytest.raises(ValueError, match=mentions("loop", "unknown")):
         made.sequential_operations()
 
 

@@ -1,6 +1,6 @@
 """kill -9 between checkpoints and inside the write of one: the end has the same bits.
 
-`benchmarks/kill.py` does both thirty times over, at random moments, on one replica and on two.
+`python -m tests.stress kill` does both thirty times, at random moments, on one replica and on two.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kill
 from tests.messages import tells
+from tests.stress import kill
 
 MAX_STEPS, CHECKPOINT_STEPS = 50, 10
 SETTINGS = {
