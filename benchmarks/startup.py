@@ -139,7 +139,7 @@ def _start(variant: Variant, path: Path) -> Turn:
 
 def _export(variant: Variant, run: RunDirectory, path: Path) -> Path:
     """Makes the model of an engine, and returns its path."""
-    from keras_transformer.export import export  # late: TensorFlow takes seconds
+    from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
 
     sentences = [FLAGS.sentence]
     if variant.engine == "transformers":
@@ -155,11 +155,11 @@ def _export(variant: Variant, run: RunDirectory, path: Path) -> Path:
             return path
     if variant.engine == "ctranslate2":
         quantization = "none" if variant.precision == "float32" else variant.precision
-        arguments = {"format": "ctranslate2", "quantization": quantization}
-        return export(run, path, sentences, **arguments).path
-    rounded: dict[str, Any] = {}
+        options = ExportOptions(quantization=quantization)
+        return export(run, path, sentences, options, format="ctranslate2").path
+    options = ExportOptions()
     if variant.precision != "float32":  # the BLEU of random weights means nothing
-        rounded = {"precision": variant.precision, "references": sentences, "max_bleu_loss": 100.0}
+        options = ExportOptions(sentences, precision=variant.precision, max_bleu_loss=100.0)
     decoding = {
         "decoding.beam_size": FLAGS.beam_size,
         "decoding.n_best": 1,
@@ -167,7 +167,7 @@ def _export(variant: Variant, run: RunDirectory, path: Path) -> Path:
         "decoding.min_length": FLAGS.steps,
         "decoding.max_length": FLAGS.steps,
     }
-    return export(run, path, sentences, settings=decoding, **rounded).path
+    return export(run, path, sentences, options, settings=decoding).path
 
 
 def _contents(path: Path) -> dict[str, Any]:

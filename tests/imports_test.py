@@ -35,23 +35,12 @@ ROOMS: dict[str, set[str]] = {
     "inference": {
         *("config", "console", "data", "decoding", "evaluation", "models", "runs", "text"),
     },
-    "paper.parsing": {"data", "decoding", "inference", "text"},
     "training": {
         *("config", "data", "evaluation", "inference", "layers", "models", "paper.parsing"),
         *("presets", "runs", "runs.report", "text"),
     },
     "export": {
-        *(
-            "config",
-            "console",
-            "decoding",
-            "evaluation",
-            "inference",
-            "models",
-            "paper.parsing",
-            "runs",
-        ),
-        "text",
+        *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "text"),
     },
     # Clients may run where there is neither TensorFlow nor a run.
     "serving": {"inference", "runs"},
@@ -59,8 +48,8 @@ ROOMS: dict[str, set[str]] = {
         *("config", "console", "data", "export", "inference", "runs", "runs.report", "serving"),
     },
     "paper": {
-        *("config", "data", "evaluation", "export", "inference", "layers", "models", "presets"),
-        *("runs", "runs.report", "schema", "tf_import", "training", "text"),
+        *("config", "data", "decoding", "evaluation", "export", "inference", "layers", "models"),
+        *("presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
     "cli": {
         *("data", "evaluation", "export", "inference", "paper", "paper.parsing", "runs"),

@@ -95,20 +95,24 @@ def _about() -> About | None:
 def main() -> None:
     """Runs `export` on what the flags name."""
     app.load_tensorflow()
-    from keras_transformer.export import export  # late: --help stays quick
+    from keras_transformer.export import ExportOptions, export  # late: --help stays quick
+    from keras_transformer.paper.parsing.export_signatures import parser_signatures
 
     sentences, references = _sentences()
     exported = export(
         FLAGS.run_dir,
         FLAGS.output_dir,
         sentences,
-        references=references,
+        ExportOptions(
+            references=references,
+            quantization=FLAGS.quantization,
+            precision=FLAGS.precision,
+            max_bleu_loss=FLAGS.max_bleu_loss,
+            about=_about(),
+            extra_signatures=parser_signatures,
+        ),
         format=FLAGS.format,
         settings=config_flags.config_settings(),
-        quantization=FLAGS.quantization,
-        precision=FLAGS.precision,
-        max_bleu_loss=FLAGS.max_bleu_loss,
-        about=_about(),
     )
     if exported.remark is not None:
         print(exported.remark)

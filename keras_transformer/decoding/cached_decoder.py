@@ -1,11 +1,10 @@
-"""A step of the search: Transformers that decode one position, with a cache that stays in place.
+"""The search's decoder: models that decode one position, with a cache that stays in place.
 
-The K hypotheses (beams) of a sentence are K alternatives at one position, which the
-decoder takes as K tokens of one sequence: all keys and values of the sentence lie in one
-cache, each where its step and its beam wrote it, and a mask lets each hypothesis see its own
-ancestors alone. When hypotheses change places, the table of ancestors (some integers a
-sentence) is reordered, and not the cache. Only a model whose cache is a state of each
-hypothesis (`EncoderDecoder.needs_cache_reordering`) has it reordered, too.
+The K hypotheses (beams) of a sentence are K alternatives at one position, which the model takes
+as K tokens of one sequence. All keys and values of the sentence are in one cache, each where its
+step and its beam wrote it, and a mask lets each hypothesis see only its own ancestors. When
+hypotheses change places, only the table of ancestors (a few integers per sentence) is reordered.
+The cache itself is reordered only for models that keep one state per hypothesis.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 
 
 class CachedDecoder:
-    """The step function of one model, or of several that decide together.
+    """A `decoding.Decoder` of one model, or of an ensemble.
 
     Args:
-        transformers: of one target vocabulary. Of several, the log-probabilities of the
-            next token are averaged.
-        memories: of each what it has encoded, projected.
+        transformers: models with the same target vocabulary. An ensemble averages the
+            log-probabilities of the next token.
+        memories: the encoded source of each model, projected.
         beam: hypotheses of each sentence, K.
-        length: positions of the cache, an int or int32 scalar, where its shape has to stay the
-            same (XLA, LiteRT); by default it grows as it is filled.
+        length: number of positions in the cache, an int or int32 scalar, if its shape must not
+            change (XLA, LiteRT). By default the cache grows with each step.
     """
 
     def __init__(
@@ -47,8 +46,13 @@ class CachedDecoder:
         self._weights = [_values(each) for each in transformers]
 
     @property
-    def normalized(self) -> bool:
-        """Whether `step` returns log-probabilities."""
+    def vocab_size(self) -> int:
+        """Number of target tokens."""
+        return int(self._transformers[0].config.target_vocab_size)
+
+    @property
+    def returns_log_probs(self) -> bool:
+        """True for an ensemble: averages are made of log-probabilities."""
         return len(self._transformers) > 1
 
     @property
@@ -57,7 +61,7 @@ class CachedDecoder:
         return self._memories[0].mask
 
     def init_cache(self) -> dict[str, Any]:
-        """Returns the cache of no positions."""
+        """Returns the cache before position 0."""
         batch = tf.shape(self.source_mask)[0]
         # Through a placeholder, or the first length would be taken for the only one.
         growing = tf.compat.v1.placeholder_with_default(0, [])
@@ -67,7 +71,7 @@ class CachedDecoder:
             # -1 where there is none yet.
             "ancestors": tf.fill([batch, self._beam, length], -1),
             "layers": [each.init_cache(batch, length, self._beam) for each in self._transformers],
-            # Not changed by a step; here, since it is of the sentences that are left.
+            # No step changes these. They are here because they belong to the open sentences.
             "memory": [memory.cache for memory in self._memories],
             "source_mask": self.source_mask,
         }
@@ -75,9 +79,9 @@ class CachedDecoder:
     def step(
         self, ids: tf.Tensor, position: tf.Tensor, cache: dict[str, Any]
     ) -> tuple[tf.Tensor, dict[str, Any], tf.Tensor]:
-        """Decodes int32 `[batch * beam]` at `position`, as `StepFn`.
+        """Decodes int32 `[batch * beam]` at `position`.
 
-        The attention is that of the last layer, over all heads and models.
+        The attention is the mean over the heads of the last layer, and over all models.
         """
         ancestors = self._with_own(cache["ancestors"], position)
         # --> [batch, beam, length, beam]: the place of a position and a beam
@@ -116,20 +120,20 @@ class CachedDecoder:
             return tf.concat([ancestors, own], axis=-1)
         return tf.where(tf.range(self._length) == position, beams, ancestors)
 
-    def follow(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
-        """Returns the cache of the hypotheses that follow `parents`, as `FollowFn`."""
+    def reorder_cache(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of hypotheses that continue `parents`, int32 `[batch, beam]`."""
 
-        def following(each: Any) -> Any:
-            return tf.nest.map_structure(lambda t: tf.gather(t, parents, batch_dims=1), each)
+        def reordered(structure: Any) -> Any:
+            return tf.nest.map_structure(lambda t: tf.gather(t, parents, batch_dims=1), structure)
 
         layers = [
-            following(of_one) if transformer.needs_cache_reordering else of_one
+            reordered(of_one) if transformer.needs_cache_reordering else of_one
             for transformer, of_one in zip(self._transformers, cache["layers"], strict=True)
         ]
-        return {**cache, "ancestors": following(cache["ancestors"]), "layers": layers}
+        return {**cache, "ancestors": reordered(cache["ancestors"]), "layers": layers}
 
-    def keep(self, cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
-        """Returns the cache of `sentences` alone, as `KeepFn`."""
+    def select_rows(self, cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of `sentences`, int32 `[open]`."""
         return tf.nest.map_structure(lambda each: tf.gather(each, sentences), cache)
 
 

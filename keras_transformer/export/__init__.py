@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.saved_model.model_card import About
 from keras_transformer.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from keras_transformer.export.extra_signatures import ExtraSignaturesFn
 
 _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
@@ -22,21 +26,11 @@ FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
 
 
-class ExportOptions(TypedDict, total=False):
-    """Options that only some formats have. None is the same as no option."""
-
-    quantization: str | None
-    precision: str
-    max_bleu_loss: float | None
-    about: About | None
-
-
 _FORMATS_WITH: dict[str, tuple[str, ...]] = {
     "quantization": ("litert", "ctranslate2"),
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "litert"),
     "about": ("saved_model",),
-    "references": ("saved_model", "litert"),
 }
 
 
@@ -53,15 +47,40 @@ class Exported(NamedTuple):
     remark: str | None = None  # what it cannot do that another could
 
 
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """What an export may be told besides its format.
+
+    Attributes:
+        references: translations of the sentences, by which SavedModels and LiteRT models
+            are scored.
+        quantization: type that the weights are stored in, for the formats litert and
+            ctranslate2; float32 if it is "none" or not given.
+        precision: of weights and products, one of `PRECISIONS`, for the format saved_model.
+        max_bleu_loss: maximum loss of BLEU on the sentences that a precision or LiteRT's
+            quantization other than float32 may cause; 0.1, or 0.3 for int8, if not given. It
+            needs references.
+        about: facts for the model card of a SavedModel that no file knows.
+        extra_signatures: the hook that adds the signatures of another task to a SavedModel; the
+            other formats have none.
+    """
+
+    references: Sequence[str] | None = None
+    quantization: str | None = None
+    precision: str = "float32"
+    max_bleu_loss: float | None = None
+    about: About | None = None
+    extra_signatures: ExtraSignaturesFn | None = None
+
+
 def export(
     run: str | Path | RunDirectory,
     output_dir: str | Path,
     sentences: Sequence[str],
+    options: ExportOptions = ExportOptions(),
     *,
     format: str = "saved_model",
     settings: Mapping[str, Any] | None = None,
-    references: Sequence[str] | None = None,
-    **options: Unpack[ExportOptions],
 ) -> Exported:
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
@@ -69,16 +88,8 @@ def export(
         run: the run, or anything else that `loading.load_translator` takes, such as an ensemble.
         output_dir: directory of the versions.
         sentences: source text on which export and run are compared.
+        options: what else there is to say.
         format: one of `FORMATS`.
-        settings: changes to the run's `decoding.` configuration.
-        references: translations of the sentences. SavedModels and LiteRT models are scored
-            by them.
-        quantization: type of the stored weights, for the formats litert and ctranslate2;
-            "none" by default.
-        precision: of weights and products, one of `PRECISIONS`, for the format saved_model.
-        max_bleu_loss: how much BLEU a lower precision, or LiteRT's quantization, may lose on
-            the sentences: 0.1 by default, 0.3 for int8. Needs references.
-        about: facts for the model card of a SavedModel that no file contains.
 
     Raises:
         InputError: for an unknown format, settings or options that do not fit, no sentences,
@@ -88,22 +99,17 @@ def export(
         raise InputError(f"{format!r} is no format; expected one of {', '.join(FORMATS)}")
     if not sentences:
         raise InputError("there are no sentences to compare run and export on; expected some")
-    precision = options.get("precision", "float32")
+    precision = options.precision
     if precision not in PRECISIONS:
         raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    given = {name: value for name, value in options.items() if value is not None}
-    if precision == "float32":
-        given.pop("precision", None)
-    for name, value in given.items():
-        formats = _FORMATS_WITH[name]
-        if format not in formats:
+    for name, formats in _FORMATS_WITH.items():
+        value = getattr(options, name)
+        if format not in formats and value not in (None, getattr(ExportOptions, name)):
             is_short = isinstance(value, (str, int, float))
             raise InputError(
                 f"{name} is {value if is_short else 'given'}, but the format is {format}; expected "
                 f"the format {' or '.join(formats)}, or no {name}"
             )
-    if format in _FORMATS_WITH["references"]:
-        given["references"] = references
     exporter = importlib.import_module(_MODULES[format])
-    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **given)
+    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, options)
     return exported

@@ -8,25 +8,23 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import NOTHING
+from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
 from keras_transformer.export import fresh_process
+from keras_transformer.export.extra_signatures import ExtraSignatures
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.translator import Translator
-from keras_transformer.paper.parsing.parser import Parser
 
 _TIE = 1e-4  # scores as close as this may change places from one machine to another
 _MOST_TIES = 0.01  # of the sentences; of a trained model there is hardly one
-
-
-_SIGNATURES = ("serving_default", "translate", "translate_ids", "parse_tokens")
+_SIGNATURES = ("serving_default", "translate", "translate_ids")
 
 
 class Comparison(NamedTuple):
@@ -49,13 +47,19 @@ class Found(NamedTuple):
         return [hypothesis[:length].tolist() for hypothesis, length in pairs]
 
 
-def compare(translator: Translator, path: Path, sentences: Sequence[str]) -> Comparison:
+def compare(
+    translator: Translator,
+    path: Path,
+    sentences: Sequence[str],
+    extra: ExtraSignatures | None = None,
+) -> Comparison:
     """Translates all sentences by both, in the same batches.
 
     Args:
         translator: the run's.
         path: the SavedModel, which is moved elsewhere and made read-only meanwhile.
         sentences: what is translated.
+        extra: signatures of the export that are compared too.
 
     Raises:
         InputError: for the first sentence whose scores differ by more than rounding, or
@@ -64,7 +68,12 @@ def compare(translator: Translator, path: Path, sentences: Sequence[str]) -> Com
     """
     todo = batches(sentences)
     texts = [[sentences[i] for i in batch] for batch in todo]
-    with _started(path, texts, translator.config.length_penalty) as process:
+    asked = {
+        "batches": texts,
+        "length_penalty": translator.config.length_penalty,
+        "extra_signatures": {} if extra is None else dict(extra.compared),
+    }
+    with _started(path, asked) as process:
         results = [translator.search(tf.constant(batch)) for batch in texts]
         served, theirs = process.wait()
     ours = [Found(*(r.numpy() for r in (one.ids, one.lengths, one.scores))) for one in results]
@@ -77,10 +86,10 @@ def compare(translator: Translator, path: Path, sentences: Sequence[str]) -> Com
             if tie:
                 ties[index] = tie
     expected = dict.fromkeys(served, ours[0].scores)
-    if "parse_tokens" in served:
-        parser = Parser(translator)  # held, which its functions do not
-        trees = parser.parse_tokens(tf.constant(texts[0]))
-        expected["parse_tokens"] = trees["scores"].numpy()
+    if extra is not None:
+        for name in extra.compared:
+            outputs = extra.functions[name](tf.constant(texts[0]))
+            expected[name] = outputs["scores"].numpy()
     for name, scores in served.items():
         if name == "translate_ids" and translator.config.sample:
             continue  # what it draws for ids is not what is drawn for their text
@@ -113,7 +122,7 @@ def difference(own: Found, other: Found, row: int, name: str, sentence: str) -> 
         InputError: for other scores, or where the run finds no translation.
     """
     scores, other_scores = own.scores[row], other.scores[row]
-    if sentence.strip() and scores[0] <= NOTHING / 2:
+    if sentence.strip() and scores[0] <= NEG_INF / 2:
         raise InputError(
             f"the run finds no translation of {name} ({sentence[:60]!r}); expected a model whose "
             "weights are finite numbers, so nothing was exported"
@@ -133,15 +142,19 @@ def difference(own: Found, other: Found, row: int, name: str, sentence: str) -> 
 
 
 class _Process:
-    """Another process that searches for translations of the same batches."""
+    """Another process that searches for translations of the same batches.
 
-    def __init__(
-        self, model: Path, texts: Sequence[Sequence[str]], length_penalty: float, folder: Path
-    ):
+    Args:
+        model: the SavedModel.
+        asked: the content of the file BATCHES of `fresh_process`.
+        folder: for temporary files.
+    """
+
+    def __init__(self, model: Path, asked: Mapping[str, Any], folder: Path):
         self._found, given = folder / "found.npz", folder / "batches.json"
         self._log = folder / "log"
-        self._count = len(texts)
-        asked = {"batches": texts, "length_penalty": length_penalty}
+        self._count = len(asked["batches"])
+        self._names = (*_SIGNATURES, *asked["extra_signatures"])
         given.write_text(json.dumps(asked), encoding="utf-8")
         script = [sys.executable, "-I", fresh_process.__file__]
         with self._log.open("wb") as log:
@@ -163,7 +176,7 @@ class _Process:
                 Found(*(arrays[f"{name}_{number}"] for name in Found._fields))
                 for number in range(self._count)
             ]
-            return {name: arrays[name] for name in _SIGNATURES if name in arrays}, found
+            return {name: arrays[name] for name in self._names}, found
 
     def stop(self) -> None:
         if self._process.poll() is None:
@@ -172,9 +185,7 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _started(
-    path: Path, texts: Sequence[Sequence[str]], length_penalty: float
-) -> Iterator[_Process]:
+def _started(path: Path, asked: Mapping[str, Any]) -> Iterator[_Process]:
     """Starts the process on the SavedModel, which is elsewhere and read-only within the block."""
     moved = path.with_name(f"{path.name}-moved")
     path.rename(moved)
@@ -184,7 +195,7 @@ def _started(
         for each, mode in modes.items():
             os.chmod(each, mode & ~0o222)
         with tempfile.TemporaryDirectory() as folder:
-            process = _Process(moved, texts, length_penalty, Path(folder))
+            process = _Process(moved, asked, Path(folder))
             try:
                 yield process
             finally:

@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import Exported
+from keras_transformer.export import Exported, ExportOptions
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
@@ -65,8 +65,8 @@ def export(
     run: str | Path | RunDirectory,
     output_dir: Path,
     sentences: Sequence[str],
-    settings: Mapping[str, Any] | None = None,
-    quantization: str = "none",
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
 ) -> Exported:
     """Writes the next version under `output_dir`; the arguments are `export.export`'s.
 
@@ -78,6 +78,7 @@ def export(
         InputError: for a model that CTranslate2 cannot express, any settings, an unknown
             quantization, or an export that disagrees with the run.
     """
+    quantization = options.quantization or "none"
     if quantization not in QUANTIZATIONS:
         raise InputError(
             f"quantization is {quantization!r}; expected one of {', '.join(QUANTIZATIONS)}"

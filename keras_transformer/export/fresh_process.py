@@ -3,7 +3,8 @@
 Run as a script, `python -I fresh_process.py MODEL BATCHES FOUND`, so that this package is
 neither needed nor, by its being there, able to hide what an export lacks.
 
-    BATCHES  JSON: `batches`, lists of sentences; `length_penalty`, the export's own
+    BATCHES  JSON: `batches`, lists of sentences; `length_penalty`, the export's own;
+             `extra_signatures`, the name of the string input by that of the signature
     FOUND    written: an .npz of the arrays `ids`, `lengths` and `scores` of each batch,
              as in `ids_0`, and, by the name of each signature that translates, its scores of
              the first batch
@@ -59,8 +60,8 @@ def main(model: str, batches: str, found: str) -> None:
         "translate": served["translate"](text=first, **neutral),
         "translate_ids": served["translate_ids"](ids=tokens["ids"], lengths=tokens["lengths"]),
     }
-    if "parse_tokens" in served:  # of a parser, whose search is another
-        by_signature["parse_tokens"] = served["parse_tokens"](tokens=first)
+    for name, text_input in given["extra_signatures"].items():
+        by_signature[name] = served[name](**{text_input: first})
     arrays |= {name: outputs["scores"].numpy() for name, outputs in by_signature.items()}
     np.savez(found, **arrays)
     others = [name for name in sys.modules if name.startswith("keras_transformer")]

@@ -11,7 +11,7 @@ import enum
 import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY
-from keras_transformer.decoding import NOTHING, SearchResult
+from keras_transformer.decoding import NEG_INF, SearchResult
 from keras_transformer.inference.translator import Translator
 
 
@@ -88,7 +88,7 @@ def checked_source_ids(
 
 def is_nothing(result: SearchResult) -> tf.Tensor:
     """Returns bool `[B]`, True where no translation was found."""
-    return result.scores[:, 0] <= NOTHING / 2
+    return result.scores[:, 0] <= NEG_INF / 2
 
 
 def status_of(flags: dict[Status, tf.Tensor]) -> tf.Tensor:

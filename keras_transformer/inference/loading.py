@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  a SavedModel needs its ops
 
 from keras_transformer.config import Config
-from keras_transformer.decoding import NOTHING
+from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.encoder_decoder import get_architecture
@@ -33,7 +33,7 @@ class LoadedModel(NamedTuple):
         lengths: text string `[B]` → `tokens` and `used` int32 `[B]`, as
             `Translator.lengths`.
         owner: what holds the weights.
-        in_detail: text and prefix string `[B]` → `Translator.translate_in_detail`'s.
+        in_detail: text and prefix string `[B]` → `Translator.translate_verbose`'s.
         trained_tokens: of the longest source of training, the end token included, or
             None where that is not known.
     """
@@ -85,7 +85,7 @@ def load_model(
             CompiledTranslator(translator).translate if jit_compile else translator.translate,
             translator.lengths,
             translator,
-            translator.translate_in_detail,
+            translator.translate_verbose,
             trained_tokens(model_dir),
         )
     path = _newest_version(path)
@@ -168,7 +168,7 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
                 [[*(t.text for t in row), *[""] * (k - len(row))] for row in rows]
             ),
             "scores": tf.constant(
-                [[*(t.score for t in row), *[NOTHING] * (k - len(row))] for row in rows]
+                [[*(t.score for t in row), *[NEG_INF] * (k - len(row))] for row in rows]
             ),
         }
 

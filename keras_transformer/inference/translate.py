@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow_text  # noqa: F401  a SavedModel needs its ops
 
-from keras_transformer.decoding import NOTHING
+from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
 from keras_transformer.inference import Translation, translations_of
 from keras_transformer.inference.batching import in_batches, token_counts
@@ -79,7 +79,7 @@ def _details(
     """What `translate_in_detail` returns of one line."""
     translations = []
     for i in range(len(fields["scores"])):
-        if fields["scores"][i] <= NOTHING / 2:
+        if fields["scores"][i] <= NEG_INF / 2:
             continue
         length = int(fields["lengths"][i])
         translation = {

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import SearchResult, SpecialIds, Trees
+from keras_transformer.decoding import (
+    RequestedOutputs,
+    SearchConfig,
+    SearchInputs,
+    SearchResult,
+    SpecialIds,
+    TokenConstraint,
+)
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
@@ -54,7 +62,11 @@ class Translator(tf.Module):
         positions = [transformer.max_positions for transformer in self.transformers]
         self._max_positions = min((p for p in positions if p is not None), default=None)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
-        self._banned = [tokenizer.phrase_ids(phrase) for phrase in phrases]
+        self._search_config = SearchConfig(
+            config,
+            banned=tuple(tokenizer.phrase_ids(phrase) for phrase in phrases),
+            max_steps=self.max_output_tokens,
+        )
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -72,17 +84,17 @@ class Translator(tf.Module):
     def search(self, text: tf.Tensor) -> SearchResult:
         """Returns the target ids of the translations of `text`, string `[B]`."""
         source_ids, lengths = self.source_ids(text)
-        return self.found(source_ids, self.max_lengths(lengths), sentence_numbers(text))
+        return self.search_fn(source_ids, self.max_lengths(lengths), sample_offsets(text))
 
     @tf.function(autograph=False, jit_compile=False)
-    def found(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor
+    def search_fn(
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor
     ) -> SearchResult:
-        """Returns what `search_ids` does, as a function that is in an export once."""
-        return self.search_ids(source_ids, max_lengths, numbers=numbers)
+        """Calls `search_ids`, as one function that the signatures of an export share."""
+        return self.search_ids(source_ids, SearchInputs(max_lengths, sample_offsets=offsets))
 
     @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
-    def translate_in_detail(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
+    def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
         """Translates as `translate`, and returns all that is known of each translation.
 
         Args:
@@ -101,11 +113,10 @@ class Translator(tf.Module):
         source_ids, lengths = self.source_ids(text)
         result = self.search_ids(
             source_ids,
-            self.max_lengths(lengths),
-            prefix_ids,
-            numbers=sentence_numbers(text),
-            details=True,
-            attention=True,
+            SearchInputs(
+                self.max_lengths(lengths), prefix_ids, sample_offsets=sample_offsets(text)
+            ),
+            RequestedOutputs(token_log_probs=True, alignment=True, attention=True),
         )
         return {
             "translations": self.texts(result),
@@ -167,56 +178,36 @@ class Translator(tf.Module):
     def search_ids(
         self,
         source_ids: tf.Tensor,
-        max_lengths: tf.Tensor,
-        prefix: tf.Tensor | None = None,
+        inputs: SearchInputs,
+        outputs: RequestedOutputs = RequestedOutputs(),  # noqa: B008  immutable
         *,
-        trees: Trees | None = None,
-        leaves: tf.Tensor | None = None,
-        alpha: tf.Tensor | None = None,
-        numbers: tf.Tensor | None = None,
-        length_limit: int | tf.Tensor | None = None,
+        constraint: TokenConstraint | None = None,
         memories: Sequence[Memory] | None = None,
-        details: bool = False,
-        attention: bool = False,
     ) -> SearchResult:
-        """Searches for the translations of ids, in a graph or out of one.
+        """Searches for the translations of ids, in a graph or eagerly.
 
         Args:
             source_ids: int32 `[B, S]`, each row ending with the end token, padded.
-            max_lengths: int32 `[B]`, the most tokens of each translation, at most
-                `max_output_tokens`.
-            prefix, trees, leaves, alpha, numbers, details, attention: as `decoding.search`'s.
-            length_limit: the longest of `max_lengths`, where shapes must stay the same from
-                step to step: an int for XLA, to which they must be known, or int32 scalar.
-            memories: what `encode` makes of the ids, where that is known already.
+            inputs: tensors of the sentences; the source mask is filled in. `max_lengths` may be
+                at most `max_output_tokens`. With a `length_limit`, no shape changes from step
+                to step.
+            outputs: optional fields of the result.
+            constraint: a rule that all translations obey.
+            memories: what `encode` returns for the ids, if it is known already.
         """
-        beam = decoding.rows_per_sentence(self.config)
         memories = self.encode(source_ids) if memories is None else memories
-        decoder = CachedDecoder(self.transformers, memories, beam, length_limit)
-        ids = self.tokenizer
-        return decoding.search(
-            decoder.step,
-            decoder.init_cache(),
-            max_lengths,
-            self.config,
-            SpecialIds(ids.start_id, ids.end_id, ids.pad_id),
-            ids.target_vocab_size,
-            prefix=prefix,
-            trees=trees,
-            leaves=leaves,
-            alpha=alpha,
-            banned=self._banned,
-            source_mask=decoder.source_mask,
-            numbers=numbers,
-            length_limit=length_limit,
-            follow=decoder.follow,
-            keep=decoder.keep,
-            max_steps=self.max_output_tokens,
-            shrink=length_limit is None,
-            details=details,
-            attention=attention,
-            normalized=decoder.normalized,
+        config = dataclasses.replace(
+            self._search_config,
+            constraint=constraint,
+            batch_compaction=inputs.length_limit is None,
         )
+        decoder = CachedDecoder(
+            self.transformers, memories, config.rows_per_sentence, inputs.length_limit
+        )
+        inputs = inputs._replace(source_mask=decoder.source_mask)
+        ids = self.tokenizer
+        special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id)
+        return decoding.search(decoder, inputs, config, special_ids, outputs)
 
     @property
     def transformer(self) -> EncoderDecoder:
@@ -298,13 +289,13 @@ class CompiledTranslator:
     def __init__(self, translator: Translator):
         self._translator = translator
         self._prepare = tf.function(self._prepared, input_signature=_TEXT, autograph=False)
-        self._search = tf.function(self._found, autograph=False, jit_compile=True)
+        self._search = tf.function(self._search_ids, autograph=False, jit_compile=True)
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """As `Translator.translate`; eager only."""
-        source_ids, max_lengths, numbers = self._prepare(text)
+        source_ids, max_lengths, offsets = self._prepare(text)
         longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
-        result = self._search(source_ids, max_lengths, numbers, -(-longest // 16) * 16)
+        result = self._search(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
         return {"translations": self._translator.texts(result), "scores": result.scores}
 
     def _prepared(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -312,14 +303,13 @@ class CompiledTranslator:
         padding = tf.math.floormod(-tf.shape(source_ids)[1], 8)
         pad_id = self._translator.tokenizer.pad_id
         source_ids = tf.pad(source_ids, [[0, 0], [0, padding]], constant_values=pad_id)
-        return source_ids, self._translator.max_lengths(lengths), sentence_numbers(text)
+        return source_ids, self._translator.max_lengths(lengths), sample_offsets(text)
 
-    def _found(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor, limit: int
+    def _search_ids(
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, limit: int
     ) -> SearchResult:
-        return self._translator.search_ids(
-            source_ids, max_lengths, numbers=numbers, length_limit=limit
-        )
+        inputs = SearchInputs(max_lengths, sample_offsets=offsets, length_limit=limit)
+        return self._translator.search_ids(source_ids, inputs)
 
 
 def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:
@@ -336,6 +326,6 @@ def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Token
             )
 
 
-def sentence_numbers(text: tf.Tensor) -> tf.Tensor:
-    """Returns float32 `[B]` from 0 to 1, made of each text, string `[B]`, alone."""
+def sample_offsets(text: tf.Tensor) -> tf.Tensor:
+    """Returns a number from 0 to 1 for each text, string `[B]`, as float32 `[B]`: a hash of it."""
     return tf.cast(tf.strings.to_hash_bucket_fast(text, 2**20), tf.float32) / 2**20

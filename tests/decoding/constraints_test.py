@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import NOTHING
-from keras_transformer.decoding.constraints import Constraints
+from keras_transformer.decoding import NEG_INF, SearchConfig
+from keras_transformer.decoding.constraints import Constraints, PartialOutputs
 
 VOCAB, ROWS = 5, 8
 PHRASES = st.lists(st.lists(st.integers(-1, VOCAB), max_size=4).map(tuple), max_size=4)
@@ -35,15 +35,15 @@ def test_any_history(seed, length, ngram, repetition, banned):
     histories = random.integers(0, 3, (ROWS, 12)).astype(np.int32)  # also behind its length
     log_probs = -random.exponential(size=(ROWS, VOCAB)).astype(np.float32)
     config = DecodingConfig(repetition_penalty=repetition, no_repeat_ngram=ngram)
-    found = Constraints(config, banned, VOCAB).apply(
-        tf.constant(log_probs), tf.constant(histories), tf.constant(length)
-    )
+    outputs = PartialOutputs(tf.constant(histories), tf.constant(length))
+    constraints = Constraints(SearchConfig(config, banned), VOCAB)
+    found = constraints.apply(tf.constant(log_probs), outputs)
     for row in range(ROWS):
         tokens = tuple(histories[row, :length].tolist())
         for token in range(VOCAB):
             expected = log_probs[row, token] * (repetition if token in tokens else 1)
             if not permitted((*tokens, token), banned, ngram):
-                expected = NOTHING
+                expected = NEG_INF
             assert found[row, token].numpy() == pytest.approx(expected)
 
 
@@ -59,4 +59,5 @@ def test_any_history(seed, length, ngram, repetition, banned):
     ],
 )
 def test_knows_whether_there_are_any(options, banned, some):
-    assert Constraints(DecodingConfig(**options), banned, VOCAB).any is some
+    config = SearchConfig(DecodingConfig(**options), banned)
+    assert Constraints(config, VOCAB).is_active is some

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import NOTHING, SearchResult, SpecialIds
+from keras_transformer.decoding import (
+    NEG_INF,
+    RequestedOutputs,
+    SearchConfig,
+    SearchInputs,
+    SearchResult,
+    SpecialIds,
+    StepDecoder,
+)
 
 Tokens = tuple[int, ...]
 
@@ -33,6 +41,9 @@ def node(prefix: Iterable[int]) -> int:
     """A number that no other prefix has: 0 for the empty one."""
     return functools.reduce(lambda number, token: number * VOCAB + token + 1, prefix, 0)
 
+
+DETAILS = {"token_log_probs": True, "alignment": True}
+ALL_OUTPUTS = {**DETAILS, "attention": True}
 
 # --- Tables and the step functions that read them -------------------------------------------
 
@@ -108,26 +119,37 @@ def search(
     rules: Rules | DecodingConfig,
     *,
     step: decoding.StepFn | None = None,
+    decoder_type: type[StepDecoder] = StepDecoder,
     vocab_size: int = VOCAB,
     **arguments: Any,
 ) -> SearchResult:
-    """`decoding.search` over tables."""
+    """`decoding.search` over tables.
+
+    Args:
+        tables, max_lengths, rules: of the sentences.
+        step, decoder_type, vocab_size: by default those of the tables.
+        **arguments: `returns_log_probs`, and fields of `SearchConfig`, `RequestedOutputs` and
+            `SearchInputs`.
+    """
     if isinstance(rules, DecodingConfig):
         rules = Rules(rules)
     max_lengths = tf.convert_to_tensor(max_lengths, tf.int32)
-    each = decoding.rows_per_sentence(rules.config)
-    sentences = tf.repeat(tf.range(tf.shape(max_lengths)[0]), each)
-    return decoding.search(
+
+    def given(names: Iterable[str]) -> dict[str, Any]:
+        return {name: arguments.pop(name) for name in names if name in arguments}
+
+    config = SearchConfig(rules.config, rules.banned, **given(["constraint", "max_steps"]))
+    sentences = tf.repeat(tf.range(tf.shape(max_lengths)[0]), config.rows_per_sentence)
+    decoder = decoder_type(
         step or step_of(tables),
         {"node": tf.zeros_like(sentences), "sentence": [sentences]},
-        max_lengths,
-        rules.config,
-        rules.ids,
         vocab_size,
-        banned=rules.banned,
-        source_mask=tables.source_mask,
-        **arguments,
+        config.rows_per_sentence,
+        **given(["returns_log_probs"]),
     )
+    outputs = RequestedOutputs(**given(ALL_OUTPUTS))
+    inputs = SearchInputs(max_lengths, source_mask=tables.source_mask, **arguments)
+    return decoding.search(decoder, inputs, config, rules.ids, outputs)
 
 
 # --- The definition ----------------------------------------------------------------------------
@@ -318,8 +340,8 @@ def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> li
     found = []
     for tokens, score, length, finished, log_prob in zip(*fields, strict=True):
         assert (tokens[length:] == ids.pad).all()
-        if score == NOTHING:
-            assert (length, finished, log_prob) == (0, False, NOTHING)
+        if score == NEG_INF:
+            assert (length, finished, log_prob) == (0, False, NEG_INF)
             continue
         assert len(found) == 0 or score <= found[-1].score, "the empty places come last"
         output = tuple(tokens[:length].tolist())

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
 from tests.decoding.reference import (
+    ALL_OUTPUTS,
     END,
     LENGTH,
     PAD,
@@ -52,7 +53,7 @@ def assert_greedy(result, rules, tables, batch, normalized=False):
 @given(seed=SEEDS, rules=rules(1), batch=batches(40))
 def test_beam_of_one_is_greedy(seed, rules, batch):
     tables = tied_tables(seed, 40)  # of equal tokens the lowest id
-    result = search(tables, batch.max_lengths, rules, prefix=batch.prefix, normalized=True)
+    result = search(tables, batch.max_lengths, rules, prefix=batch.prefix, returns_log_probs=True)
     assert_greedy(result, rules, tables, batch, normalized=True)
 
 
@@ -67,9 +68,7 @@ def test_greedy_where_ids_have_two_meanings(data, seed, ids, batch):
 def test_greedy_comes_to_nothing_where_no_token_is_possible():
     tables = random_tables(3, 2)
     tables.logits[0, 1:] = np.nan  # a broken model, behind any first token
-    result = search(
-        tables, [LENGTH, LENGTH], DecodingConfig(beam_size=1), attention=True, details=True
-    )
+    result = search(tables, [LENGTH, LENGTH], DecodingConfig(beam_size=1), **ALL_OUTPUTS)
     assert hypotheses(result, 0) == []
     assert not result.token_log_probs[0].numpy().any() and not result.attention[0].numpy().any()
     [whole] = hypotheses(result, 1)
@@ -161,9 +160,9 @@ def test_frequencies_are_those_of_the_distribution(options, seed):
 
 def test_sentences_with_numbers_of_their_own_draw_their_own_tokens():
     count = 1000
-    tables, numbers = random_tables(6, 1), np.arange(count, dtype=np.float32) / count
+    tables, offsets = random_tables(6, 1), np.arange(count, dtype=np.float32) / count
     tables = tables[np.zeros(count, int)]
-    result = search(tables, [1] * count, sampling(seed=3), numbers=numbers)
+    result = search(tables, [1] * count, sampling(seed=3), sample_offsets=offsets)
     probs = np.exp(log_softmax(tables.logits[0, 0]))
     probs[[PAD, START]] = 0
     # Numbers spread evenly over the whole range hit each token as often as its probability.
@@ -172,17 +171,19 @@ def test_sentences_with_numbers_of_their_own_draw_their_own_tokens():
 
 
 def test_the_same_seed_draws_the_same_alone_or_in_a_batch_and_another_does_not():
-    tables, numbers = random_tables(7, 12, scale=0.5), np.linspace(0, 1, 12, dtype=np.float32)
+    tables, offsets = random_tables(7, 12, scale=0.5), np.linspace(0, 1, 12, dtype=np.float32)
     max_lengths = [5, 1, 4, 5, 0, 5, 3, 5, 5, 2, 5, 5]
     config = sampling(n_best=3, seed=11, top_p=0.9)
-    together = search(tables, max_lengths, config, numbers=numbers)
-    again = search(tables, max_lengths, config, numbers=numbers)
+    together = search(tables, max_lengths, config, sample_offsets=offsets)
+    again = search(tables, max_lengths, config, sample_offsets=offsets)
     np.testing.assert_array_equal(together.ids, again.ids)
     for n, max_length in enumerate(max_lengths):
-        alone = search(tables[n : n + 1], [max_length], config, numbers=numbers[n : n + 1])
+        alone = search(tables[n : n + 1], [max_length], config, sample_offsets=offsets[n : n + 1])
         np.testing.assert_array_equal(together.ids[n, :, : alone.ids.shape[2]], alone.ids[0])
         np.testing.assert_allclose(together.scores[n], alone.scores[0], atol=2e-6)
-    other = search(tables, max_lengths, sampling(n_best=3, seed=12, top_p=0.9), numbers=numbers)
+    other = search(
+        tables, max_lengths, sampling(n_best=3, seed=12, top_p=0.9), sample_offsets=offsets
+    )
     assert (together.ids.numpy() != other.ids.numpy()).any(axis=(1, 2)).sum() > 6
 
 

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import NOTHING, SpecialIds
+from keras_transformer.decoding import (
+    NEG_INF,
+    RequestedOutputs,
+    SearchConfig,
+    SearchInputs,
+    SpecialIds,
+    StepDecoder,
+)
 from keras_transformer.errors import InputError
 from tests.decoding.reference import (
+    ALL_OUTPUTS,
+    DETAILS,
     END,
     LENGTH,
     PAD,
@@ -83,7 +92,7 @@ def test_a_batch_gives_each_sentence_what_it_gets_alone(data, seed, beam, batch,
     is_exact = not told.config.coverage_penalty
     tables = tied_tables(seed, 5) if is_exact else random_tables(seed, 5)
     limit = LENGTH if is_static else tf.constant(LENGTH)  # the batch shrinks, or keeps its shape
-    arguments = {"normalized": is_exact, "details": True, "attention": True, "length_limit": limit}
+    arguments = {"returns_log_probs": is_exact, **ALL_OUTPUTS, "length_limit": limit}
     together = search(tables, batch.max_lengths, told, prefix=batch.prefix, **arguments)
     for n in range(5):
         one = slice(n, n + 1)
@@ -97,20 +106,22 @@ def test_a_batch_gives_each_sentence_what_it_gets_alone(data, seed, beam, batch,
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"sample": True}])
 def test_sentences_that_have_ended_leave_the_batch(options):
     tables, config = random_tables(3, 5), DecodingConfig(min_length=LENGTH, **options)
-    beam = decoding.rows_per_sentence(config)
+    beam = config.n_best if config.sample else config.beam_size
     sentences, kept = [], []
 
     def step(ids, position, cache):
         sentences.append(len(ids) // beam)
         return step_of(tables)(ids, position, cache)
 
-    def keep(cache, few):
-        kept.append(few.numpy().tolist())
-        return decoding.beam.keep_rows(cache, few, beam=beam)
+    class Recorded(StepDecoder):
+        def select_rows(self, cache, sentences):
+            kept.append(sentences.numpy().tolist())
+            return super().select_rows(cache, sentences)
 
-    numbers = np.linspace(0, 1, 5, dtype=np.float32)
-    arguments = {"numbers": numbers, "prefix": np.int32([[A], [B], [-1], [A], [B]])}
-    found = search(tables, [1, 4, 2, 1, 5], config, step=step, keep=keep, **arguments)
+    offsets = np.linspace(0, 1, 5, dtype=np.float32)
+    arguments = {"sample_offsets": offsets, "prefix": np.int32([[A], [B], [-1], [A], [B]])}
+    asked = {"step": step, "decoder_type": Recorded, **arguments}
+    found = search(tables, [1, 4, 2, 1, 5], config, **asked)
     # Of five three are open, which is few enough; of these two, and of two one.
     assert sentences == [5, 3, 2, 2, 1]
     assert kept == [[1, 2, 4], [0, 2], [1], []]
@@ -125,7 +136,7 @@ def test_sentences_without_tokens_take_no_step(config):
 
     count = config.n_best
     prefix = np.full([2, 3], A, np.int32)
-    asked = {"details": True, "attention": True}
+    asked = ALL_OUTPUTS
     result = search(random_tables(1, 2), [0, -3], config, step=step, prefix=prefix, **asked)
     assert result.ids.shape == [2, count, 1]
     assert result.attention.shape == [2, count, 1, SOURCE]
@@ -179,10 +190,10 @@ def test_a_large_vocabulary_gives_what_a_small_one_does(rules):
         )
 
     for told in (rules, Rules(DecodingConfig(beam_size=20, n_best=20))):
-        small = search(tables, [5, 2, 4, 5], told, details=True, attention=True)
+        small = search(tables, [5, 2, 4, 5], told, **ALL_OUTPUTS)
         large = search(
             tables, [5, 2, 4, 5], told,
-            step=large_step, vocab_size=2053, details=True, attention=True,
+            step=large_step, vocab_size=2053, **ALL_OUTPUTS,
         )  # fmt: skip
         assert_same(small, large, atol=1e-5)
 
@@ -194,8 +205,8 @@ def test_a_large_vocabulary_gives_what_a_small_one_does(rules):
 def test_details_are_those_of_the_hypothesis_own_path(rules):
     tables, prefix = random_tables(12, 8), np.int32([[A], [-1]] * 4)
     max_lengths = [1, 5, 5, 4, 0, 5, 3, 2]
-    result = search(tables, max_lengths, rules, prefix=prefix, details=True, attention=True)
-    without = search(tables, max_lengths, rules, prefix=prefix, details=True)
+    result = search(tables, max_lengths, rules, prefix=prefix, **ALL_OUTPUTS)
+    without = search(tables, max_lengths, rules, prefix=prefix, **DETAILS)
     assert without.attention is None
     assert_same(without, result._replace(attention=None), atol=0)
     plain = search(tables, max_lengths, rules, prefix=prefix)
@@ -251,11 +262,14 @@ def test_steps_are_bounded_by_the_graph(config):
 def test_attention_is_not_returned_without_a_source_mask():
     tables, max_lengths = random_tables(1, 2), tf.constant([3, 3])
     for config in PLAIN.values():
-        rows = 2 * decoding.rows_per_sentence(config)
+        told = SearchConfig(config)
+        rows = 2 * told.rows_per_sentence
         cache = {"node": tf.zeros([rows], tf.int32), "sentence": [tf.zeros([rows], tf.int32)]}
-        ids = SpecialIds(START, END, PAD)
-        step, asked = step_of(tables), {"details": True, "attention": True}
-        result = decoding.search(step, cache, max_lengths, config, ids, VOCAB, **asked)
+        decoder = StepDecoder(step_of(tables), cache, VOCAB, told.rows_per_sentence)
+        result = decoding.search(
+            decoder, SearchInputs(max_lengths), told, SpecialIds(START, END, PAD),
+            RequestedOutputs(**ALL_OUTPUTS),
+        )  # fmt: skip
         assert result.attention is None and result.alignment is None
         assert result.token_log_probs.shape == result.ids.shape
 
@@ -393,6 +407,21 @@ def test_a_coverage_penalty_needs_a_source_mask(beam):
         search(random_tables(1, 1)._replace(source_mask=None), [3], config)
 
 
+def test_inputs_of_a_constraint_need_a_constraint():
+    with pytest.raises(InputError, match="constraint_inputs, but no constraint"):
+        search(random_tables(1, 1), [3], DecodingConfig(), constraint_inputs=[3])
+
+
+@each_plain
+def test_what_is_returned_of_attention_needs_a_decoder_that_has_it(config):
+    def step(ids, position, cache):
+        logits, cache, _ = step_of(random_tables(1, 2))(ids, position, cache)
+        return logits, cache, None
+
+    with pytest.raises(InputError, match="the decoder returns no attention"):
+        search(random_tables(1, 2), [3, 3], config, step=step, alignment=True)
+
+
 # --- Where it runs --------------------------------------------------------------------------------
 
 
@@ -401,7 +430,7 @@ def test_jit_compiled_gives_the_same(rules):
     max_lengths, prefix = tf.constant([5, 2, 0, 4]), tf.constant([[A, B], [A, 9], [B, A], [-1, A]])
 
     def searched(*tables):
-        arguments = {"length_limit": LENGTH, "details": True, "prefix": prefix}
+        arguments = {"length_limit": LENGTH, **DETAILS, "prefix": prefix}
         return search(Tables(*tables), max_lengths, rules, **arguments)
 
     compiled = tf.function(searched, jit_compile=True, autograph=False)
@@ -421,7 +450,7 @@ class Searcher(tf.Module):
         autograph=False,
     )
     def __call__(self, max_lengths, prefix):
-        asked = {"prefix": prefix, "details": True, "attention": True}
+        asked = {"prefix": prefix, **ALL_OUTPUTS}
         return search(self.tables, max_lengths, self.rules, **asked)._asdict()
 
 
@@ -434,7 +463,7 @@ def test_saved_model_without_xla_ops(rules, tmp_path):
         prefix = tf.constant([[A, B], [-1, -1], [B, -1]])
         found = decoding.SearchResult(**loaded(tf.constant(max_lengths), prefix))
         tables = Tables(*(field.numpy() for field in searcher.tables))
-        asked = {"prefix": prefix, "details": True, "attention": True}
+        asked = {"prefix": prefix, **ALL_OUTPUTS}
         assert_same(found, search(tables, max_lengths, rules, **asked), atol=1e-5)
     graph = loaded.signatures["serving_default"].graph.as_graph_def()
     nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
@@ -442,19 +471,20 @@ def test_saved_model_without_xla_ops(rules, tmp_path):
     assert not [node.op for node in nodes if node.op.startswith("Xla")]
 
 
-def test_the_cache_follows_the_parents_of_its_hypotheses():
+def test_the_cache_is_reordered_by_the_parents_of_its_hypotheses():
     tables = scripted_tables({(): {A: 0.6, B: 0.4}, (A,): {A: 0.5, B: 0.5}, (B,): {B: 1.0}})
     followed = []
 
-    def follow(cache, parents):
-        followed.append(parents.numpy().tolist())
-        return decoding.beam.follow_rows(cache, parents)
+    class Recorded(StepDecoder):
+        def reorder_cache(self, cache, parents):
+            followed.append(parents.numpy().tolist())
+            return super().reorder_cache(cache, parents)
 
     config = DecodingConfig(beam_size=2, length_penalty=0)
-    [best] = hypotheses(search(tables, [LENGTH], config, follow=follow), 0)
+    [best] = hypotheses(search(tables, [LENGTH], config, decoder_type=Recorded), 0)
     assert best.tokens == (B, B, END)
     assert followed[:2] == [[[0, 0]], [[1, 0]]]
 
 
-def test_nothing_is_finite_and_below_any_score():
-    assert np.isfinite(np.float32(NOTHING)) and np.float32(NOTHING) == NOTHING
+def test_neg_inf_is_finite_and_below_any_score():
+    assert np.isfinite(np.float32(NEG_INF)) and np.float32(NEG_INF) == NEG_INF

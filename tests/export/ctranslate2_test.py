@@ -18,7 +18,7 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import Exported, export
+from keras_transformer.export import Exported, ExportOptions, export
 from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
@@ -186,7 +186,11 @@ def test_quantized(
     quantization: str,
 ) -> None:
     result = export(
-        runs("paper"), tmp_path, PHRASES, format="ctranslate2", quantization=quantization
+        runs("paper"),
+        tmp_path,
+        PHRASES,
+        ExportOptions(quantization=quantization),
+        format="ctranslate2",
     )
     sizes = [(each.path / "model.bin").stat().st_size for each in (result, exported("paper"))]
     assert sizes[0] < sizes[1]
@@ -200,8 +204,12 @@ def test_quantized(
 def test_quantizing_leaves_the_run_as_it_is(
     runs: Callable[[str], RunDirectory], tmp_path: Path
 ) -> None:
-    export(runs("paper"), tmp_path, PHRASES, format="ctranslate2", quantization="int8")
-    again = export(runs("paper"), tmp_path, PHRASES, format="ctranslate2", quantization="none")
+    export(
+        runs("paper"), tmp_path, PHRASES, ExportOptions(quantization="int8"), format="ctranslate2"
+    )
+    again = export(
+        runs("paper"), tmp_path, PHRASES, ExportOptions(quantization="none"), format="ctranslate2"
+    )
     assert again.path == tmp_path / "2"
     assert again.largest_difference is not None
     assert again.largest_difference < 1e-4
@@ -256,7 +264,8 @@ def test_other_weights_are_not_published(
         export(runs("paper"), tmp_path, SENTENCES, format="ctranslate2")
     factor = float("nan")
     with pytest.raises(InputError, match=mentions("log-probability", "nan")):
-        export(runs("paper"), tmp_path, SENTENCES, format="ctranslate2", quantization="int8")
+        options = ExportOptions(quantization="int8")
+        export(runs("paper"), tmp_path, SENTENCES, options, format="ctranslate2")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -265,9 +274,9 @@ def test_mistakes(
 ) -> None:
     run = runs("paper")
     with pytest.raises(InputError, match=mentions("quantization", "int4", "none", "int8")):
-        export(run, tmp_path, SENTENCES, format="ctranslate2", quantization="int4")
+        export(run, tmp_path, SENTENCES, ExportOptions(quantization="int4"), format="ctranslate2")
     with pytest.raises(InputError, match=mentions("quantization", "int8", "format", "saved_model")):
-        export(run, tmp_path, SENTENCES, quantization="int8")
+        export(run, tmp_path, SENTENCES, ExportOptions(quantization="int8"))
     with pytest.raises(InputError, match=mentions("decoding.beam_size", "CTranslate2")):
         export(run, tmp_path, SENTENCES, format="ctranslate2", settings={"decoding.beam_size": "2"})
     (tmp_path / "file").write_text("")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer import decoding
-from keras_transformer.decoding import SpecialIds
+from keras_transformer.decoding import SearchConfig, SearchInputs, SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.inference import Translation, loading
 from keras_transformer.inference import translate as inference
@@ -150,17 +150,15 @@ def uncached_search(translator: Translator, texts: list[str]) -> decoding.Search
         return tf.add_n(logits) / len(logits), cache, None
 
     tokenizer = translator.tokenizer
+    cache = {
+        "ids": tf.fill([len(texts) * beam, longest], tokenizer.pad_id),
+        "sentence": tf.repeat(tf.range(len(texts)), beam),
+    }
     return decoding.search(
-        step,
-        {
-            "ids": tf.fill([len(texts) * beam, longest], tokenizer.pad_id),
-            "sentence": tf.repeat(tf.range(len(texts)), beam),
-        },
-        max_lengths,
-        translator.config,
+        StepDecoder(step, cache, tokenizer.target_vocab_size, beam, returns_log_probs=True),
+        SearchInputs(max_lengths),
+        SearchConfig(translator.config),
         SpecialIds(tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id),
-        tokenizer.target_vocab_size,
-        normalized=True,
     )
 
 
@@ -205,7 +203,7 @@ def test_details_are_of_the_translation(translator: Translator) -> None:
     phrases = TEXTS[:-2]
     texts, no_prefix = tf.constant(phrases), tf.fill([len(phrases)], "")
     plain = translator.translate(texts)
-    details = translator.translate_in_detail(texts, no_prefix)
+    details = translator.translate_verbose(texts, no_prefix)
     details = {name: field.numpy() for name, field in details.items()}
     np.testing.assert_array_equal(details["translations"], plain["translations"])
     np.testing.assert_allclose(details["scores"], plain["scores"], atol=1e-5)
@@ -228,7 +226,7 @@ def test_details_are_of_the_translation(translator: Translator) -> None:
 def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
     free = translator.translate(tf.constant(TEXTS[:3]))["translations"].numpy()
     prefixes = ["", free[2, 0].decode()[:2], free[1, 0].decode()[:4]]
-    details = translator.translate_in_detail(tf.constant(TEXTS[:3]), tf.constant(prefixes))
+    details = translator.translate_verbose(tf.constant(TEXTS[:3]), tf.constant(prefixes))
     found = details["translations"].numpy()
     assert found[0].tolist() == free[0].tolist()
     for row, prefix in enumerate(prefixes):
@@ -237,7 +235,7 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
 
 def test_a_prefix_longer_than_the_output_may_be_is_cut(run_directory: RunDirectory) -> None:
     translator = make_translator(run_directory, decoding__max_length=2)
-    details = translator.translate_in_detail(tf.constant(TEXTS[:1]), tf.constant([TEXTS[3]]))
+    details = translator.translate_verbose(tf.constant(TEXTS[:1]), tf.constant([TEXTS[3]]))
     prefix = translator.tokenizer.tokenize_target(tf.constant([TEXTS[3]]))[0, :2]
     np.testing.assert_array_equal(details["ids"][0, 0], prefix)
     assert not details["finished"][0, 0] and details["lengths"][0, 0] == 2
@@ -295,7 +293,7 @@ def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -
         run_directory.config.decoding,
     )
     translations, scores = translate(broken, TEXTS[:2])
-    assert (translations == b"").all() and (scores == decoding.NOTHING).all()
+    assert (translations == b"").all() and (scores == decoding.NEG_INF).all()
     model = loading.LoadedModel("here", 1, broken.translate, broken.lengths, broken)
     results = inference.translate_lines(model, TEXTS[:2])
     assert results == [[inference.NO_TRANSLATION]] * 2
@@ -308,7 +306,7 @@ def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -
 def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> None:
     model = loading.LoadedModel(
         "here", 3, translator.translate, translator.lengths, translator,
-        translator.translate_in_detail,
+        translator.translate_verbose,
     )  # fmt: skip
     prefixes = ["\u65e5\u672c", ""]
     details = inference.translate_in_detail(model, TEXTS[:2], prefixes)

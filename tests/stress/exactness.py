@@ -46,7 +46,13 @@ from measuring import describe_machine
 from keras_transformer import decoding
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.corpora.reading import read_text
-from keras_transformer.decoding import SearchResult, SpecialIds
+from keras_transformer.decoding import (
+    SearchConfig,
+    SearchInputs,
+    SearchResult,
+    SpecialIds,
+    StepDecoder,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.inference import batching, loading
@@ -196,7 +202,8 @@ def _uncached(translator: Translator) -> Search:
         memory = [tf.repeat(each, config.beam_size, axis=0) for each in (states, mask)]
         targets = tf.fill([tf.shape(memory[0])[0], tf.reduce_max(max_lengths)], ids.pad_id)
         special, size = SpecialIds(ids.start_id, ids.end_id, ids.pad_id), ids.target_vocab_size
-        return decoding.search(step, [targets, *memory], max_lengths, config, special, size)
+        decoder = StepDecoder(step, [targets, *memory], size, config.beam_size)
+        return decoding.search(decoder, SearchInputs(max_lengths), SearchConfig(config), special)
 
     return tf.function(search, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 

@@ -112,7 +112,7 @@ def test_the_last_layer_is_what_translations_are_aligned_by(
     sources = list(PHRASES)
     pairs = read_attention(run({"source": sources, "target": [""] * len(sources)}))
     texts = tf.constant(sources), tf.constant([""] * len(sources))
-    details = {name: each.numpy() for name, each in translator.translate_in_detail(*texts).items()}
+    details = {name: each.numpy() for name, each in translator.translate_verbose(*texts).items()}
     for row, pair in enumerate(pairs):
         length = int(details["lengths"][row, 0])
         t, s = min(length, MAX_TOKENS), len(pair.source_tokens)

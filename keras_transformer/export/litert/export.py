@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported
+from keras_transformer.export import Exported, ExportOptions
 from keras_transformer.export.comparison import Found, check_ties, difference
 from keras_transformer.export.litert import flatbuffer, passes
 from keras_transformer.export.litert.signatures import LiteRTSignatures
@@ -55,11 +55,8 @@ def export(
     run: str | Path | RunDirectory,
     output_dir: Path,
     sentences: Sequence[str],
-    settings: Mapping[str, Any] | None = None,
-    *,
-    quantization: str = "none",
-    references: Sequence[str] | None = None,
-    max_bleu_loss: float | None = None,
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
 ) -> Exported:
     """Writes the next version under `output_dir`; the arguments are `export.export`'s.
 
@@ -71,6 +68,8 @@ def export(
             be judged by; for outputs that are drawn; for an export that does not translate as
             the run does.
     """
+    quantization, references = options.quantization or "none", options.references
+    max_bleu_loss = options.max_bleu_loss
     if quantization not in QUANTIZATIONS:
         raise InputError(
             f"quantization is {quantization!r}; expected one of {', '.join(QUANTIZATIONS)}"

@@ -1,6 +1,6 @@
 """What a LiteRT model is asked through: the signatures of `model.tflite`.
 
-One sentence at a time, as on a phone. Nothing fails here either, see `clamping`.
+One sentence at a time, as on a phone. Nothing fails here either, see `request_params`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.decoding import SearchResult
+from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.export.request_params import (
     Status,
     checked_source_ids,
@@ -76,9 +76,13 @@ class LiteRTSignatures(tf.Module):
             `Status`. L is the most tokens that the sentence may have.
         """
         lengths = tf.reshape(tf.shape(ids)[1], [1])
-        result, status = self._found(ids, lengths, max_length, length_penalty)
-        found = {"ids": result.ids, "lengths": result.lengths, "scores": result.scores}
-        return {**found, "status": status}
+        result, status = self._search(ids, lengths, max_length, length_penalty)
+        return {
+            "ids": result.ids,
+            "lengths": result.lengths,
+            "scores": result.scores,
+            "status": status,
+        }
 
     @tf.function(input_signature=_TEXT, autograph=False)
     def translate(
@@ -95,17 +99,17 @@ class LiteRTSignatures(tf.Module):
         # As many as there are texts, so that more than one fails, and is not taken for one.
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         ids = tf.expand_dims(rows.flat_values, 0)
-        result, status = self._found(ids, lengths, max_length, length_penalty)
+        result, status = self._search(ids, lengths, max_length, length_penalty)
         return {"translations": self._texts(result), "scores": result.scores, "status": status}
 
-    def _found(
+    def _search(
         self,
         ids: tf.Tensor,
         lengths: tf.Tensor,
         max_length: tf.Tensor,
         length_penalty: tf.Tensor,
     ) -> tuple[SearchResult, tf.Tensor]:
-        """Returns what is found for int32 `[1, S]` of `lengths` `[1]`, and the status, `[1]`."""
+        """Returns the translations of int32 `[1, S]` of `lengths` `[1]`, and the status, `[1]`."""
         translator = self._translator
         lengths = tf.minimum(lengths, translator.max_source_tokens)
         ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
@@ -116,7 +120,9 @@ class LiteRTSignatures(tf.Module):
         longest = tf.maximum(max_lengths[0], 1)
         memories = self._memories(source_ids, max_lengths[0] > 0)
         result = translator.search_ids(
-            source_ids, max_lengths, alpha=alpha, length_limit=longest, memories=memories
+            source_ids,
+            SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
+            memories=memories,
         )
         # What stands for "as exported" is no change.
         alpha_changed &= ~tf.math.is_nan(length_penalty)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status, is_nothing, status_of
-from keras_transformer.inference.translator import Translator, sentence_numbers
+from keras_transformer.inference.translator import Translator, sample_offsets
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import cut
 
@@ -132,7 +132,7 @@ class Inspection(tf.Module):
         is_given = given_lengths > 1  # more than the end token
         # No step of the search is spent on sentences whose translation may have no token.
         limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
-        found = translator.found(source_ids, limits, sentence_numbers(source))
+        found = translator.search_fn(source_ids, limits, sample_offsets(source))
         lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
         is_cut = (is_cut & is_given) | (lengths > places)
         status = status_of(

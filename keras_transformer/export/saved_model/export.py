@@ -16,8 +16,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported
+from keras_transformer.export import Exported, ExportOptions
 from keras_transformer.export.comparison import Comparison, compare
+from keras_transformer.export.extra_signatures import ExtraSignatures
 from keras_transformer.export.manifest import Member, Provenance
 from keras_transformer.export.quantization_check import check_loss, check_references
 from keras_transformer.export.saved_model import serving_checks
@@ -32,7 +33,6 @@ from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference.loading import load_model, load_translator, members, trained_tokens
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translator import Translator
-from keras_transformer.paper.parsing.symbol_vocabulary import is_parser
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -48,12 +48,8 @@ def export(
     run: str | RunDirectory,
     output_dir: Path,
     sentences: Sequence[str],
-    settings: Mapping[str, Any] | None = None,
-    *,
-    precision: str = "float32",
-    references: Sequence[str] | None = None,
-    max_bleu_loss: float = MAX_BLEU_LOSS,
-    about: About | None = None,
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
 ) -> Exported:
     """Writes the next version under `output_dir`; the arguments are `export.export`'s.
 
@@ -61,7 +57,12 @@ def export(
     process has read it and found it to translate as the run does in the same precision,
     and when all its warm-up requests were answered.
     """
+    precision, references = options.precision, options.references
+    max_bleu_loss = MAX_BLEU_LOSS if options.max_bleu_loss is None else options.max_bleu_loss
     translator = load_translator(run, settings, precision=precision)
+    extra = None
+    if options.extra_signatures is not None:
+        extra = options.extra_signatures(translator)
     rounding = None if precision == "float32" else f"precision is {precision}"
     check_references(sentences, references, rounding)
     provenance = Provenance(
@@ -73,9 +74,9 @@ def export(
     )
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
-        _save(translator, trained_tokens(run), path)
+        _save(translator, extra, trained_tokens(run), path)
         serving_checks.check(path)
-        comparison = compare(translator, path, sentences)
+        comparison = compare(translator, path, sentences, extra)
         scores = None
         if references is not None:
             scores = metrics.evaluate(comparison.translations, references)
@@ -83,9 +84,11 @@ def export(
                 exact = _translations(run, settings, sentences)
                 best = metrics.evaluate(exact, references)
                 check_loss(scores, best, precision, max_bleu_loss)
-            if is_parser(translator.tokenizer.vocabulary):
-                scores = None  # BLEU of symbols says nothing of trees to anyone
-        said = _with_scores(about or About(), scores)
+            if extra is not None:
+                scores = None  # BLEU only says something about translations
+        said = _with_scores(options.about or About(), scores)
+        if extra is not None:
+            said = dataclasses.replace(said, task=extra.card)
         _make_ready(path, model_name(output_dir), provenance, sentences, said)
         write_base_files(output_dir)
         return comparison, scores
@@ -118,12 +121,14 @@ def _translations(
     return [best.text for best, *_ in translate_lines(model, sentences)]
 
 
-def _save(translator: Translator, longest: int | None, path: Path) -> None:
-    served = Signatures(translator)
+def _save(
+    translator: Translator, extra: ExtraSignatures | None, longest: int | None, path: Path
+) -> None:
+    served = Signatures(translator, None if extra is None else extra.functions)
     module = tf.Module(name="translator")
     # Functions, for whoever loads the model in Python: their outputs have no fixed shape.
     module.search = translator.search
-    module.translate_in_detail = translator.translate_in_detail
+    module.translate_in_detail = translator.translate_verbose  # the name in all exports
     module.positions = served.inspection.positions
     module.tokenizer = translator.tokenizer
     # The variables alone, not the layers: nothing of Keras is left in what is saved.

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,51 @@ _VALIDATION = {"val_bleu": "BLEU", "val_perplexity": "perplexity", "val_accuracy
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskCard:
+    """What the model card says about the task of a model.
+
+    Attributes:
+        name: the task, as a tag of Hugging Face.
+        pipeline_tag: the same as a pipeline of Hugging Face, or None if there is none.
+        description: a verb phrase, made of the codes of the languages, or of None if they are
+            not known.
+        result: a clause about input and output.
+        outputs: the plural of an output.
+        limit: a sentence about the quality of outputs.
+        request: the body of an example request.
+        usage: a paragraph about the signatures, or None.
+    """
+
+    name: str
+    pipeline_tag: str | None
+    description: Callable[[tuple[str, str] | None], str]
+    result: str
+    outputs: str
+    limit: str
+    request: Mapping[str, Any]
+    usage: str | None = None
+
+
+def _describe_translation(languages: tuple[str, str] | None) -> str:
+    if languages is None:
+        return "translates text between languages, which are not known"
+    return f"translates text from {languages[0]} to {languages[1]}"
+
+
+TRANSLATION = TaskCard(
+    name="translation",
+    pipeline_tag="translation",
+    description=_describe_translation,
+    result="text goes in and comes out",
+    outputs="translations",
+    limit="It translates what is most probable after its training data, with what they had of "
+    "errors and bias. Fluent output may be wrong, leave out, or add. Nothing is filtered for "
+    "safety, and names, numbers and negations are not checked.",
+    request={"inputs": {"text": ["A sentence to translate."]}},
+)
+
+
+@dataclasses.dataclass(frozen=True)
 class About:
     """What only its maker knows of a model.
 
@@ -33,11 +78,13 @@ class About:
     * `license` is an SPDX identifier in small letters, as in "cc-by-4.0".
     * `evaluation` is what bin/evaluate.py prints, `bleu` or `chrf` with their signatures,
       and `dataset`, the name of the test set.
+    * `task` is what the model does.
     """
 
     languages: tuple[str, str] | None = None
     license: str | None = None
     evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    task: TaskCard = TRANSLATION
 
     def __post_init__(self) -> None:
         for code in self.languages or ():
@@ -71,41 +118,32 @@ def model_card(path: Path, name: str, provenance: Provenance, about: About) -> s
         provenance: what it was made of.
         about: what its maker says of it.
     """
-    parses = "parse" in read_signature_defs(path)
-    from_to = "from {} to {}".format(*about.languages) if about.languages else "between languages"
-    unstated = "" if about.languages else ", which are not known"
-    does, result = f"translates text {from_to}{unstated}", "text goes in and comes out"
-    if parses:
-        language = f" of the language {about.languages[0]}" if about.languages else ""
-        does = f"parses sentences{language} into constituents"
-        result = "text goes in and trees in brackets come out"
     sections = {
-        "Use": _use(path, name, parses),
+        "Use": _use(path, name, about.task),
         "Evaluation": _evaluation(provenance, about),
         "Data": "\n\n".join(_data(member) for member in provenance.members),
         "Training": "\n\n".join(_training(member) for member in provenance.members),
         "Search": _search(provenance),
         "Size": _size(path, provenance),
-        "Limits": _limits(provenance, parses),
+        "Limits": _limits(provenance, about.task),
         "Licence": _licence(about),
     }
     body = "".join(f"\n## {title}\n\n{text}\n" for title, text in sections.items())
     return (
-        f"{_front_matter(name, about, parses)}\n# {name}\n\nA Transformer (Vaswani et al., 2017) "
-        f"that {does}. It is a TensorFlow SavedModel made with "
-        f"keras_transformer: {result}, the tokenizer and the search are inside, "
+        f"{_front_matter(name, about)}\n# {name}\n\nA Transformer (Vaswani et al., 2017) "
+        f"that {about.task.description(about.languages)}. It is a TensorFlow SavedModel made with "
+        f"keras_transformer: {about.task.result}, the tokenizer and the search are inside, "
         f"and TF Serving serves it as it is. `manifest.json` has every setting and hash.\n{body}"
     )
 
 
-def _front_matter(name: str, about: About, parses: bool) -> str:
+def _front_matter(name: str, about: About) -> str:
     """YAML, of which JSON's values are a part."""
-    task = "constituency-parsing" if parses else "translation"
     fields: dict[str, Any] = {
         "language": list(dict.fromkeys(about.languages or ())),
         "license": about.license or "unknown",
-        "pipeline_tag": "" if parses else task,
-        "tags": [task, *_TAGS],
+        "pipeline_tag": about.task.pipeline_tag,
+        "tags": [about.task.name, *_TAGS],
         "metrics": list(about.scores),
     }
     if about.scores:
@@ -123,25 +161,18 @@ def _front_matter(name: str, about: About, parses: bool) -> str:
     return f"---\n{''.join(lines)}---\n"
 
 
-def _use(path: Path, name: str, parses: bool) -> str:
+def _use(path: Path, name: str, task: TaskCard) -> str:
     rows = []
     for signature, each in read_signature_defs(path).items():
         inputs, outputs = (_tensors(describe(part)) for part in (each.inputs, each.outputs))
         rows.append((f"`{signature}`", inputs, outputs))
-    asked = {"inputs": {"text": [f"A sentence to {'parse' if parses else 'translate'}."]}}
-    body = json.dumps({"signature_name": "parse", **asked} if parses else asked)
     return (
-        f"    curl -d '{body}' http://localhost:8501/v1/models/{name}:predict\n\n"
+        f"    curl -d '{json.dumps(task.request)}' "
+        f"http://localhost:8501/v1/models/{name}:predict\n\n"
         f"{_table(('signature', 'inputs', 'outputs'), rows)}\n\n"
         "B is the number of sentences of a request. `translations` are best first; a place that "
         "no translation fills has an empty text and the score -1e9."
-        + (
-            "\n\n`parse` splits text into words as newer treebanks do, `parse_tokens` at spaces; "
-            "the leaves of `trees` are these words, with -LRB- and -RRB- for brackets. What the "
-            "other signatures call a translation are the symbols of a tree."
-            if parses
-            else ""
-        )
+        + (f"\n\n{task.usage}" if task.usage else "")
     )
 
 
@@ -259,7 +290,7 @@ def _size(path: Path, provenance: Provenance) -> str:
     return _table(("", ""), facts)
 
 
-def _limits(provenance: Provenance, parses: bool) -> str:
+def _limits(provenance: Provenance, task: TaskCard) -> str:
     decoding = provenance.decoding
     trained = [member.run.trained_tokens for member in provenance.members]
     seen = min((count for count in trained if count), default=None)
@@ -271,13 +302,9 @@ def _limits(provenance: Provenance, parses: bool) -> str:
         f"A translation has at most its source's tokens and {decoding.max_extra_tokens:,} more, "
         f"and never more than {provenance.max_output_tokens:,}; at that length it ends as it is.",
         _unknown_characters(provenance),
-        "A tree has every word, whatever the model says, and may be wrong all the same."
-        if parses
-        else "It translates what is most probable after its training data, with what they had of "
-        "errors and bias. Fluent output may be wrong, leave out, or add. Nothing is filtered for "
-        "safety, and names, numbers and negations are not checked.",
+        task.limit,
         "Text unlike its training data (other languages, domains, casing, markup) gives poor "
-        f"{'trees' if parses else 'translations'} without a warning; a low score is a hint, not a "
+        f"{task.outputs} without a warning; a low score is a hint, not a "
         "measure.",
     ]
     return "\n".join(f"- {limit}" for limit in limits)

@@ -8,10 +8,12 @@ and `status` says so, for that row alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.decoding import RequestedOutputs, SearchInputs
 from keras_transformer.export.request_params import (
     Status,
     checked_source_ids,
@@ -22,9 +24,7 @@ from keras_transformer.export.request_params import (
 )
 from keras_transformer.export.saved_model.attention_signature import Inspection
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translator import Translator, sentence_numbers
-from keras_transformer.paper.parsing.parser import Parser
-from keras_transformer.paper.parsing.symbol_vocabulary import is_parser
+from keras_transformer.inference.translator import Translator, sample_offsets
 from keras_transformer.text.tokenizer import cut
 
 
@@ -48,25 +48,24 @@ class Signatures(tf.Module):
 
     Args:
         translator: what translates.
+        extra: further functions by name.
     """
 
-    def __init__(self, translator: Translator):
+    def __init__(
+        self, translator: Translator, extra: Mapping[str, Callable[..., Any]] | None = None
+    ):
         super().__init__(name="signatures")
         self._translator = translator
         self._scorer = Scorer(translator, translator.max_output_tokens)
         self.inspection = Inspection(translator)
-        parses = is_parser(translator.tokenizer.vocabulary)
-        self._parser = Parser(translator) if parses else None
+        self._extra = dict(extra or {})
         self._source_places = translator.max_source_tokens
         self._target_places = translator.max_output_tokens
 
     def by_name(self) -> dict[str, Any]:
         """Returns the functions as `tf.saved_model.save` takes them."""
-        parsing = {}
-        if self._parser is not None:
-            parsing = {"parse": self._parser.parse, "parse_tokens": self._parser.parse_tokens}
         return {
-            **parsing,
+            **self._extra,
             "serving_default": self._translator.translate,
             "translate": self.translate,
             "translate_ids": self._of_ids(self.translate_ids, self._source_places),
@@ -103,7 +102,7 @@ class Signatures(tf.Module):
             text: string `[B]`.
             max_length: int32 `[B]`, the most tokens, the end token included; 0: as exported. It
                 can only lower what the text's own length allows.
-            length_penalty: float32 `[B]`, α, from 0 to `clamping.MAX_LENGTH_PENALTY`.
+            length_penalty: float32 `[B]`, α, from 0 to `config.MAX_LENGTH_PENALTY`.
             prefix: string `[B]`, what the translations begin with; may be empty.
 
         Returns:
@@ -121,11 +120,8 @@ class Signatures(tf.Module):
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
         result = translator.search_ids(
             source_ids,
-            max_lengths,
-            prefix_ids,
-            alpha=alpha,
-            numbers=sentence_numbers(text),
-            details=True,
+            SearchInputs(max_lengths, prefix_ids, alpha=alpha, sample_offsets=sample_offsets(text)),
+            RequestedOutputs(token_log_probs=True, alignment=True),
         )
         places = self._target_places
         inside = tf.sequence_mask(result.lengths, places)  # --> [B, K, L]
@@ -177,8 +173,8 @@ class Signatures(tf.Module):
         # What is drawn, where outputs are drawn, depends on a row's own ids alone.
         counted = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
         spelled = tf.where(counted, tf.strings.as_string(source_ids) + " ", "")
-        hashed = sentence_numbers(tf.strings.reduce_join(spelled, axis=1))
-        result = self._translator.found(source_ids, max_lengths, hashed)
+        offsets = sample_offsets(tf.strings.reduce_join(spelled, axis=1))
+        result = self._translator.search_fn(source_ids, max_lengths, offsets)
         return {
             "ids": _widened(result.ids, self._target_places, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,

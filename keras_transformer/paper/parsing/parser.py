@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding import NOTHING, SearchResult, Trees
+from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.inference import batching, loading
-from keras_transformer.inference.translator import Translator, sentence_numbers
+from keras_transformer.inference.translator import Translator, sample_offsets
 from keras_transformer.paper.parsing.linearization import Does
 from keras_transformer.paper.parsing.restoration import restored
 from keras_transformer.paper.parsing.symbol_vocabulary import require_parser, word_boundaries
 from keras_transformer.paper.parsing.tokenization import tokenize, words_of
+from keras_transformer.paper.parsing.tree_constraint import TreeConstraint
 
 
 class Parser(tf.Module):
@@ -40,11 +41,15 @@ class Parser(tf.Module):
     def __init__(self, translator: Translator, place: str = "the model"):
         super().__init__(name="parser")
         self.translator = translator
-        vocabulary = translator.tokenizer.vocabulary
+        tokenizer = translator.tokenizer
+        vocabulary = tokenizer.vocabulary
         self._symbols = require_parser(vocabulary, place)
         does = [Does.of(symbol) for symbol in self._symbols]
         ids = {kind: [i for i, each in enumerate(does) if each is kind] for kind in Does}
-        self._trees = Trees(ids[Does.OPEN], ids[Does.CLOSE], ids[Does.STAND])
+        self._constraint = TreeConstraint(
+            ids[Does.OPEN], ids[Does.CLOSE], ids[Does.STAND], tokenizer.end_id,
+            tokenizer.target_vocab_size,
+        )  # fmt: skip
         self._begins, _ = word_boundaries(vocabulary) or ([], [])
 
     @tf.function(
@@ -83,8 +88,8 @@ class Parser(tf.Module):
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
-        result = self._found(
-            source_ids, self.translator.max_lengths(lengths), sentence_numbers(text), leaves
+        result = self.search_fn(
+            source_ids, self.translator.max_lengths(lengths), sample_offsets(text), leaves
         )
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]
@@ -96,21 +101,25 @@ class Parser(tf.Module):
             self.translator.max_output_tokens,
         )
         trees = tf.reshape(trees, [batch, self.translator.config.n_best])
-        exists = (result.scores > NOTHING / 2) | (tf.range(count) == 0)
+        is_valid = (result.scores > NEG_INF / 2) | (tf.range(count) == 0)
         return {
-            "trees": tf.where(exists, trees, ""),
+            "trees": tf.where(is_valid, trees, ""),
             "scores": result.scores,
             "truncated": is_cut,
         }
 
     @tf.function(autograph=False, jit_compile=False)
-    def _found(
-        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, numbers: tf.Tensor, leaves: tf.Tensor
+    def search_fn(
+        self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor, leaves: tf.Tensor
     ) -> SearchResult:
-        """Returns what `Translator.found` does, among trees of so many leaves, int32 `[B]`."""
-        return self.translator.search_ids(
-            source_ids, max_lengths, trees=self._trees, leaves=leaves, numbers=numbers
-        )
+        """Searches for trees, as one function that the signatures of an export share.
+
+        Args:
+            source_ids, max_lengths, offsets: the arguments of `Translator.search_fn`.
+            leaves: int32 `[B]`, the number of leaves of each tree.
+        """
+        inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
+        return self.translator.search_ids(source_ids, inputs, constraint=self._constraint)
 
 
 class ParserModel(NamedTuple):
@@ -185,7 +194,7 @@ def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) 
             score = float(outputs["scores"][row, 0])
             results[index] = Parsed(
                 outputs["trees"][row, 0].decode("utf-8", "replace"),
-                score if score > NOTHING / 2 else -math.inf,
+                score if score > NEG_INF / 2 else -math.inf,
                 bool(outputs["truncated"][row]),
             )
     return results

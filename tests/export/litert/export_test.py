@@ -18,9 +18,9 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from hypothesis import strategies as st
 
-from keras_transformer.decoding import NOTHING
+from keras_transformer.decoding import NEG_INF, SearchInputs
 from keras_transformer.errors import InputError
-from keras_transformer.export import export
+from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.litert import export as exporter
 from keras_transformer.export.litert import flatbuffer, passes
 from keras_transformer.export.manifest import check_manifest
@@ -77,13 +77,14 @@ TEXT_OPS = {"CUMSUM", "WHERE"}
 class Exported:
     """A run, its translator and its LiteRT model."""
 
-    def __init__(self, run: RunDirectory, folder: Path, **arguments: Any):
+    def __init__(self, run: RunDirectory, folder: Path, settings: Any = SETTINGS, **options: Any):
         self.run = run
-        arguments = {"settings": SETTINGS, **arguments}
-        self.exported = export(run, folder, SENTENCES, format="litert", **arguments)
+        self.exported = export(
+            run, folder, SENTENCES, ExportOptions(**options), format="litert", settings=settings
+        )
         self.path = self.exported.path / "model.tflite"
         self.model = LiteRTModel(self.path)
-        self.translator = loading.load_translator(run, arguments["settings"])
+        self.translator = loading.load_translator(run, settings)
 
     @property
     def content(self) -> Any:
@@ -114,10 +115,11 @@ def quantized(
     return get
 
 
-def found_by(translator: Translator, text: str, **arguments: Any) -> tuple[Any, Any, Any]:
-    if arguments:
+def found_by(translator: Translator, text: str, **inputs: Any) -> tuple[Any, Any, Any]:
+    if inputs:
         source_ids, lengths = translator.source_ids(tf.constant([text]))
-        result = translator.search_ids(source_ids, translator.max_lengths(lengths), **arguments)
+        max_lengths = translator.max_lengths(lengths)
+        result = translator.search_ids(source_ids, SearchInputs(max_lengths, **inputs))
     else:
         result = translator.search(tf.constant([text]))
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
@@ -319,7 +321,7 @@ def test_any_text_is_translated_as_by_the_run(paper: Exported, text: str) -> Non
     outputs = paper.translator.translate(tf.constant([text.encode()]))
     translations = paper.model.translate(text)
     scores = outputs["scores"][0].numpy()
-    found = scores[scores > NOTHING / 2]
+    found = scores[scores > NEG_INF / 2]
     np.testing.assert_allclose([each.score for each in translations], found, atol=1e-4)
     counts = paper.translator.lengths(tf.constant([text.encode()]))
     assert paper.model.lengths(text) == (counts["tokens"].numpy()[0], counts["used"].numpy()[0])
@@ -476,7 +478,7 @@ def test_refusals(
     tmp_path: Path, paper: Exported, arguments: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
-        export(paper.run, tmp_path / "export", SENTENCES, format="litert", **arguments)
+        Exported(paper.run, tmp_path / "export", **{"settings": None, **arguments})
     assert not [*tmp_path.glob("export/*")]
 
 

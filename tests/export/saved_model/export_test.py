@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import export
+from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.comparison import Comparison
 from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.saved_model import export as saved_model
@@ -176,10 +176,8 @@ def test_bfloat16_is_what_is_stored_and_computed(
         run_directory,
         tmp_path / "half",
         SENTENCES,
-        references=SENTENCES,
+        ExportOptions(SENTENCES, precision="bfloat16", about=About(("en", "de"), "cc0-1.0")),
         settings=settings,
-        precision="bfloat16",
-        about=About(("en", "de"), "cc0-1.0"),
     )
     path = exported_half.path
     assert exported_half.scores is not None
@@ -235,10 +233,10 @@ def test_an_export_of_before_there_were_details(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Leaves out what makes an export and looks at it; all but the order and the publishing."""
-    monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path: path.mkdir())
-    monkeypatch.setattr(saved_model.gates, "check", lambda path: None)
+    monkeypatch.setattr(saved_model, "_save", lambda *arguments: arguments[-1].mkdir())
+    monkeypatch.setattr(saved_model.serving_checks, "check", lambda path: None)
     monkeypatch.setattr(
-        saved_model, "compare", lambda translator, path, texts: Comparison([], list(texts))
+        saved_model, "compare", lambda translator, path, texts, _: Comparison([], list(texts))
     )
     monkeypatch.setattr(saved_model, "_make_ready", lambda *_: None)
     monkeypatch.setattr(saved_model, "write_base_files", lambda *_: None)
@@ -286,15 +284,16 @@ def test_a_precision_may_cost_only_so_much(
         return dataclasses.replace(evaluate(*arguments), bleu=next(scores))
 
     quick.setattr(saved_model.evaluation, "evaluate", scored)
-    asked = {"references": PHRASES, "precision": "bfloat16"}
+    asked = ExportOptions(PHRASES, precision="bfloat16")
     with pytest.raises(InputError, match=mentions("bfloat16", "BLEU", "20.00")):
-        export(run_directory, tmp_path, PHRASES, **asked)
+        export(run_directory, tmp_path, PHRASES, asked)
     assert list(tmp_path.iterdir()) == []
-    assert export(run_directory, tmp_path, PHRASES, **asked, max_bleu_loss=0.3).scores.bleu == 20
+    asked = dataclasses.replace(asked, max_bleu_loss=0.3)
+    assert export(run_directory, tmp_path, PHRASES, asked).scores.bleu == 20
     with pytest.raises(InputError, match=mentions("precision", "bfloat16", "references")):
-        export(run_directory, tmp_path, PHRASES, precision="bfloat16")
+        export(run_directory, tmp_path, PHRASES, ExportOptions(precision="bfloat16"))
     with pytest.raises(InputError, match=mentions("6", "sentences", "1", "references")):
-        export(run_directory, tmp_path, PHRASES, references=PHRASES[:1])
+        export(run_directory, tmp_path, PHRASES, ExportOptions(PHRASES[:1]))
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
@@ -339,9 +338,11 @@ def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:
         ("saved_model", "int8", mentions("precision", "int8", "float32", "bfloat16")),
     ):
         with pytest.raises(InputError, match=message):
-            export(run_directory, tmp_path, SENTENCES, format=format, precision=precision)
+            options = ExportOptions(precision=precision)
+            export(run_directory, tmp_path, SENTENCES, options, format=format)
     with pytest.raises(InputError, match=mentions("precision", "float16", "float32", "bfloat16")):
-        export(run_directory, tmp_path, SENTENCES, references=SENTENCES, precision="float16")
+        options = ExportOptions(SENTENCES, precision="float16")
+        export(run_directory, tmp_path, SENTENCES, options)
     with pytest.raises(InputError, match=mentions("weights", "bets")):
         export(f"{run_directory.path}@bets", tmp_path, SENTENCES)
     with pytest.raises(InputError, match=mentions("sentences")):

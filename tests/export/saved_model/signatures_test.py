@@ -81,7 +81,7 @@ def test_translate_tells_what_the_search_found(served: Any, translator: Translat
     plain = ask(served, "serving_default", text=TEXTS)
     np.testing.assert_array_equal(found["translations"], plain["translations"])
     np.testing.assert_allclose(found["scores"], plain["scores"], atol=1e-5)
-    details = translator.translate_in_detail(tf.constant(TEXTS), tf.constant([""] * len(TEXTS)))
+    details = translator.translate_verbose(tf.constant(TEXTS), tf.constant([""] * len(TEXTS)))
     details = {name: field.numpy() for name, field in details.items()}
     np.testing.assert_array_equal(found["lengths"], details["lengths"])
     for row in range(len(TEXTS)):

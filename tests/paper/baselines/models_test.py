@@ -91,10 +91,10 @@ def test_steps_of_beams_that_change_places_equal_the_full_pass(
         assert (to_numpy(attention)[-beams:, 2:] == 0).all(), "padding is not attended to"
         parents = random.integers(0, beams, (len(source), beams), np.int32)
         histories = np.take_along_axis(histories, parents[:, :, None], axis=1)
-        cache = decoder.follow(cache, tf.constant(parents))
+        cache = decoder.reorder_cache(cache, tf.constant(parents))
         if position == 2:  # the first sentence has ended
             source, histories = source[1:], histories[1:]
-            cache = decoder.keep(cache, tf.constant([1]))
+            cache = decoder.select_rows(cache, tf.constant([1]))
         tokens = random.integers(4, VOCAB, (len(source), beams), np.int32)
 
 

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.decoding import Trees
+from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
 from keras_transformer.export import comparison
-from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
+from keras_transformer.paper.parsing.export_signatures import parser_signatures
 from keras_transformer.paper.parsing.linearization import Does, restore, symbols_of
 from keras_transformer.paper.parsing.parser import (
-    Parser,
     ParserModel,
     load_parser,
     parse_lines,
@@ -27,6 +26,7 @@ from keras_transformer.paper.parsing.symbol_vocabulary import (
     symbol_model,
     word_boundaries,
 )
+from keras_transformer.paper.parsing.tree_constraint import TreeConstraint
 from keras_transformer.paper.parsing.trees import parse_trees
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -91,10 +91,13 @@ def test_trees_are_what_the_search_found(model: ParserModel) -> None:
     source_ids, lengths = translator.source_ids(tf.constant(sentences))
     max_lengths = translator.max_lengths(lengths)
     kinds = (Does.OPEN, Does.CLOSE, Does.STAND)
-    symbols = require_parser(translator.tokenizer.vocabulary, "the model")
+    tokenizer = translator.tokenizer
+    symbols = require_parser(tokenizer.vocabulary, "the model")
     ids = ([i for i, symbol in enumerate(symbols) if Does.of(symbol) is kind] for kind in kinds)
     found = translator.search_ids(
-        source_ids, max_lengths, trees=Trees(*ids), leaves=[len(tree.words) for tree in TREES]
+        source_ids,
+        SearchInputs(max_lengths, constraint_inputs=tf.constant([len(t.words) for t in TREES])),
+        constraint=TreeConstraint(*ids, tokenizer.end_id, tokenizer.target_vocab_size),
     )
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
     texts = translator.texts(found).numpy()
@@ -148,7 +151,7 @@ def test_no_translator_is_a_parser(run_directory: RunDirectory, tmp_path: Path) 
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         load_parser(run_directory.path)
     translator = loading.load_translator(run_directory)
-    assert not {"parse", "parse_tokens"} & set(Signatures(translator).by_name())
+    assert parser_signatures(translator) is None
     text = [tf.TensorSpec([None], tf.string, name="text")]
     module = tf.Module()
     other = {
@@ -168,8 +171,9 @@ def test_an_export_that_parses_otherwise_is_refused(
     translator, path = loading.load_translator(run), tmp_path / ".exporting"
     path.mkdir()
     found = translator.search(tf.constant(SENTENCES[:1]))
-    parser = Parser(translator)  # held, which its functions do not
-    scores = parser.parse_tokens(tf.constant(SENTENCES[:1]))["scores"].numpy()
+    extra = parser_signatures(translator)
+    assert extra is not None and list(extra.functions) == ["parse", "parse_tokens"]
+    scores = extra.functions["parse_tokens"](tf.constant(SENTENCES[:1]))["scores"].numpy()
 
     def answering(more: float) -> SimpleNamespace:
         answer = {"parse_tokens": scores + more}
@@ -177,7 +181,7 @@ def test_an_export_that_parses_otherwise_is_refused(
         return SimpleNamespace(wait=lambda: (answer, [batch]), stop=lambda: None)
 
     monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.0))
-    comparison.compare(translator, path, SENTENCES[:1])
+    comparison.compare(translator, path, SENTENCES[:1], extra)
     monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.01))
     with pytest.raises(InputError, match=mentions("parse_tokens", "scores")):
-        comparison.compare(translator, path, SENTENCES[:1])
+        comparison.compare(translator, path, SENTENCES[:1], extra)

@@ -6,11 +6,16 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.decoding import NOTHING, SpecialIds
-from keras_transformer.decoding.candidates import Next, top_k
+from keras_transformer.decoding import NEG_INF, SpecialIds
+from keras_transformer.decoding.constraints import PartialOutputs
+from keras_transformer.decoding.next_token import NextTokenScores, top_k
 from tests.decoding.reference import log_softmax
 
 IDS = SpecialIds(start=2, end=3, pad=0)
+
+
+def empty_outputs(rows):
+    return PartialOutputs(tf.zeros([rows, 1], tf.int32), tf.constant(0))
 
 
 def assert_same_top_k(values, count):
@@ -68,15 +73,15 @@ def test_top_k_of_an_unknown_size():
 def test_log_probabilities_are_those_of_the_softmax(vocab, dtype):
     random = np.random.default_rng(vocab)
     logits = tf.cast(5 * random.standard_normal((50, vocab)) + 40, dtype)
-    following = Next(logits, tf.zeros([50, 1], tf.int32), tf.constant(0), IDS)
+    following = NextTokenScores(logits, empty_outputs(50), IDS)
     expected = log_softmax(tf.cast(logits, tf.float64).numpy())
-    best = following.best(4)
+    best = following.top(4)
     assert best.log_probs.dtype == tf.float32
-    allowed = best.log_probs.numpy() > NOTHING / 2
+    allowed = best.log_probs.numpy() > NEG_INF / 2
     assert (allowed.sum(1) >= 4).all()
     at_tokens = np.take_along_axis(expected, best.tokens.numpy(), 1)
     np.testing.assert_allclose(best.log_probs.numpy()[allowed], at_tokens[allowed], atol=1e-5)
-    expected[:, IDS.excluded] = NOTHING
+    expected[:, IDS.excluded] = NEG_INF
     np.testing.assert_allclose(following.all(), expected, rtol=1e-6, atol=1e-5)
     best_four = np.sort(expected, 1)[:, :-5:-1]
     np.testing.assert_allclose(-np.sort(-best.log_probs.numpy(), 1)[:, :4], best_four, atol=1e-5)
@@ -84,7 +89,7 @@ def test_log_probabilities_are_those_of_the_softmax(vocab, dtype):
 
 def test_distributions_as_sharp_and_as_flat_as_float32_has_them():
     logits = np.float32([[0, 0, 0, 0, 1e4, -1e4], [0] * 6, [-99] * 6, [99] * 6])
-    best = Next(logits, tf.zeros([4, 1], tf.int32), tf.constant(0), IDS).best(1)
+    best = NextTokenScores(logits, empty_outputs(4), IDS).top(1)
     found = best.log_probs.numpy().max(1)
     np.testing.assert_allclose(found, [0, *[-np.log(6)] * 3], atol=1e-5)
 
@@ -92,25 +97,24 @@ def test_distributions_as_sharp_and_as_flat_as_float32_has_them():
 def test_no_numbers_are_no_continuations():
     logits = np.zeros([3, 6], np.float32)
     logits[0, 4], logits[1], logits[2, 4] = np.nan, -np.inf, np.inf
-    following = Next(logits, tf.zeros([3, 1], tf.int32), tf.constant(0), IDS)
-    assert (following.best(2).log_probs.numpy() == NOTHING).all()
-    assert (following.all().numpy() == NOTHING).all()
+    following = NextTokenScores(logits, empty_outputs(3), IDS)
+    assert (following.top(2).log_probs.numpy() == NEG_INF).all()
+    assert (following.all().numpy() == NEG_INF).all()
 
 
 @pytest.mark.parametrize("vocab", [6, 2500])
 def test_a_forced_token_comes_whatever_else_is_said(vocab):
     logits = np.random.default_rng(0).standard_normal((3, vocab)).astype(np.float32)
     forced = tf.constant([-1, 3, 5])
-    following = Next(
-        logits, tf.zeros([3, 1], tf.int32), tf.constant(0), IDS, min_length=9, forced=forced
-    )
-    best, expected = following.best(3), log_softmax(logits)
+    outputs = empty_outputs(3)._replace(forced=forced)
+    following = NextTokenScores(logits, outputs, IDS, min_length=9)
+    best, expected = following.top(3), log_softmax(logits)
     for row, token in ((1, 3), (2, 5)):
         assert (best.tokens.numpy()[row] == token).all()
         np.testing.assert_allclose(best.log_probs.numpy()[row, 0], expected[row, token], atol=1e-6)
-        assert (best.log_probs.numpy()[row, 1:] == NOTHING).all()
-        only = np.full(vocab, NOTHING)
+        assert (best.log_probs.numpy()[row, 1:] == NEG_INF).all()
+        only = np.full(vocab, NEG_INF)
         only[token] = expected[row, token]
         np.testing.assert_allclose(following.all()[row], only, rtol=1e-6)
-    assert following.all().numpy()[0, 3] == NOTHING  # the end token, too early
-    assert (best.log_probs.numpy()[0] > NOTHING / 2).sum() >= 3
+    assert following.all().numpy()[0, 3] == NEG_INF  # the end token, too early
+    assert (best.log_probs.numpy()[0] > NEG_INF / 2).sum() >= 3

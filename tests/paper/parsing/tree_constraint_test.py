@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding import NOTHING, Trees
-from keras_transformer.decoding.constraints import Constraints
 from keras_transformer.errors import InputError
+from keras_transformer.paper.parsing.tree_constraint import TreeConstraint
 from tests.decoding.reference import (
     END,
     EXHAUSTIVE_BEAMS,
     UNKNOWN,
+    VOCAB,
     A,
     B,
     Rules,
@@ -34,7 +34,7 @@ LEAF, OPEN, CLOSE = UNKNOWN, A, B
 WRITTEN = {LEAF: "x", OPEN: "(", CLOSE: ")"}
 
 
-TREES = Trees([OPEN], [CLOSE], [LEAF])
+TREES = TreeConstraint([OPEN], [CLOSE], [LEAF], END, VOCAB)
 
 
 def is_tree(text, count):
@@ -74,15 +74,14 @@ def beginnings(draw):
 @given(beginning=beginnings(), rest=st.lists(st.sampled_from([*WRITTEN]), max_size=5))
 def test_a_token_may_come_where_a_tree_goes_on(beginning, rest):
     tokens, count, longest = beginning
-    found = Constraints(DecodingConfig(), (), 6, END, TREES).apply(
-        tf.zeros([1, 6]),
+    allowed = TREES.allowed_tokens(
+        tf.constant([count]),
         tf.constant([[*tokens, *rest, 0]]),
         tf.constant(len(tokens)),
-        tf.constant([count]),
         tf.constant([longest]),
     )
-    expected = [0 if goes_on((*tokens, token), count, longest) else NOTHING for token in range(6)]
-    np.testing.assert_array_equal(found[0], expected)
+    expected = [goes_on((*tokens, token), count, longest) for token in range(VOCAB)]
+    np.testing.assert_array_equal(allowed[0], expected)
 
 
 @settings(max_examples=20, deadline=None)
@@ -90,7 +89,9 @@ def test_a_token_may_come_where_a_tree_goes_on(beginning, rest):
 def test_exhaustive_beam_equals_brute_force(seed, counts):
     tables = random_tables(seed, len(counts))
     rules = Rules(DecodingConfig(beam_size=EXHAUSTIVE_BEAMS[5], n_best=4, length_penalty=0.6))
-    result = search(tables, np.full(len(counts), 5), rules, trees=TREES, leaves=counts)
+    result = search(
+        tables, np.full(len(counts), 5), rules, constraint=TREES, constraint_inputs=np.array(counts)
+    )
     for sentence, count in enumerate(counts):
         every = outputs(rules, (), 5).scores(tables, sentence, 0.6, 0.0)
         expected = {tokens: every[tokens] for tokens in every if goes_on(tokens, count, 5)}
@@ -109,7 +110,9 @@ def test_exhaustive_beam_equals_brute_force(seed, counts):
 def test_all_that_is_found_are_trees(options):
     counts = np.resize([1, 2, 3], 60)
     tables, config = random_tables(1, len(counts)), DecodingConfig(**options)
-    result = search(tables, np.full(len(counts), 5), config, trees=TREES, leaves=counts)
+    result = search(
+        tables, np.full(len(counts), 5), config, constraint=TREES, constraint_inputs=counts
+    )
     found = [(one.tokens, n) for i, n in enumerate(counts) for one in hypotheses(result, i)]
     assert len(found) == 60 * config.n_best
     assert all(tokens[-1] == END and goes_on(tokens, count, 5) for tokens, count in found)
@@ -119,7 +122,12 @@ def test_all_that_is_found_are_trees(options):
 def test_a_prefix_is_the_beginning_of_the_tree():
     config, prefix = DecodingConfig(beam_size=3), np.resize([[OPEN, -1], [LEAF, OPEN]], (20, 2))
     result = search(
-        random_tables(2, 20), [5] * 20, config, prefix=prefix, trees=TREES, leaves=[2] * 20
+        random_tables(2, 20),
+        [5] * 20,
+        config,
+        prefix=prefix,
+        constraint=TREES,
+        constraint_inputs=np.full(20, 2),
     )
     for sentence, forced in enumerate(prefix):
         [one] = hypotheses(result, sentence)
@@ -129,4 +137,4 @@ def test_a_prefix_is_the_beginning_of_the_tree():
 
 def test_trees_need_the_number_of_leaves():
     with pytest.raises(InputError, match=mentions("trees", "leaves")):
-        search(random_tables(1, 1), [5], DecodingConfig(), trees=TREES)
+        search(random_tables(1, 1), [5], DecodingConfig(), constraint=TREES)

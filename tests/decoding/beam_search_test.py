@@ -66,7 +66,7 @@ def test_exhaustive_beam_equals_brute_force(data, seed, scale, batch):
 @given(data=st.data(), seed=SEEDS, batch=batches(30, 4))
 def test_exhaustive_beam_equals_brute_force_where_many_are_equal(data, seed, batch):
     told, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), tied_tables(seed, 30)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, normalized=True)
+    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, returns_log_probs=True)
     assert_exhaustive(result, told, tables, batch.max_lengths, batch.prefix, normalized=True)
 
 
@@ -151,7 +151,7 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
 def test_narrow_beam_equals_one_that_never_ends_early(data, seed, beam, diversity, batch):
     told = data.draw(rules(beam, diversity_penalty=diversity))
     tables = tied_tables(seed, 30)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, normalized=True)
+    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, returns_log_probs=True)
     for sentence in range(30):
         _, expected = patient_results(told, tables, sentence, batch, normalized=True)
         assert_best(hypotheses(result, sentence), expected, told.config.n_best)
@@ -164,7 +164,7 @@ def test_of_equal_hypotheses_the_lower_parent_and_then_the_lower_id_is_first(
 ):
     told = data.draw(rules(beam, length_penalty=0, coverage_penalty=0))  # exact sums: real ties
     tables = tied_tables(seed, 30)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, normalized=True)
+    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, returns_log_probs=True)
     for sentence in range(30):
         patient, _ = patient_results(told, tables, sentence, batch, normalized=True)
         # Of equal scores the one completed first is first.

@@ -1,0 +1,243 @@
+"""Beam search with the paper's length penalty (section 6.1), as a TensorFlow graph.
+
+The search uses stock ops of fixed shapes. The same code runs eagerly, in a `tf.function`, in a
+SavedModel on a server without XLA, and with `jit_compile=True`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_valid
+from keras_transformer.decoding.next_token import NextTokenScores
+from keras_transformer.decoding.penalties import coverage_penalty, length_penalty
+from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write
+
+
+class _Complete(NamedTuple):
+    """Complete hypotheses of each sentence, best first."""
+
+    scores: tf.Tensor  # float32 [batch, beam]
+    log_probs: tf.Tensor  # float32 [batch, beam]
+    lengths: tf.Tensor  # int32 [batch, beam]
+    finished: tf.Tensor  # bool [batch, beam]
+    histories: Histories
+
+
+class _State(NamedTuple):
+    position: tf.Tensor  # int32 []: number of tokens of each open hypothesis
+    tokens: tf.Tensor  # int32 [batch, beam]: last token of each open hypothesis
+    log_probs: tf.Tensor  # float32 [batch, beam]: of the open hypotheses
+    coverage: tf.Tensor | None  # float32 [batch, beam, source]: the sum of attention so far
+    histories: Histories  # of the open hypotheses
+    complete: _Complete
+    longest_penalty: tf.Tensor  # float32 [batch]: length penalty at `max_lengths`; constant
+    cache: Any  # of the decoder
+
+
+class _Candidates(NamedTuple):
+    """Continuations of the open hypotheses by one token; C of each sentence, best first."""
+
+    ranks: tf.Tensor  # float32 [batch, C]: candidates are chosen by them
+    log_probs: tf.Tensor  # float32 [batch, C]: of the whole hypothesis
+    tokens: tf.Tensor  # int32 [batch, C]
+    # float32 [batch, C]: of the token, by the model; not in the order of `ranks` unless needed
+    model_log_probs: tf.Tensor
+    parents: tf.Tensor  # int32 [batch, C]: index into the beam
+
+
+class BeamSearch(SearchLoop[_State, _Complete]):
+    """Beam search over K open hypotheses of each sentence.
+
+    Each step takes the best 2K continuations of the open hypotheses. The best K that have not
+    ended stay open. A continuation that has ended counts only if it is among the best K:
+    otherwise an unlikely end could win by being short. The best K complete hypotheses are kept,
+    and a finished one is never extended.
+
+    A hypothesis that reaches the maximum length without the end token is scored as it stands,
+    and marked as unfinished. A sentence ends as soon as no open hypothesis can enter its
+    `n_best` results. From then on it does not change, so that the rest of the batch has no
+    influence on it.
+    """
+
+    def search(self, inputs: SearchInputs) -> SearchResult:
+        """Returns the `n_best` best outputs found for each sentence."""
+        n_best = self._config.n_best
+        complete = map_tensors(lambda each: each[:, :n_best], self._run(inputs))
+        histories, log_probs = complete.histories, complete.log_probs
+        if self._config.repetition_penalty != 1:  # they were ranked by other log-probabilities
+            log_probs = tf.where(
+                complete.lengths > 0, tf.reduce_sum(histories.token_log_probs, axis=-1), log_probs
+            )
+        if not self._outputs.token_log_probs:
+            histories = histories._replace(token_log_probs=None)
+        return SearchResult(
+            histories.ids,
+            complete.scores,
+            complete.lengths,
+            complete.finished,
+            log_probs,
+            histories.token_log_probs,
+            histories.alignment,
+            histories.attention,
+        )
+
+    def _first_state(self, inputs: SearchInputs) -> _State:
+        beam, batch = self._rows, tf.shape(inputs.max_lengths)[0]
+        # All hypotheses start as the same empty one, so only the first is valid. If no token is
+        # allowed, the empty hypothesis is already complete.
+        is_first = tf.broadcast_to(tf.range(beam) == 0, [batch, beam])
+        is_empty = tf.expand_dims(inputs.max_lengths <= 0, -1)
+        histories = self._first_histories(inputs, with_attention=self._outputs.attention)
+        coverage = None
+        if self._config.coverage_penalty:
+            coverage = tf.zeros([batch, beam, tf.shape(inputs.source_mask)[1]])
+        return _State(
+            position=tf.constant(0),
+            tokens=tf.fill([batch, beam], self._ids.start),
+            log_probs=tf.where(is_first & ~is_empty, 0.0, NEG_INF),
+            coverage=coverage,
+            histories=histories,
+            complete=_Complete(
+                scores=tf.where(is_first & is_empty, 0.0, NEG_INF),
+                log_probs=tf.where(is_first & is_empty, 0.0, NEG_INF),
+                lengths=tf.fill([batch, beam], 0),
+                finished=tf.fill([batch, beam], False),
+                histories=histories,
+            ),
+            longest_penalty=length_penalty(inputs.max_lengths, inputs.alpha),
+            cache=self._decoder.init_cache(),
+        )
+
+    def _is_open(self, state: _State) -> tf.Tensor:
+        return tf.reduce_any(is_valid(state.log_probs), axis=1)
+
+    def _hypotheses(self, state: _State) -> _Complete:
+        return state.complete
+
+    def _step(self, state: _State, inputs: SearchInputs) -> _State:
+        length = state.position + 1
+        next_tokens, cache, attention = self._next_token_scores(state, inputs)
+        new = self._candidates(next_tokens, state)
+        histories, coverage = self._extend(state, new, attention)
+        # --> [batch, C]
+        scores = new.log_probs / length_penalty(length, tf.expand_dims(inputs.alpha, -1))
+        if coverage is not None:
+            scores += coverage_penalty(coverage, inputs.source_mask, self._config.coverage_penalty)
+        valid, ended = is_valid(new.log_probs), new.tokens == self._ids.end
+        is_complete = ended | (length >= tf.expand_dims(inputs.max_lengths, -1))
+        complete = _best_complete(
+            state.complete,
+            _Complete(
+                # Minus infinity is below the score of empty places, which stay empty.
+                scores=tf.where(valid & is_complete, scores, -float("inf")),
+                log_probs=new.log_probs,
+                lengths=tf.fill(tf.shape(scores), length),
+                finished=ended,
+                histories=histories,
+            ),
+        )
+        stays_open = valid & ~is_complete
+        # --> [batch, beam]
+        _, chosen = tf.math.top_k(tf.where(stays_open, new.ranks, NEG_INF), self._rows)
+        log_probs, tokens, parents, coverage, histories = _take(
+            (
+                tf.where(stays_open, new.log_probs, NEG_INF),
+                new.tokens,
+                new.parents,
+                coverage,
+                histories,
+            ),
+            chosen,
+        )
+        return _State(
+            position=length,
+            tokens=tokens,
+            log_probs=self._end_decided(log_probs, complete.scores, state.longest_penalty),
+            coverage=coverage,
+            histories=histories,
+            complete=complete,
+            longest_penalty=state.longest_penalty,
+            cache=self._decoder.reorder_cache(cache, parents),
+        )
+
+    def _candidates(self, next_tokens: NextTokenScores, state: _State) -> _Candidates:
+        """Returns the best 2K continuations of each sentence: at most K end, so K stay open."""
+        beam, gamma = self._rows, self._config.diversity_penalty
+        top = next_tokens.top(2 * beam)
+        each = top.tokens.shape[1] or tf.shape(top.tokens)[1]  # static if possible
+        count = beam * (min(2, each) if isinstance(each, int) else tf.minimum(2, each))
+        # --> [batch, beam, each]
+        log_probs = tf.reshape(top.log_probs, [-1, beam, each])
+        # --> [batch, beam * each]
+        log_probs = tf.reshape(log_probs + tf.expand_dims(state.log_probs, -1), [-1, beam * each])
+        ranks = log_probs
+        if gamma:
+            siblings = tf.cumsum(tf.cast(is_valid(top.log_probs), tf.float32), 1, exclusive=True)
+            ranks -= gamma * tf.reshape(siblings, [-1, beam * each])
+        # --> [batch, C]
+        ranks, chosen = tf.math.top_k(ranks, count)
+        tokens = _take(tf.reshape(top.tokens, [-1, beam * each]), chosen)
+        log_probs = _take(log_probs, chosen) if gamma else ranks
+        model_log_probs = tf.reshape(top.model_log_probs, [-1, beam * each])
+        if state.histories.token_log_probs is not None:
+            model_log_probs = _take(model_log_probs, chosen)
+        return _Candidates(ranks, log_probs, tokens, model_log_probs, chosen // each)
+
+    def _extend(
+        self, state: _State, new: _Candidates, attention: tf.Tensor | None
+    ) -> tuple[Histories, tf.Tensor | None]:
+        """Returns the histories and the coverage of the candidates.
+
+        Args:
+            state: the hypotheses that are continued.
+            new: the candidates.
+            attention: float32 `[batch, beam, source]`, or None if nothing needs it.
+        """
+        values, coverage = Histories(new.tokens, new.model_log_probs), None
+        if attention is not None:
+            # --> [batch, C, source]
+            attention = _take(attention, new.parents)
+            alignment = tf.argmax(attention, -1, output_type=tf.int32)
+            values = values._replace(alignment=alignment, attention=attention)
+        if state.coverage is not None:
+            coverage = _take(state.coverage, new.parents) + attention
+        histories = _take(state.histories, new.parents)
+        return write(histories, values, state.position), coverage
+
+    def _end_decided(
+        self, log_probs: tf.Tensor, scores: tf.Tensor, longest_penalty: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the open hypotheses' log-probabilities, none left in sentences that have ended.
+
+        A hypothesis only loses probability as it grows, the length penalty only grows, and the
+        coverage penalty is at most 0. So no extension can score more than its log-probability
+        so far, divided by the length penalty of the longest output. If even the best open
+        hypothesis cannot beat the last of the requested results, these are final.
+
+        Args:
+            log_probs: float32 `[batch, beam]`, of the open hypotheses.
+            scores: float32 `[batch, beam]`, of the complete ones, best first.
+            longest_penalty: float32 `[batch]`.
+        """
+        bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty
+        undecided = bound > scores[:, self._config.n_best - 1]
+        return tf.where(tf.expand_dims(undecided, -1), log_probs, NEG_INF)
+
+
+def _best_complete(complete: _Complete, ends: _Complete) -> _Complete:
+    """Returns the best of the complete hypotheses and of the first K of `ends`."""
+    beam = complete.scores.shape[1]
+    # --> [batch, 2 * beam, ...]
+    both = map_tensors(lambda old, new: tf.concat([old, new[:, :beam]], axis=1), complete, ends)
+    # --> [batch, beam, ...]
+    scores, chosen = tf.math.top_k(both.scores, beam)
+    rest = _take((both.log_probs, both.lengths, both.finished, both.histories), chosen)
+    return _Complete(scores, *rest)
+
+
+def _take(structure: Any, indices: tf.Tensor) -> Any:
+    """Returns each tensor `[batch, many, ...]` at `indices`, int32 `[batch, few]`."""
+    return map_tensors(lambda each: tf.gather(each, indices, batch_dims=1), structure)

@@ -1,0 +1,247 @@
+"""The types of a search: what it is given, what it calls, and what it returns.
+
+R is the number of rows that a decoder gets at once. A row is one hypothesis. The K hypotheses of
+a sentence are adjacent, so that R = batch * K, where K is `SearchConfig.rows_per_sentence`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from keras_transformer.config import DecodingConfig
+
+# Log-probability and score of an empty place. It is finite, because the difference of two
+# infinities is not a number. Real log-probabilities stay above half of it.
+NEG_INF = -1e9
+
+# (ids int32 [R], position int32 [], cache) → (scores float [R, vocab], cache,
+# cross-attention float [R, source] or None)
+StepFn = Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, tf.Tensor | None]]
+
+
+def is_valid(log_probs: tf.Tensor) -> tf.Tensor:
+    """Returns True for real log-probabilities, and False for empty places and for NaN."""
+    return log_probs > NEG_INF / 2
+
+
+class Decoder(Protocol):
+    """A model that scores the next token of every hypothesis, one position at a time.
+
+    The search never looks into the cache, a nested structure of tensors of any shapes. The
+    shapes stay the same from step to step, except for dimensions that are unknown in the graph.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, V."""
+
+    @property
+    def returns_log_probs(self) -> bool:
+        """True if the scores of `step` are log-probabilities, and False if they are logits."""
+
+    def init_cache(self) -> Any:
+        """Returns the cache before position 0."""
+
+    def step(
+        self, ids: tf.Tensor, position: tf.Tensor, cache: Any
+    ) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """Decodes one position.
+
+        Args:
+            ids: int32 `[R]`, the token of each hypothesis at `position`; the start id at 0.
+            position: int32 scalar.
+            cache: the cache before this position.
+
+        Returns:
+            The scores of the next tokens, any float type `[R, V]`; the cache after this
+            position; and the attention that each source token got, any float type
+            `[R, source]`, or None if the model has none.
+        """
+
+    def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
+        """Returns the cache of new hypotheses that continue old ones.
+
+        Args:
+            cache: the cache of the old hypotheses.
+            parents: int32 `[batch, K]`. Hypothesis k of sentence b continues the old hypothesis
+                `parents[b, k]` of the same sentence.
+        """
+
+    def select_rows(self, cache: Any, sentences: tf.Tensor) -> Any:
+        """Returns the cache of the sentences that are still open.
+
+        Args:
+            cache: the cache of `[batch]` sentences.
+            sentences: int32 `[open]`, indices in ascending order.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class StepDecoder:
+    """A `Decoder` made of a step function whose cached tensors all have the shape `[R, ...]`.
+
+    Attributes:
+        step: the step function, as `Decoder.step`.
+        cache: the cache before position 0.
+        vocab_size: number of tokens.
+        rows_per_sentence: hypotheses of each sentence.
+        returns_log_probs: True if the scores are log-probabilities.
+
+    Example:
+        A model that always prefers token 4, and ends with token 3.
+
+        >>> logits = tf.constant([[0.0, 0.0, 0.0, 1.0, 2.0]])
+        >>> decoder = StepDecoder(
+        ...     lambda ids, position, cache: (tf.repeat(logits, len(ids), axis=0), cache, None),
+        ...     cache=(), vocab_size=5, rows_per_sentence=4,
+        ... )
+    """
+
+    step: StepFn
+    cache: Any
+    vocab_size: int
+    rows_per_sentence: int
+    returns_log_probs: bool = False
+
+    def init_cache(self) -> Any:
+        """Returns the cache before position 0."""
+        return self.cache
+
+    def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
+        """Returns the rows of `parents`, int32 `[batch, K]`."""
+        first_rows = tf.range(tf.shape(parents)[0]) * self.rows_per_sentence
+        # --> [batch * K]
+        rows = tf.reshape(tf.expand_dims(first_rows, -1) + parents, [-1])
+        return tf.nest.map_structure(lambda each: tf.gather(each, rows), cache)
+
+    def select_rows(self, cache: Any, sentences: tf.Tensor) -> Any:
+        """Returns the rows of `sentences`, int32 `[open]`."""
+        first_rows = tf.expand_dims(sentences * self.rows_per_sentence, -1)
+        # --> [open * K]
+        rows = tf.reshape(first_rows + tf.range(self.rows_per_sentence), [-1])
+        return tf.nest.map_structure(lambda each: tf.gather(each, rows), cache)
+
+
+class TokenConstraint(Protocol):
+    """A rule for whole outputs, asked for the tokens that may come next.
+
+    It alone decides where an output may end: `DecodingConfig.min_length` is not applied with it.
+    If it allows a row no token, the hypothesis of that row is lost.
+    """
+
+    def allowed_tokens(
+        self, inputs: Any, histories: tf.Tensor, length: tf.Tensor, max_lengths: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the tokens that may come next, bool `[R, V]`.
+
+        Args:
+            inputs: `SearchInputs.constraint_inputs`, each tensor repeated to `[R, ...]`.
+            histories: int32 `[R, longest]`, the tokens of each hypothesis. Values from position
+                `length` on have no meaning.
+            length: int32 scalar, the number of tokens that each hypothesis has.
+            max_lengths: int32 `[R]`, the maximum number of tokens, including the end token.
+        """
+
+
+class SpecialIds(NamedTuple):
+    """Ids with a special meaning. The start and pad ids are never generated."""
+
+    start: int  # the decoder's first input
+    end: int  # ends a hypothesis; may equal the start or pad id
+    pad: int  # fills ids after the end of a hypothesis
+
+    @property
+    def excluded(self) -> list[int]:
+        """The ids that are never generated."""
+        return sorted({self.start, self.pad} - {self.end})
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig:
+    """Settings of a search that are the same for all batches.
+
+    Attributes:
+        decoding: the algorithm and its options. Its text field `banned` is not used.
+        banned: phrases, as ids, that no output contains.
+        constraint: a rule that all outputs obey.
+        max_steps: upper bound on the steps, which is part of the graph. It must be at least the
+            longest of `max_lengths`.
+        batch_compaction: whether sentences that have ended leave the batch, which changes
+            shapes. By default they do, unless `length_limit` is an int.
+
+    Example:
+        >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence
+        4
+        >>> SearchConfig(DecodingConfig(sample=True, n_best=3)).rows_per_sentence
+        3
+    """
+
+    decoding: DecodingConfig
+    banned: Sequence[Sequence[int]] = ()
+    constraint: TokenConstraint | None = None
+    max_steps: int | None = None
+    batch_compaction: bool | None = None
+
+    @property
+    def rows_per_sentence(self) -> int:
+        """Hypotheses of a sentence that are decoded at once, K."""
+        return self.decoding.n_best if self.decoding.sample else self.decoding.beam_size
+
+    @property
+    def min_length(self) -> int:
+        """The end token may not come before this position; a constraint decides itself."""
+        return 0 if self.constraint is not None else self.decoding.min_length
+
+
+class SearchInputs(NamedTuple):
+    """Tensors of a batch of sentences. `search` fills in the defaults."""
+
+    # int32 [batch]: the maximum number of tokens of each output, including the end token. A
+    # sentence with 0 (or less) gets the empty output and takes no step. The batch may be empty.
+    max_lengths: tf.Tensor
+    # int32 [batch, any]: tokens that each output begins with, regardless of all constraints. A
+    # prefix ends before the first id that is not an ordinary token. `max_lengths` cuts it.
+    prefix: tf.Tensor | None = None
+    # bool [batch, source]: True for real tokens; needed for the coverage penalty and attention
+    source_mask: tf.Tensor | None = None
+    # float32 [batch]: exponent of the length penalty, at least 0; by default
+    # `DecodingConfig.length_penalty`, as a scalar
+    alpha: tf.Tensor | None = None
+    # float32 [batch], from 0 to 1: makes sentences draw different random numbers; by default 0
+    sample_offsets: tf.Tensor | None = None
+    # Nested tensors [batch, ...]: given to the constraint
+    constraint_inputs: Any = None
+    # int or int32 scalar, at least 1: the last dimension of the result's `ids`, to which larger
+    # `max_lengths` are lowered; by default the longest of `max_lengths`. XLA needs an int.
+    length_limit: int | tf.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestedOutputs:
+    """Which optional fields the result has. Alignment and attention need a `source_mask`."""
+
+    token_log_probs: bool = False
+    alignment: bool = False
+    attention: bool = False
+
+
+class SearchResult(NamedTuple):
+    """The best hypotheses of each sentence, best first.
+
+    If a sentence has fewer than `n_best` hypotheses, the places at the end are empty. An empty
+    place has the score -1e9, the length 0, and is not finished.
+    """
+
+    ids: tf.Tensor  # int32 [batch, n_best, length]: no start id; the pad id beyond `lengths`
+    scores: tf.Tensor  # float32 [batch, n_best]: penalties applied; results are sorted by them
+    lengths: tf.Tensor  # int32 [batch, n_best]: number of tokens, including the end token
+    finished: tf.Tensor  # bool [batch, n_best]: True if the last token is the end token
+    log_probs: tf.Tensor  # float32 [batch, n_best]: log P of the whole, without penalties
+    token_log_probs: tf.Tensor | None = None  # float32 [batch, n_best, length]
+    # int32 [batch, n_best, length]: the source position that got most of the attention
+    alignment: tf.Tensor | None = None
+    attention: tf.Tensor | None = None  # float32 [batch, n_best, length, source]
