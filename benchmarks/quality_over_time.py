@@ -49,7 +49,7 @@ from keras_transformer.inference.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.results import read_results, write_results
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import training_run
+from keras_transformer.training.data import data_fingerprint
 from keras_transformer.training.devices import choose_platform
 
 FLAGS = flags.FLAGS
@@ -275,7 +275,7 @@ def compare(
             the end, and for a `work_dir` of another run.
     """
     check(run)
-    if training_run.data_fingerprint(data_dir) != run.data_fingerprint:
+    if data_fingerprint(data_dir) != run.data_fingerprint:
         raise InputError(f"{run.path} was trained on other data than {data_dir}; expected its own")
     train, valid = (TokenStore(data_dir / split) for split in ("train", "valid"))
     config = run.config

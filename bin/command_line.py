@@ -63,7 +63,6 @@ _FIELDS: dict[str, tuple[str, str]] = {
         "draw segmentations anew in every epoch, as in 0.2; none: the best ones",
     ),
     "accumulate_steps": ("training.accumulate_steps", "parts a batch is computed in, for memory"),
-    "r_drop": ("training.r_drop", "alpha of R-Drop, as in 5: two passes, drawn together; 0: one"),
     "optimizer": ("training.optimizer", "adam|adamw"),
     "weight_decay": ("training.weight_decay", "that of adamw"),
     "schedule": (

@@ -28,7 +28,6 @@ command_line.define_config_flags(
     "batch_tokens",
     "subword_alpha",
     "accumulate_steps",
-    "r_drop",
     "optimizer",
     "weight_decay",
     "schedule",
@@ -59,7 +58,8 @@ flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be conti
 
 def main(argv: list[str]) -> int:
     """Runs `experiment.train` on what the flags name."""
-    from keras_transformer.training import training_run  # late: --help stays quick
+    from keras_transformer.paper.parsing.alignment import auxiliary_loss  # late: --help stays quick
+    from keras_transformer.training import training_run
     from keras_transformer.training.multi_worker import Cluster, WorkerLost, restart
 
     try:
@@ -68,12 +68,15 @@ def main(argv: list[str]) -> int:
             FLAGS.run_dir,
             FLAGS.preset,
             command_line.config_settings(),
-            mix=FLAGS.mix,
-            mix_temperature=FLAGS.mix_temperature,
-            init_from=FLAGS.init_from,
-            device=FLAGS.device,
-            logical_cpus=FLAGS.logical_cpus,
-            max_minutes=FLAGS.max_minutes,
+            training_run.TrainOptions(
+                mix=FLAGS.mix,
+                mix_temperature=FLAGS.mix_temperature,
+                init_from=FLAGS.init_from,
+                device=FLAGS.device,
+                logical_cpus=FLAGS.logical_cpus,
+                max_minutes=FLAGS.max_minutes,
+            ),
+            make_auxiliary_loss=auxiliary_loss,
         )
     except WorkerLost as error:
         print(f"{error}; starting again from the last checkpoint", file=sys.stderr)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.schema import check_json
+from keras_transformer.schema import Bounds, check_json, check_scalar
 
 
 class _Named(TypedDict):
@@ -32,6 +32,8 @@ class Person(_Named, total=False):
         (float, 10**400),
         (float | None, None),
         (Literal["a", "b"], "b"),
+        (Annotated[float, Bounds(least=0, below=1)], 0),
+        (Annotated[int, Bounds(above=0, most=9)] | None, 9),
         (Sequence[int], []),
         (tuple[str, ...], ["a", "b"]),
         (Mapping[str, Mapping[str, Any]], {"a": {"b": 1}}),
@@ -56,6 +58,14 @@ def test_what_fits(hint: Any, value: Any) -> None:
         (float, math.inf, "it is inf; expected a finite number"),
         (int | None, "none", "it is 'none'; expected a whole number"),
         (Literal["a", "b"], ["a"], "it is ['a']; expected one of a, b"),
+        (Annotated[float, Bounds(least=0, below=1)], -0.5, "it is -0.5; expected at least 0"),
+        (Annotated[float, Bounds(least=0, below=1)], 1, "it is 1; expected less than 1"),
+        (Annotated[int, Bounds(above=0, most=2000)], 0, "it is 0; expected more than 0"),
+        (
+            Annotated[int, Bounds(most=2000)] | None,
+            2001,
+            "it is 2001; expected at most 2,000, or none",
+        ),
         (Sequence[int], "12", "it is '12'; expected a list"),
         (Sequence[int], [1, "2"], "it[1] is '2'; expected a whole number"),
         (Mapping[str, int], [1], "it is [1]; expected an object with names"),
@@ -70,3 +80,41 @@ def test_what_does_not(hint: Any, value: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
         check_json("it", hint, value)
     assert str(error.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "converted"),
+    [
+        (int, "7", 7),
+        (int, 7.0, 7),
+        (float, "7", 7.0),
+        (float, 7, 7.0),
+        (bool, "false", False),
+        (str, "7", "7"),
+        (float | None, "none", None),
+        (Annotated[float, Bounds(above=0)] | None, "0.5", 0.5),
+    ],
+)
+def test_texts_and_whole_floats_are_converted_on_request(
+    hint: Any, value: Any, converted: Any
+) -> None:
+    found = check_scalar("it", hint, value, convert=True)
+    assert (type(found), found) == (type(converted), converted)
+    if found != value:
+        with pytest.raises(InputError, match=f"it is {value!r}; expected"):
+            check_scalar("it", hint, value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        *((int, value) for value in ("7.0", 7.5, math.nan, math.inf, True, [], None)),
+        *((float, value) for value in ("nan", "inf", 10**400, False, [7])),
+        (bool, "yes"),
+        (str, 7),
+    ],
+)
+def test_other_values_are_not_converted(hint: Any, value: Any) -> None:
+    with pytest.raises(InputError) as error:
+        check_scalar("it", hint, value, convert=True)
+    assert str(error.value).startswith(f"it is {value!r}; expected ")

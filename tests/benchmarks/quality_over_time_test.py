@@ -13,7 +13,6 @@ import quality_over_time
 
 from keras_transformer.errors import InputError
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import training_run
 
 SETTINGS = {
     "model.norm_position": "pre",
@@ -128,7 +127,7 @@ def test_pytorch_is_told_what_the_run_was(
 def test_a_run_of_other_data_is_refused(
     run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_run, "data_fingerprint", lambda _: "another corpus")
+    monkeypatch.setattr(quality_over_time, "data_fingerprint", lambda _: "another corpus")
     with pytest.raises(InputError, match="run was trained on other data than data; expected its"):
         quality_over_time.compare(
             make_run(tmp_path / "run", run_directory), Path("data"), tmp_path / "work",

@@ -22,7 +22,9 @@ from keras_transformer.inference.translation import Translation
 from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.run_directory import Restored, RunDirectory, training_alone
 from keras_transformer.training import training_run
+from keras_transformer.training.data import TrainingData
 from keras_transformer.training.trainer import Trainer
+from keras_transformer.training.training_run import TrainOptions
 
 pytestmark = pytest.mark.usefixtures("one_replica")
 
@@ -155,7 +157,7 @@ def test_time_ends_a_run_that_is_continued_to_where_its_interval_ends(
     copy: Path, data: Path
 ) -> None:
     settings = {**SETTINGS, "training.max_steps": 11}
-    trained = training_run.train(data, copy, None, settings, max_minutes=1e-9)
+    trained = training_run.train(data, copy, None, settings, TrainOptions(max_minutes=1e-9))
     assert (trained.step, trained.finished, trained.interrupted) == (7, False, False)
     assert "stopped (the same command continues) at step 7" in trained.summary(copy)
     assert steps(copy) == [3, 6, 7]
@@ -260,7 +262,7 @@ class TestEarlyStopping:
 class TestInitFrom:
     def begin(self, data: Path, run: Path, init_from: Path | str, **changes: Any) -> Path:
         settings = {**SETTINGS, "training.max_steps": 1, "training.learning_rate": 1e-9, **changes}
-        training_run.train(data, run, None, settings, init_from=str(init_from))
+        training_run.train(data, run, None, settings, TrainOptions(init_from=str(init_from)))
         return run
 
     def assert_close(self, run: Path, weights: Arrays) -> None:
@@ -333,7 +335,9 @@ class TestMixing:
     ) -> None:
         def go(run: str, max_steps: int) -> Restored:
             settings = {**SETTINGS, "training.max_steps": max_steps, "training.subword_alpha": 0.3}
-            training_run.train([data, other], tmp_path / run, None, settings, mix="other:1,data:2")
+            training_run.train(
+                [data, other], tmp_path / run, None, settings, TrainOptions(mix="other:1,data:2")
+            )
             return last(tmp_path / run)
 
         caplog.set_level("INFO")
@@ -351,7 +355,9 @@ class TestMixing:
     ) -> None:
         def go(directories: Path | list[Path], **options: Any) -> None:
             settings = {**SETTINGS, "training.max_steps": 1}
-            training_run.train(directories, tmp_path / "run", None, settings, **options)
+            training_run.train(
+                directories, tmp_path / "run", None, settings, TrainOptions(**options)
+            )
 
         go([data, other])
         go([data, other])
@@ -370,12 +376,12 @@ class TestMixing:
         (tmp_path / "latest").symlink_to(other)
         monkeypatch.chdir(data)
         for directory, name in ((tmp_path / "latest", "latest"), (data / ".." / "data", "data")):
-            opened = training_run._Data.open([other, directory], f"other:1,{name}:2")
+            opened = TrainingData.open([other, directory], f"other:1,{name}:2")
             assert opened.weights == [1, 2]
-        assert training_run._Data.open([other, Path()], "other:1,data:2").weights == [1, 2]
+        assert TrainingData.open([other, Path()], "other:1,data:2").weights == [1, 2]
 
     def test_all_validation_sets_are_validated_on(self, data: Path, other: Path) -> None:
-        opened = training_run._Data.open([data, other])
+        opened = TrainingData.open([data, other])
         _, valid = opened.batches(Config().training)
         rows = [valid.batch(step)[1] for step in range(valid.steps_per_epoch)]
         assert sum(int((labels[:, 0] != 0).sum()) for labels in rows) == 4 + 3
@@ -388,7 +394,9 @@ class TestMixing:
             ([data, other], {"mix": "data:1,other:1", "mix_temperature": 2.0}, "given twice"),
         ):
             with pytest.raises(InputError, match=message):
-                training_run.train(directories, tmp_path / "run", None, SETTINGS, **options)
+                training_run.train(
+                    directories, tmp_path / "run", None, SETTINGS, TrainOptions(**options)
+                )
             assert not (tmp_path / "run").exists()
 
 
