@@ -56,11 +56,14 @@ flags.DEFINE_integer("logical_cpus", None, "split the CPU into so many replicas"
 flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be continued")
 
 
+WORKER_LOST = 75  # EX_TEMPFAIL: a supervisor starts the same command again
+
+
 def main(argv: list[str]) -> int:
     """Runs `experiment.train` on what the flags name."""
     from keras_transformer.paper.parsing.alignment import auxiliary_loss  # late: --help stays quick
     from keras_transformer.training import training_run
-    from keras_transformer.training.multi_worker import Cluster, WorkerLost, restart
+    from keras_transformer.training.multi_worker import Cluster, WorkerLost
 
     try:
         trained = training_run.train(
@@ -79,8 +82,12 @@ def main(argv: list[str]) -> int:
             make_auxiliary_loss=auxiliary_loss,
         )
     except WorkerLost as error:
-        print(f"{error}; starting again from the last checkpoint", file=sys.stderr)
-        restart()
+        print(
+            f"error: {error}. Start this command again, on every worker, to continue from the "
+            "last checkpoint.",
+            file=sys.stderr,
+        )
+        return WORKER_LOST
     if Cluster.from_environment().is_chief:  # the others have no run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import Config, RunConfig
+from keras_transformer.data.batching.batches import BATCH_ORDER
 from keras_transformer.data.batching.mixing import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
@@ -233,7 +234,9 @@ def _open_run(
     """
 
     def create(init_from: str | None) -> RunDirectory:
-        return RunDirectory.create(run_dir, config, data.tokenizer, data.fingerprint, init_from)
+        return RunDirectory.create(
+            run_dir, config, data.tokenizer, data.fingerprint, init_from, BATCH_ORDER
+        )
 
     def begin() -> dict[str, float]:
         if begins_from := _where_to_begin(run_dir, init_from, type(config)):
@@ -241,12 +244,28 @@ def _open_run(
         # Not before: a mistake found until here leaves no run directory behind.
         run = create(begins_from)
         data.copy_reports(run)
-        return loop.restore(run, trainer)
+        metrics = loop.restore(run, trainer)
+        early_stopping = EarlyStopping(config.training, metrics)
+        if trainer.step < config.training.max_steps and not early_stopping.stopped:
+            _check_batch_order(run)
+        return metrics
 
     metrics = loop.begin_alike(cluster, trainer, begin)
     run = RunDirectory(run_dir, type(config)) if cluster.is_chief else create(None)
     run.trim_metrics(trainer.step)
     return run, metrics
+
+
+def _check_batch_order(run: RunDirectory) -> None:
+    """Refuses to train on in another order of batches than the run was begun with."""
+    if run.batch_order != BATCH_ORDER:
+        last = run.checkpoints()[-1]
+        raise InputError(
+            f"{run.path} was begun by a version of this program that ordered batches differently, "
+            f"so it cannot be continued after step {last.step}. Finish it with that version, or "
+            f"begin a new run with --init_from={run.path}:{last.path.name}. The run still "
+            "evaluates and exports."
+        )
 
 
 def _bleu_validation(

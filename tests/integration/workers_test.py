@@ -194,11 +194,13 @@ def test_killed_and_stopped_workers_lose_nothing(
     saved = last_saved(workers.run)
     workers.processes[1].kill()
     assert workers.wait(1) == -signal.SIGKILL
-    workers.start(1)
     workers.let_chief_go_on()
+    assert workers.wait(0) == 75, workers.said(0)
+    assert "error: another worker was lost. Start this command again" in workers.said(0)
+    assert "Traceback" not in workers.said(0)
+    workers.start_all()
     again = f"continuing at step {saved}, up to step {MAX_STEPS}"
     workers.pause_chief_when(lambda: again in workers.said(0) and last_saved(workers.run) > saved)
-    assert "another worker was lost; starting again from the last checkpoint" in workers.said(0)
     assert again in workers.said(1)
     workers.processes[1].send_signal(signal.SIGTERM)
     workers.let_chief_go_on()

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import Config
+from keras_transformer.data.batching.batches import BATCH_ORDER
 from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
@@ -169,6 +170,39 @@ def test_the_runs_own_configuration_is_the_default(copy: Path, data: Path) -> No
     trained = training_run.train(data, copy, settings={"training.max_steps": 7})
     assert trained.step == 7
     assert RunDirectory(copy).config.model.d_model == 16
+
+
+class TestRunsOfAnotherBatchOrder:
+    @pytest.fixture
+    def old(self, copy: Path) -> Path:
+        """A run as versions wrote it that did not record the order of batches."""
+        content = json.loads((copy / "data.json").read_text())
+        assert content.pop("batch_order") == BATCH_ORDER == 2
+        (copy / "data.json").write_text(json.dumps(content))
+        assert RunDirectory(copy).batch_order == 1
+        return copy
+
+    def test_are_not_continued(self, old: Path, data: Path) -> None:
+        with pytest.raises(
+            InputError, match=r"ordered batches differently, .* after step 6\. "
+        ) as e:
+            train(data, old, training__max_steps=9)
+        assert f"--init_from={old}:step-00000006" in str(e.value) and steps(old) == [3, 6]
+
+    def test_still_load_and_end_as_they_did(self, old: Path, data: Path, tmp_path: Path) -> None:
+        assert train(data, old).finished
+        assert loading.load_model(old).translate(tf.constant(["the dog"]))
+        options = TrainOptions(init_from=f"{old}:step-00000006")
+        settings = {**SETTINGS, "training.max_steps": 1}
+        assert training_run.train(data, tmp_path / "new", None, settings, options).finished
+        assert RunDirectory(tmp_path / "new").batch_order == BATCH_ORDER
+
+    def test_continue_where_no_step_was_saved(self, old: Path, data: Path) -> None:
+        shutil.rmtree(old / "checkpoints")
+        (old / "checkpoints").mkdir()
+        (old / "metrics.jsonl").unlink()
+        assert train(data, old, training__max_steps=3).finished
+        assert RunDirectory(old).batch_order == BATCH_ORDER
 
 
 def test_what_it_says_first(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
