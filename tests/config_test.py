@@ -305,6 +305,17 @@ def test_the_architecture_decides_the_class_of_a_configuration():
     assert RunConfig.from_json(config.to_json()) == config
 
 
+def test_runs_with_retired_fields_load_unless_they_used_them():
+    old = json.loads(Config().to_json())
+    old["training"]["r_drop"] = 0.0
+    assert Config.from_json(json.dumps(old)) == Config()
+    old["training"]["r_drop"] = 5.0
+    with pytest.raises(InputError, match=mentions("config.json", "training.r_drop", "5.0")):
+        Config.from_json(json.dumps(old), "run/config.json")
+    with pytest.raises(InputError, match=mentions("training.r_drop", "setting")):
+        Config().updated({"training.r_drop": 0.0})
+
+
 def test_a_configuration_says_of_which_architecture_it_is():
     assert json.loads(Config().to_json())["architecture"] == "transformer"
     # Runs that are older than any other architecture do not.

@@ -12,7 +12,7 @@ import pytest
 from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import training_run
+from keras_transformer.training.data import TrainingData
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
 from tests.messages import mentions
@@ -378,7 +378,7 @@ def results(
     shutil.copytree(folder / "data", folder / "half")
     shutil.rmtree(folder / "half" / "train")
     shutil.copytree(run_directory.path, folder / "run")
-    fingerprint = training_run._Data.open(folder / "data").fingerprint
+    fingerprint = TrainingData.open(folder / "data").fingerprint
     (folder / "run" / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
     shutil.copytree(folder / "run", folder / "damaged")
     (folder / "damaged" / "config.json").write_text('{"model": ')

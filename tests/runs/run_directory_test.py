@@ -288,7 +288,7 @@ def test_every_setting_of_training_is_free_or_fixed_by_intent() -> None:
     assert names >= module._FREE_TO_CHANGE
     assert names - module._FREE_TO_CHANGE == set(
         "batch_tokens label_smoothing optimizer schedule learning_rate warmup_steps beta_1 beta_2 "
-        "epsilon weight_decay clip_norm freeze ema_decay subword_alpha r_drop guided_alignment "
+        "epsilon weight_decay clip_norm freeze ema_decay subword_alpha guided_alignment "
         "mixed_precision seed".split()
     )
 

@@ -7,7 +7,6 @@ import sys
 import pytest
 import sentencepiece
 
-from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.text import vocabulary
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
@@ -167,17 +166,3 @@ def test_unusable_models_are_refused(tmp_path):
     (tmp_path / "joint.model").write_bytes(good[:500])
     with pytest.raises(InputError, match=mentions("joint.model", "500")):
         Vocabulary.load(tmp_path)
-
-
-def test_a_configuration_is_fitted_to_one_vocabulary_and_to_two():
-    joint = Vocabulary(model_with(pad_id=3, unk_id=1, bos_id=2, eos_id=0))
-    model = joint.fit(Config()).model
-    assert (model.pad_id, model.unknown_id, model.start_id, model.end_id) == (3, 1, 2, 0)
-    assert model.source_vocab_size == model.target_vocab_size == joint.source_vocab_size
-    assert model.tie_embeddings == "all"
-    one, other = learn_vocabulary(LINES, 25), learn_vocabulary(LINES, 22)
-    separate = Vocabulary(one, other).fit(Config()).model
-    assert (separate.source_vocab_size, separate.target_vocab_size) == (25, 22)
-    assert separate.tie_embeddings == "target"
-    untied = Config().replace(model__tie_embeddings="none")
-    assert Vocabulary(one, other).fit(untied).model.tie_embeddings == "none"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.training.tf_config import read_tf_config
+from keras_transformer.training.multi_worker import read_tf_config
 from tests.messages import mentions
 
 WORKERS = ["a:2222", "b:2222"]

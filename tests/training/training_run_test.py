@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import Config
+from keras_transformer.data.batching.batches import BATCH_ORDER
 from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
@@ -22,7 +23,9 @@ from keras_transformer.inference import Translation, evaluate, loading
 from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.run_directory import Restored, RunDirectory, training_alone
 from keras_transformer.training import training_run
+from keras_transformer.training.data import TrainingData
 from keras_transformer.training.trainer import Trainer
+from keras_transformer.training.training_run import TrainOptions
 from tests.messages import mentions, tells
 
 pytestmark = pytest.mark.usefixtures("one_replica")
@@ -156,7 +159,7 @@ def test_time_ends_a_run_that_is_continued_to_where_its_interval_ends(
     copy: Path, data: Path
 ) -> None:
     settings = {**SETTINGS, "training.max_steps": 11}
-    trained = training_run.train(data, copy, None, settings, max_minutes=1e-9)
+    trained = training_run.train(data, copy, None, settings, TrainOptions(max_minutes=1e-9))
     assert (trained.step, trained.finished, trained.interrupted) == (7, False, False)
     assert tells(trained.summary(copy), "same command", "step 7")
     assert steps(copy) == [3, 6, 7]
@@ -168,6 +171,39 @@ def test_the_runs_own_configuration_is_the_default(copy: Path, data: Path) -> No
     trained = training_run.train(data, copy, settings={"training.max_steps": 7})
     assert trained.step == 7
     assert RunDirectory(copy).config.model.d_model == 16
+
+
+class TestRunsOfAnotherBatchOrder:
+    @pytest.fixture
+    def old(self, copy: Path) -> Path:
+        """A run as versions wrote it that did not record the order of batches."""
+        content = json.loads((copy / "data.json").read_text())
+        assert content.pop("batch_order") == BATCH_ORDER == 2
+        (copy / "data.json").write_text(json.dumps(content))
+        assert RunDirectory(copy).batch_order == 1
+        return copy
+
+    def test_are_not_continued(self, old: Path, data: Path) -> None:
+        with pytest.raises(
+            InputError, match=r"ordered batches differently, .* after step 6\. "
+        ) as e:
+            train(data, old, training__max_steps=9)
+        assert f"--init_from={old}:step-00000006" in str(e.value) and steps(old) == [3, 6]
+
+    def test_still_load_and_end_as_they_did(self, old: Path, data: Path, tmp_path: Path) -> None:
+        assert train(data, old).finished
+        assert loading.load_model(old).translate(tf.constant(["the dog"]))
+        options = TrainOptions(init_from=f"{old}:step-00000006")
+        settings = {**SETTINGS, "training.max_steps": 1}
+        assert training_run.train(data, tmp_path / "new", None, settings, options).finished
+        assert RunDirectory(tmp_path / "new").batch_order == BATCH_ORDER
+
+    def test_continue_where_no_step_was_saved(self, old: Path, data: Path) -> None:
+        shutil.rmtree(old / "checkpoints")
+        (old / "checkpoints").mkdir()
+        (old / "metrics.jsonl").unlink()
+        assert train(data, old, training__max_steps=3).finished
+        assert RunDirectory(old).batch_order == BATCH_ORDER
 
 
 def test_what_it_says_first(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,7 +295,7 @@ class TestEarlyStopping:
 class TestInitFrom:
     def begin(self, data: Path, run: Path, init_from: Path | str, **changes: Any) -> Path:
         settings = {**SETTINGS, "training.max_steps": 1, "training.learning_rate": 1e-9, **changes}
-        training_run.train(data, run, None, settings, init_from=str(init_from))
+        training_run.train(data, run, None, settings, TrainOptions(init_from=str(init_from)))
         return run
 
     def assert_close(self, run: Path, weights: Arrays) -> None:
@@ -332,7 +368,9 @@ class TestMixing:
     ) -> None:
         def go(run: str, max_steps: int) -> Restored:
             settings = {**SETTINGS, "training.max_steps": max_steps, "training.subword_alpha": 0.3}
-            training_run.train([data, other], tmp_path / run, None, settings, mix="other:1,data:2")
+            training_run.train(
+                [data, other], tmp_path / run, None, settings, TrainOptions(mix="other:1,data:2")
+            )
             return last(tmp_path / run)
 
         caplog.set_level("INFO")
@@ -350,7 +388,9 @@ class TestMixing:
     ) -> None:
         def go(directories: Path | list[Path], **options: Any) -> None:
             settings = {**SETTINGS, "training.max_steps": 1}
-            training_run.train(directories, tmp_path / "run", None, settings, **options)
+            training_run.train(
+                directories, tmp_path / "run", None, settings, TrainOptions(**options)
+            )
 
         go([data, other])
         go([data, other])
@@ -369,12 +409,12 @@ class TestMixing:
         (tmp_path / "latest").symlink_to(other)
         monkeypatch.chdir(data)
         for directory, name in ((tmp_path / "latest", "latest"), (data / ".." / "data", "data")):
-            opened = training_run._Data.open([other, directory], f"other:1,{name}:2")
+            opened = TrainingData.open([other, directory], f"other:1,{name}:2")
             assert opened.weights == [1, 2]
-        assert training_run._Data.open([other, Path()], "other:1,data:2").weights == [1, 2]
+        assert TrainingData.open([other, Path()], "other:1,data:2").weights == [1, 2]
 
     def test_all_validation_sets_are_validated_on(self, data: Path, other: Path) -> None:
-        opened = training_run._Data.open([data, other])
+        opened = TrainingData.open([data, other])
         _, valid = opened.batches(Config().training)
         rows = [valid.batch(step)[1] for step in range(valid.steps_per_epoch)]
         assert sum(int((labels[:, 0] != 0).sum()) for labels in rows) == 4 + 3
@@ -387,7 +427,9 @@ class TestMixing:
             ([data, other], {"mix": "data:1,other:1", "mix_temperature": 2.0}, "given twice"),
         ):
             with pytest.raises(InputError, match=message):
-                training_run.train(directories, tmp_path / "run", None, SETTINGS, **options)
+                training_run.train(
+                    directories, tmp_path / "run", None, SETTINGS, TrainOptions(**options)
+                )
             assert not (tmp_path / "run").exists()
 
 

@@ -11,7 +11,7 @@ import keras
 import pytest
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.training.validation import (
+from keras_transformer.training.callbacks import (
     BleuValidation,
     EarlyStopping,
     bleu_is_due,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.config import EncoderDecoderConfig, require
+from keras_transformer.config import EncoderDecoderConfig, PositiveInt, Rate, require
 from keras_transformer.layers import Dropout
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 
@@ -21,12 +21,11 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 class BaselineConfig(EncoderDecoderConfig):
     """Sizes of a baseline; all dropout layers have the rate `dropout`."""
 
-    d_model: int = 256
-    dropout: float = 0.3
+    d_model: PositiveInt = 256
+    dropout: Rate = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_rates("dropout")
         require(
             self.tie_embeddings != "none",
             "model.tie_embeddings is none; expected all or target: a baseline's output is its "

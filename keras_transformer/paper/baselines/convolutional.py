@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.config import RunConfig, require
+from keras_transformer.config import PositiveInt, RunConfig, require
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
@@ -35,17 +35,14 @@ class ConvolutionalConfig(BaselineConfig):
     `max_positions` the number of learned positions on each side.
     """
 
-    num_encoder_layers: int = 8
-    num_decoder_layers: int = 8
-    hidden: int = 256
-    kernel_size: int = 3
-    max_positions: int = 512
+    num_encoder_layers: PositiveInt = 8
+    num_decoder_layers: PositiveInt = 8
+    hidden: PositiveInt = 256
+    kernel_size: PositiveInt = 3
+    max_positions: PositiveInt = 512
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_positive(
-            "num_encoder_layers", "num_decoder_layers", "hidden", "kernel_size", "max_positions"
-        )
         require(
             self.kernel_size % 2 == 1,
             f"model.kernel_size is {self.kernel_size}; expected an odd number, as many tokens on "

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config import PositiveInt, RunConfig
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
@@ -24,11 +24,7 @@ from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
 class GRUConfig(BaselineConfig):
     """Sizes of the model; `units` is the width of the states in each direction."""
 
-    units: int = 576
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_positive("units")
+    units: PositiveInt = 576
 
     def num_parameters(self) -> int:
         d, u = self.d_model, self.units

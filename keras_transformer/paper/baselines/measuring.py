@@ -55,7 +55,7 @@ def train_and_score(
             material.data_dir,
             run_dir,
             settings=trial.settings,
-            max_minutes=max_minutes,
+            options=training_run.TrainOptions(max_minutes=max_minutes),
             architecture=architecture,
         )
         log.info(trained.summary(run_dir))

@@ -25,6 +25,7 @@ from keras_transformer.paper.recipes.results import summary
 from keras_transformer.paper.recipes.run import run_recipe
 from keras_transformer.runs.run_directory import RunDirectory, training_alone
 from keras_transformer.training import training_run
+from keras_transformer.training.data import data_fingerprint
 from tests.messages import mentions, tells
 from tests.paper.recipes.recipes import FIELDS, PAIRS, write_corpus, write_recipe
 
@@ -74,7 +75,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
     assert (work / "data" / "report.json").is_file()
     run = RunDirectory(work / "seed-1" / "run")
     assert run.config.training.accumulate_steps == 2
-    assert run.data_fingerprint == training_run.data_fingerprint(work / "data")
+    assert run.data_fingerprint == data_fingerprint(work / "data")
     result = finished["seeds"]["1"]
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
     assert steps == [2, 4, 6] and result["steps"] == 6, "that of the stop counts for no average"

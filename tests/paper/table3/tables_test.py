@@ -10,7 +10,7 @@ import pytest
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.paper.table3.tables import Table, columns, scaled, table3
-from keras_transformer.presets import TABLE_3, preset
+from keras_transformer.presets import TABLE_3, preset, resolve_config
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
 from tests.messages import mentions
@@ -163,7 +163,7 @@ def test_what_a_run_is_given_makes_the_row(
 ) -> None:
     table = table3("tiny", settings, vocabulary)
     for row in table.rows:
-        made = vocabulary.fit(preset("tiny")).updated(table.settings(row))
+        made = resolve_config(preset("tiny"), table.settings(row), vocabulary)
         assert dataclasses.asdict(made) == dataclasses.asdict(row.config), row.name
 
 

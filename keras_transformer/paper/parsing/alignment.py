@@ -9,10 +9,20 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.paper.parsing.symbol_vocabulary import word_boundaries
+from keras_transformer.text.vocabulary import Vocabulary
+
+
+def auxiliary_loss(vocabulary: Vocabulary) -> GuidedAlignment | None:
+    """Returns the auxiliary loss for the training of a parser; None for other vocabularies."""
+    boundaries = word_boundaries(vocabulary)
+    return None if boundaries is None else GuidedAlignment(*boundaries, vocabulary.pad_id)
 
 
 class GuidedAlignment:
     """The source word that each target token belongs to, and the loss of a head that finds it.
+
+    It is an auxiliary loss of the trainer, which `training.loss.AuxiliaryLoss` describes.
 
     For targets that have one token for each word of their sources. Up to the n-th such token
     that is word n, and behind the last one the end token. The attention of a head to the pieces of
@@ -27,6 +37,8 @@ class GuidedAlignment:
     Raises:
         InputError: where no word begins, or nothing stands for one.
     """
+
+    name = "alignment_loss"
 
     def __init__(self, begins: Sequence[bool], stands: Sequence[bool], pad_id: int):
         if sum(begins) < 2 or not any(stands):
@@ -55,15 +67,14 @@ class GuidedAlignment:
         found = said[:, :, None] == tf.where(is_real, begun - 1, -1)[:, None, :]
         return found & (begun[:, -1:] - 1 == said[:, -1:])[:, :, None]
 
-    def loss(
-        self, inputs: Mapping[str, tf.Tensor], attention: Sequence[Mapping[str, Any]]
+    def __call__(
+        self,
+        inputs: Mapping[str, tf.Tensor],
+        features: tf.Tensor,
+        attention: Sequence[Mapping[str, Any]],
     ) -> tf.Tensor:
-        """Returns the cross-entropy, float32 scalar, summed over all target tokens, in nats.
-
-        Args:
-            inputs: as `belongs`'s.
-            attention: of every layer of the decoder `cross`, float32 `[B, H, T, S]`.
-        """
+        """Returns the cross-entropy, float32 scalar, summed over all target tokens, in nats."""
+        del features
         weights = attention[max(0, len(attention) - 2)]["cross"][:, 0]
         belongs = self.belongs(inputs)
         probability = tf.reduce_sum(tf.where(belongs, weights, 0.0), axis=-1)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.data.batching.repack import regroup
+from keras_transformer.data.batching.subword_batches import regroup
 
 SIDE = st.integers(1, 6)
 PAIRS = st.lists(
