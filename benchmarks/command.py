@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 
-from keras_transformer.cli import app
+from keras_transformer.cli.app import run
 
 flags.disclaim_key_flags()  # --help lists the flags defined here under the calling benchmark
 
 
-def run(main: Callable[[], int | None]) -> None:
-    """Parses the flags, calls `main` and exits with the exit codes of `app.run`."""
-    app.run(main)
+__all__ = ["define_numbers", "run", "say"]
 
 
 def say(line: str) -> None:
