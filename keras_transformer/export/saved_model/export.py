@@ -74,7 +74,7 @@ def export(
     )
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
-        _save(translator, extra, trained_tokens(run), path)
+        _save(translator, trained_tokens(run), path, extra)
         serving_checks.check(path)
         comparison = compare(translator, path, sentences, extra)
         scores = None
@@ -122,7 +122,7 @@ def _translations(
 
 
 def _save(
-    translator: Translator, extra: ExtraSignatures | None, longest: int | None, path: Path
+    translator: Translator, longest: int | None, path: Path, extra: ExtraSignatures | None = None
 ) -> None:
     served = Signatures(translator, None if extra is None else extra.functions)
     module = tf.Module(name="translator")

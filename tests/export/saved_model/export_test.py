@@ -233,7 +233,7 @@ def test_an_export_of_before_there_were_details(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Leaves out what makes an export and looks at it; all but the order and the publishing."""
-    monkeypatch.setattr(saved_model, "_save", lambda *arguments: arguments[-1].mkdir())
+    monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path, extra: path.mkdir())
     monkeypatch.setattr(saved_model.serving_checks, "check", lambda path: None)
     monkeypatch.setattr(
         saved_model, "compare", lambda translator, path, texts, _: Comparison([], list(texts))
@@ -263,7 +263,7 @@ def test_the_highest_version_is_read(exported: Path, tmp_path: Path) -> None:
 def test_other_weights_are_not_published(
     run_directory: RunDirectory, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(translator: Translator, longest: int | None, path: Path) -> None:
+    def other(translator: Translator, longest: int | None, path: Path, extra: None) -> None:
         shutil.copytree(exported, path)  # of the last checkpoint
 
     monkeypatch.setattr(saved_model, "_save", other)
@@ -278,12 +278,12 @@ def test_other_weights_are_not_published(
 def test_a_precision_may_cost_only_so_much(
     run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
 ) -> None:
-    evaluate, scores = saved_model.evaluation.evaluate, iter([20.0, 20.2, 20.0, 20.2])
+    evaluate, scores = saved_model.metrics.evaluate, iter([20.0, 20.2, 20.0, 20.2])
 
     def scored(*arguments: Any) -> Any:
         return dataclasses.replace(evaluate(*arguments), bleu=next(scores))
 
-    quick.setattr(saved_model.evaluation, "evaluate", scored)
+    quick.setattr(saved_model.metrics, "evaluate", scored)
     asked = ExportOptions(PHRASES, precision="bfloat16")
     with pytest.raises(InputError, match=mentions("bfloat16", "BLEU", "20.00")):
         export(run_directory, tmp_path, PHRASES, asked)
