@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import re
@@ -128,3 +129,24 @@ def test_commands_are_found() -> None:
         ("bin/average_checkpoints.py", ["best"]),
         ("bin/score.py", ["z"]),
     ]
+
+
+def defined_names(path: Path) -> set[str]:
+    """Functions, classes, and methods as `Class.method`, of a module."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            members = (each for each in node.body if isinstance(each, ast.FunctionDef))
+            names |= {f"{node.name}.{each.name}" for each in members}
+    return names
+
+
+def test_the_walks_name_functions_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^(\d+)\. `([\w/]+\.py):([\w.]+)`", text, re.M)
+    assert [number for number, *_ in steps].count("1") == 4
+    assert max(int(number) for number, *_ in steps) <= 10
+    for _, module, name in steps:
+        assert name in defined_names(ROOT / "keras_transformer" / module), f"{module}:{name}"
