@@ -187,7 +187,7 @@ def _uncached(translator: Translator) -> Search:
         targets = tf.where(here, tf.expand_dims(tokens, 1), targets)
         so_far = targets[:, : position + 1]
         decoded = transformer.decode(so_far, Memory(*memory), training=False)
-        return decoded.logits[:, -1], [targets, *memory], None
+        return transformer.logits(decoded.features[:, -1]), [targets, *memory], None
 
     def search(text: tf.Tensor) -> SearchResult:
         source_ids, lengths = translator.source_ids(text)

@@ -425,19 +425,28 @@ class DecodingConfig:
             )
 
 
-# What runs are of that do not say it: they are older than any other architecture.
+# Default for `config.json` files that were written before they named an architecture.
 _TRANSFORMER = "transformer"
+
+_RUN_CONFIGS: dict[str, type[RunConfig]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """The three configurations of a run, addressed as `model.`, `training.` and `decoding.`.
 
+    Subclasses are registered by their architecture, so that `RunConfig.from_json` finds them.
+
     Attributes:
-        architecture: what kind of model `model` describes; a run is of one alone.
+        architecture: name of the model architecture that `model` configures.
     """
 
     architecture: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "architecture" in vars(cls):
+            _RUN_CONFIGS[cls.architecture] = cls
 
     model: EncoderDecoderConfig = dataclasses.field(default_factory=EncoderDecoderConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
@@ -483,10 +492,18 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str, place: str = "the configuration") -> Self:
-        """Reads what `to_json` wrote; `place` is named in errors.
+        """Reads a configuration that `to_json` wrote.
+
+        `RunConfig.from_json` returns an object of the class of the architecture; a subclass reads
+        its own architecture only.
+
+        Args:
+            text: JSON.
+            place: name of the source for errors, such as a path.
 
         Raises:
-            InputError: for what it has not written, and for another architecture.
+            InputError: for invalid JSON or settings, an architecture that is not registered, or
+                another one than that of the subclass.
         """
         try:
             sections = json.loads(text)
@@ -502,12 +519,21 @@ class RunConfig:
             raise InputError(
                 f"{place} is no configuration; expected an object of model, training, decoding"
             ) from None
+        expected = getattr(cls, "architecture", architecture)
         require(
-            architecture == cls.architecture,
-            f"{place} is of the architecture {architecture!r}; expected {cls.architecture!r}",
+            architecture == expected,
+            f"{place} is of the architecture {architecture!r}; expected {expected!r}",
         )
+        config_type = _RUN_CONFIGS.get(str(architecture))
+        if config_type is None:
+            raise InputError(
+                f"{place} has the architecture {architecture!r}, which is not registered. Import "
+                "the module that defines it first; for the baselines of the paper this is "
+                "keras_transformer.paper.baselines.architectures"
+            )
         try:
-            return cls().updated(settings)
+            config: Self = config_type().updated(settings)  # type: ignore[assignment]
+            return config
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
 

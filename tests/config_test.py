@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.config import Config, DecodingConfig, ModelConfig, TrainingConfig
+from keras_transformer.config import Config, DecodingConfig, ModelConfig, RunConfig, TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.presets import PRESET_NAMES, preset
 
@@ -282,6 +283,19 @@ def test_constructors_check_too(section):
 def test_wrong_json_names_the_file(text, message):
     with pytest.raises(InputError, match=message):
         Config.from_json(text, "run/config.json")
+
+
+@pytest.mark.parametrize("architecture", ["perceptron", [7]])
+def test_an_unregistered_architecture_is_refused_with_what_to_import(architecture):
+    text = json.dumps({"architecture": architecture, "model": {}})
+    message = f"run/config.json has the architecture {architecture!r}, which is not registered. "
+    with pytest.raises(InputError, match=re.escape(message) + ".*keras_transformer.paper"):
+        RunConfig.from_json(text, "run/config.json")
+
+
+def test_the_architecture_decides_the_class_of_a_configuration():
+    config = Config().replace(model__d_model=64)
+    assert RunConfig.from_json(config.to_json()) == config
 
 
 def test_a_configuration_says_of_which_architecture_it_is():

@@ -11,7 +11,7 @@ import numpy as np
 
 from complexity import paths
 from keras_transformer.layers import SelfAttention
-from keras_transformer.layers.linear import linear
+from keras_transformer.layers.fast_paths import linear
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config import Config, RunConfig
+from keras_transformer.config import RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import (
     Arrays,
@@ -133,13 +133,14 @@ class RunDirectory:
 
     Args:
         path: an existing run directory.
-        config_type: that of the architecture that the run is expected to be of.
+        config_type: configuration class of the expected architecture; by default any
+            registered architecture is accepted.
 
     Raises:
-        InputError: where there is none, or one of another architecture.
+        InputError: for a missing run, or one of another architecture.
     """
 
-    def __init__(self, path: str | Path, config_type: type[RunConfig] = Config):
+    def __init__(self, path: str | Path, config_type: type[RunConfig] = RunConfig):
         self.path = Path(path)
         if not self.is_run(path):
             missing = next(n for n in ("config.json", "data.json") if not (self.path / n).is_file())

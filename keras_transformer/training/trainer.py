@@ -164,10 +164,10 @@ class Trainer(keras.Model):
             return self.transformer.features(inputs, training=True), tf.constant(0.0)
         model: Any = self.transformer  # one that tells its attention, which is not every one
         memory = model.encode(inputs["source_ids"], training=True)
-        features, attention = model.target_features(
-            inputs["target_ids"], memory, training=True, return_attention_scores=True
+        decoded = model.decode(
+            inputs["target_ids"], memory, return_attention_scores=True, training=True
         )
-        return features, self._alignment.loss(inputs, attention)
+        return decoded.features, self._alignment.loss(inputs, decoded.attention)
 
     def _flat(self, features: tf.Tensor) -> tf.Tensor:
         """Features `[N, d_model]`, and a constant 1 for the bias if there is one."""
@@ -498,7 +498,7 @@ def _check_alignment(
             f"{told} nothing tells which source word a target token belongs to; expected data of "
             "bin/prepare_trees.py, whose tags tell it, or 0"
         )
-    if not transformer.has_attention_at_hand:
+    if not transformer.can_return_attention:
         raise InputError(
             f"{told} this model does not show its attention in training; expected a Transformer "
             "without model.attention_window, or 0"

@@ -316,7 +316,7 @@ CASES = {
     ),
     "a run of another architecture": Case(
         "export", "--run_dir=recurrent --data_dir=data --output_dir=new",
-        "error: recurrent/config.json is of the architecture 'gru'; expected 'transformer'",
+        "error: recurrent/config.json has the architecture 'gru', which is not registered. ",
     ),
     "an unknown recipe": Case(
         "recipe", "--recipe=none --corpus_dir=. --work_dir=new",

@@ -104,10 +104,10 @@ def guided_gradients(trainer, batch: Batch, layer: int) -> dict[str, np.ndarray]
     mask = tf.constant(np.stack([belonging(*row) for row in rows]))
     with tf.GradientTape() as tape:
         memory = model.encode(inputs["source_ids"], training=True)
-        _, attention = model.target_features(
-            inputs["target_ids"], memory, training=True, return_attention_scores=True
+        decoded = model.decode(
+            inputs["target_ids"], memory, return_attention_scores=True, training=True
         )
-        head = attention[layer]["cross"][:, 0]
+        head = decoded.attention[layer]["cross"][:, 0]
         probability = tf.reduce_sum(tf.where(mask, head, 0), -1)[labels != MODEL.pad_id]
         loss = -tf.reduce_sum(tf.math.log(tf.boolean_mask(probability, probability > 0)))
         loss *= GUIDED.guided_alignment / np.sum(labels != MODEL.pad_id)

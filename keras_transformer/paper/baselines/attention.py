@@ -16,6 +16,7 @@ from keras import ops
 from keras_transformer.config import Config, ModelConfig, RunConfig
 from keras_transformer.layers import CrossAttention, DecoderLayer, EncoderLayer, SelfAttention
 from keras_transformer.layers.attention import KeyValue, attend_by_scores
+from keras_transformer.models.encoder_decoder import register_architecture
 from keras_transformer.models.transformer import Transformer
 
 
@@ -129,6 +130,7 @@ class UnscaledRun(Config):
     architecture: ClassVar[str] = "transformer without scale"
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class UnscaledTransformer(Transformer):
     """A `Transformer` whose attentions are softmax(QKᵀ) V."""
@@ -156,6 +158,7 @@ class AdditiveRun(Config):
     model: AdditiveConfig = dataclasses.field(default_factory=AdditiveConfig)
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveTransformer(Transformer):
     """A `Transformer` whose attentions are softmax(vᵀ tanh(q + k)) V.

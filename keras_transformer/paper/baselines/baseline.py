@@ -44,7 +44,7 @@ class Baseline(EncoderDecoder):
         config: the shape of the model, or a dict of its fields.
     """
 
-    cache_follows: ClassVar[bool] = True
+    needs_cache_reordering: ClassVar[bool] = True
     embedding_stddev: ClassVar[float]
     config: BaselineConfig
 
@@ -92,7 +92,7 @@ class Baseline(EncoderDecoder):
         """Builds the layers that the subclass has made."""
         raise NotImplementedError
 
-    def logits(self, features: Any, parts: int = 1) -> Any:
+    def logits(self, features: Any) -> Any:
         return self.target_embedding(features, reverse=True)
 
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:

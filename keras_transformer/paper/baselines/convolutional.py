@@ -10,7 +10,6 @@ such layer. Nothing is recurrent, so teacher-forced training is one pass over al
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -18,7 +17,7 @@ from keras import ops
 
 from keras_transformer.config import RunConfig, require
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.paper.baselines.gated_convolutions import (
     HALF,
@@ -73,6 +72,7 @@ class ConvolutionalRun(RunConfig):
     model: ConvolutionalConfig = dataclasses.field(default_factory=ConvolutionalConfig)
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Convolutional(Baseline):
     """The encoder-decoder that a `ConvolutionalConfig` describes.
@@ -169,16 +169,6 @@ class Convolutional(Baseline):
         }
         return memory._replace(cache=cache)
 
-    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
-        memory = self.project_memory(memory) if memory.cache is None else memory
-        positions = ops.arange(ops.shape(target_ids)[1])
-        past = self.init_cache(ops.shape(target_ids)[0], 0)
-        # One alternative of each sentence --> [batch, 1, target]
-        features, _, _ = self._decode(
-            ops.expand_dims(target_ids, 1), positions, memory, past, training
-        )
-        return ops.squeeze(features, 1)
-
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
         c = self.config
         shape = (batch_size, beams, c.kernel_size - 1, c.hidden)
@@ -192,38 +182,30 @@ class Convolutional(Baseline):
         position: Any = 0,
         attention_mask: Any = None,
         grow: bool = False,
+        return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        features, cache, weights = self._decode(
-            ops.expand_dims(target_ids, 2), ops.reshape(position, (1,)), memory, cache, training
-        )
-        logits = self.logits(ops.squeeze(features, 2))
-        return Decoded(logits, cache, [{"cross": ops.expand_dims(w, 1)} for w in weights])
-
-    def _decode(
-        self,
-        target_ids: Any,
-        positions: Any,
-        memory: Memory,
-        pasts: Sequence[Any],
-        training: bool | None,
-    ) -> tuple[Any, list[Any], list[Any]]:
-        """Decodes int `[B, N, T]`, N alternatives of T tokens at `positions` `[T]`.
-
-        Returns:
-            Features `[B, N, T, d_model]`, and of each layer the past and the attention.
-        """
+        memory = self.project_memory(memory) if memory.cache is None else memory
+        is_cached = cache is not None
+        if is_cached:
+            positions = ops.reshape(position, (1,))
+        else:
+            positions = ops.arange(ops.shape(target_ids)[1])
+            cache = self.init_cache(ops.shape(target_ids)[0], 0)
+        # --> [batch, alternatives, target]: one position, or one alternative
+        axis = 2 if is_cached else 1
+        target_ids = ops.expand_dims(target_ids, axis)
         embedded = self.target_embedding(target_ids) + self._positions("target", positions)
         embedded = self.target_dropout(embedded, training=training)
-        x, new_pasts, weights = self.decoder_input(embedded), [], []
-        for layer, past in zip(self.decoder_layers, pasts, strict=True):
-            x, past, attention = layer(
+        x, pasts, attention = self.decoder_input(embedded), [], []
+        for layer, past in zip(self.decoder_layers, cache, strict=True):
+            x, past, weights = layer(
                 x, past, embedded, **memory.cache, memory_mask=memory.mask, training=training
             )
-            new_pasts.append(past)
-            weights.append(attention)
+            pasts.append(past)
+            attention.append({"cross": ops.expand_dims(weights, 1)})
         features = self.output_dropout(self.decoder_output(x), training=training)
-        return features, new_pasts, weights
+        return Decoded(ops.squeeze(features, axis), pasts if is_cached else None, attention)
 
     def _positions(self, side: str, positions: Any) -> Any:
         layer = self.source_positions if side == "source" else self.target_positions

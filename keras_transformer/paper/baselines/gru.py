@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_transformer.config import RunConfig
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
 
 
@@ -126,6 +126,7 @@ class AttentionCell(keras.layers.Layer):
         return {**super().get_config(), "units": self.units, "value_dim": self.value_dim}
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GRU(Baseline):
     """The encoder-decoder that a `GRUConfig` describes.
@@ -186,14 +187,6 @@ class GRU(Baseline):
         }
         return memory._replace(cache=cache)
 
-    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
-        cache = memory.cache or self.project_memory(memory).cache
-        embedded = self._embed_target(target_ids, training)
-        outputs = self.decoder(
-            embedded, initial_state=[cache["state"], cache["keys"], cache["values"], memory.mask]
-        )
-        return self._features(embedded, outputs, training)
-
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
         return ops.zeros((batch_size, beams, self.config.units), self.compute_dtype)
 
@@ -205,23 +198,20 @@ class GRU(Baseline):
         position: Any = 0,
         attention_mask: Any = None,
         grow: bool = False,
+        return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        of_source = memory.cache
-        embedded = self._embed_target(target_ids, training)
-        is_first = ops.equal(position, 0)
-        state = ops.where(is_first, ops.expand_dims(of_source["state"], 1), cache)
-        state, context, weights = self.cell.step(
-            embedded, state, of_source["keys"], of_source["values"], memory.mask
-        )
-        outputs = ops.concatenate([state, context], axis=-1)
-        logits = self.logits(self._features(embedded, outputs, training))
-        return Decoded(logits, state, [{"cross": ops.expand_dims(weights, 1)}])
-
-    def _embed_target(self, target_ids: Any, training: bool | None) -> Any:
-        return self.target_dropout(self.target_embedding(target_ids), training=training)
-
-    def _features(self, embedded: Any, outputs: Any, training: bool | None) -> Any:
-        """The next token's features, of the one before and the decoder's state and context."""
+        source = self.project_memory(memory).cache if memory.cache is None else memory.cache
+        attended = source["keys"], source["values"], memory.mask
+        embedded = self.target_dropout(self.target_embedding(target_ids), training=training)
+        attention = None
+        if cache is None:
+            outputs = self.decoder(embedded, initial_state=[source["state"], *attended])
+        else:
+            first_state = ops.expand_dims(source["state"], 1)
+            state = ops.where(ops.equal(position, 0), first_state, cache)
+            cache, context, weights = self.cell.step(embedded, state, *attended)
+            outputs = ops.concatenate([cache, context], axis=-1)
+            attention = [{"cross": ops.expand_dims(weights, 1)}]
         features = self.output_map(ops.concatenate([embedded, outputs], axis=-1))
-        return self.output_dropout(features, training=training)
+        return Decoded(self.output_dropout(features, training=training), cache, attention)

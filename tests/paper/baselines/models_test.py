@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.errors import InputError
-from keras_transformer.paper.baselines.architectures import ARCHITECTURES
+from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.paper.baselines.convolutional import ConvolutionalConfig
 from keras_transformer.paper.baselines.gru import GRUConfig
 from keras_transformer.paper.baselines.studies import model_trials
@@ -132,7 +132,7 @@ def test_dropout_is_on_in_training_alone(name: str) -> None:
 def test_the_models_of_table_2_have_about_9_million_parameters() -> None:
     for trial in model_trials():
         config = (
-            ARCHITECTURES[trial.architecture]
+            get_architecture(trial.architecture)
             .run_config()
             .updated(
                 {**trial.settings, "model.source_vocab_size": 4000, "model.target_vocab_size": 4000}
