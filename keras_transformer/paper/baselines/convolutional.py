@@ -29,10 +29,10 @@ from keras_transformer.paper.baselines.gated_convolutions import (
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionalConfig(BaselineConfig):
-    """Shape of the model.
+    """Sizes of the model.
 
-    `hidden` is the width of the layers, `kernel_size` the tokens of a window, odd, and
-    `max_positions` the number of learned positions of a side.
+    `hidden` is the width of the layers, `kernel_size` the tokens of a window (an odd number), and
+    `max_positions` the number of learned positions on each side.
     """
 
     num_encoder_layers: int = 8
@@ -65,7 +65,7 @@ class ConvolutionalConfig(BaselineConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionalRun(RunConfig):
-    """The three configurations of a convolutional model's run."""
+    """The three configurations of a convolutional run."""
 
     architecture: ClassVar[str] = "convolutional"
 
@@ -75,12 +75,12 @@ class ConvolutionalRun(RunConfig):
 @register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Convolutional(Baseline):
-    """The encoder-decoder that a `ConvolutionalConfig` describes.
+    """A convolutional encoder-decoder with the sizes of a `ConvolutionalConfig`.
 
     Args:
-        config: the shape of the model, or a dict of its fields.
+        config: the sizes of the model, or a dict of them.
 
-    Call arguments: as `EncoderDecoder`'s.
+    Call arguments: see `EncoderDecoder`.
     """
 
     run_config: ClassVar[type[RunConfig]] = ConvolutionalRun
@@ -146,14 +146,14 @@ class Convolutional(Baseline):
         positions = ops.arange(ops.shape(source_ids)[1])
         embedded = self.source_embedding(source_ids) + self._positions("source", positions)
         embedded = self.source_dropout(embedded, training=training)
-        # What lies behind a sentence is nothing, as what lies before it.
+        # Padding after a sentence is zero, like the padding before it.
         real = ops.cast(ops.expand_dims(mask, -1), self.compute_dtype)
         x = self.encoder_input(embedded)
         for dropout, layer in zip(self.encoder_dropouts, self.encoder_layers, strict=True):
             x = x * real
             x = (layer(dropout(x, training=training)) + x) * HALF
         keys = self.encoder_output(x)
-        # As many gradients come back as the decoder has attentions (section 3.5).
+        # Scales the gradients, which come back from every decoder layer (section 3.5).
         share = 1.0 / len(self.decoder_layers)
         keys = keys * share + ops.stop_gradient(keys * (1.0 - share))
         values = (keys + embedded) * HALF

@@ -1,9 +1,9 @@
 """A recurrent encoder-decoder with additive attention (Bahdanau et al., 2015).
 
-The encoder is a bidirectional GRU. Before each step the decoder's state asks all of the
-encoder's, by score(s, h) = vᵀ tanh(W s + U h), and the GRU reads their weighted mean beside
-the token before. Teacher-forced training is two loops over time, one a side, in which a step
-has the whole batch; their lengths are the batch's, so XLA compiles them, a program a shape.
+The encoder is a bidirectional GRU. At each step the decoder's state s attends to all encoder
+states h with score(s, h) = vᵀ tanh(W s + U h), and the GRU reads the weighted mean together with
+the previous token. Teacher-forced training has two loops over time, one for each side, and each
+step processes the whole batch. XLA compiles one program for each batch shape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
 
 @dataclasses.dataclass(frozen=True)
 class GRUConfig(BaselineConfig):
-    """Shape of the model; `units` is the width of every state, of either direction."""
+    """Sizes of the model; `units` is the width of the states in each direction."""
 
     units: int = 576
 
@@ -34,7 +34,7 @@ class GRUConfig(BaselineConfig):
         d, u = self.d_model, self.units
 
         def gru(inputs: int) -> int:
-            return 3 * (inputs * u + u * u + 2 * u)  # two biases a gate, as cuDNN has them
+            return 3 * (inputs * u + u * u + 2 * u)  # two biases for each gate, as in cuDNN
 
         attention = 2 * u * u + u * u + u
         first_state = u * u + u
@@ -45,7 +45,7 @@ class GRUConfig(BaselineConfig):
 
 @dataclasses.dataclass(frozen=True)
 class GRURun(RunConfig):
-    """The three configurations of a GRU's run."""
+    """The three configurations of a GRU run."""
 
     architecture: ClassVar[str] = "gru"
 
@@ -54,22 +54,22 @@ class GRURun(RunConfig):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionCell(keras.layers.Layer):
-    """One step of the decoder: attention by the state before, then a GRU.
+    """Computes one step of the decoder: attention from the previous state, then a GRU.
 
-    As a cell of `keras.layers.RNN` its states are the GRU's and, unchanged from step to step,
-    the keys, values and mask of what is attended to.
+    As a cell of `keras.layers.RNN` it has the states of the GRU, and in addition the keys, values
+    and mask of the memory, which do not change.
 
     Args:
         units: width of the state.
         value_dim: width of the values.
 
     Call arguments:
-        inputs: `[B, d]`, the token before.
+        inputs: `[B, d]`, the previous token.
         states: the state `[B, units]`, keys `[B, S, units]`, values `[B, S, value_dim]`, and
-            the mask `[B, S]`, not 0 for real tokens.
+            the mask `[B, S]`, nonzero for real tokens.
 
     Returns:
-        The new state and the context beside each other, `[B, units + value_dim]`, and the states.
+        The new state concatenated with the context, `[B, units + value_dim]`, and the new states.
     """
 
     def __init__(self, units: int, value_dim: int, **kwargs: Any):
@@ -100,12 +100,12 @@ class AttentionCell(keras.layers.Layer):
     def step(
         self, inputs: Any, state: Any, keys: Any, values: Any, mask: Any
     ) -> tuple[Any, Any, Any]:
-        """Takes N alternative steps of each sentence.
+        """Computes a step for N alternatives of each sentence.
 
         Args:
             inputs: `[B, N, d]`.
             state: `[B, N, units]`.
-            keys, values, mask: as `call`'s states.
+            keys, values, mask: of the memory, see the states of `call`.
 
         Returns:
             The new state `[B, N, units]`, the context `[B, N, value_dim]`, and the attention
@@ -129,12 +129,12 @@ class AttentionCell(keras.layers.Layer):
 @register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GRU(Baseline):
-    """The encoder-decoder that a `GRUConfig` describes.
+    """A recurrent encoder-decoder with the sizes of a `GRUConfig`.
 
     Args:
-        config: the shape of the model, or a dict of its fields.
+        config: the sizes of the model, or a dict of them.
 
-    Call arguments: as `EncoderDecoder`'s.
+    Call arguments: see `EncoderDecoder`.
     """
 
     run_config: ClassVar[type[RunConfig]] = GRURun
@@ -144,7 +144,7 @@ class GRU(Baseline):
     def __init__(self, config: GRUConfig | dict[str, Any], **kwargs: Any):
         super().__init__(config, **kwargs)
         units, policy = self.config.units, self.dtype_policy
-        # Without cuDNN, which XLA cannot compile.
+        # XLA cannot compile cuDNN kernels.
         one_way = keras.layers.GRU(
             units, return_sequences=True, use_cudnn=False, name="gru", dtype=policy
         )
