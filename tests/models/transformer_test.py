@@ -344,7 +344,7 @@ def test_encode_and_decode_may_come_before_the_first_call() -> None:
     inputs, _ = make_batch(config)
     model = Transformer(config)
     decoded = model.decode(inputs["target_ids"], model.encode(inputs["source_ids"]))
-    assert_same(to_numpy(model(inputs)), to_numpy(decoded.logits))
+    assert_same(to_numpy(model(inputs)), to_numpy(model.logits(decoded.features)))
     built, _ = make_model(config)
     assert model.weights_by_path().keys() == built.weights_by_path().keys()
 
