@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.fast_paths import embedding_logits, shape_for_reshape
+from keras_transformer.layers.fast_paths import linear, shape_for_reshape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -59,7 +59,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
-        return embedding_logits(inputs, self.embeddings)
+        return linear(inputs, ops.transpose(ops.cast(self.embeddings, inputs.dtype)))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)

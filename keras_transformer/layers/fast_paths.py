@@ -1,30 +1,23 @@
-"""Faster ways to compute what one `keras.ops` call would, chosen by static shape.
+"""Faster ways to compute what one `keras.ops` call would.
 
-A decode step of a TensorFlow graph multiplies a few vectors by large matrices: the time goes to
-fixed costs of operations, not to arithmetic. A step is recognized by its static shape: the
-number of hypotheses of a sentence is known and the batch size is not. XLA and LiteRT know all
-sizes and have their own ways. Each function says what it saves; the ratios are of a search of
-30 steps with beam 4 by the `small` preset on two cores.
+One decode step at batch size 1 multiplies a few vectors: most of its time is the fixed cost of
+many small operations. These functions avoid some of them. Each says what it saves, measured with
+`small` in float32, beam 4, 30 steps, TensorFlow's graph executor and two CPU cores, by switching
+it on and off in turn.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from keras import ops
-
-
-def is_decode_step(inputs: Any) -> bool:
-    """True for `[B, T, ...]` with an unknown batch size and a known, small T."""
-    batch, length = inputs.shape[:2]
-    return batch is None and length is not None
 
 
 def shape_for_reshape(inputs: Any) -> tuple[Any, ...]:
     """Returns the shape of `inputs` for `ops.reshape`, with -1 for a single unknown dimension.
 
-    `ops.shape` would add operations to the graph that compute the unknown dimension.
+    `ops.shape` would add operations to the graph that compute the unknown dimension. This saves
+    7 to 9 % of a search at batch size 1.
     """
     shape = tuple(inputs.shape)
     if shape.count(None) == 1:
@@ -35,8 +28,9 @@ def shape_for_reshape(inputs: Any) -> tuple[Any, ...]:
 def linear(inputs: Any, kernel: Any, bias: Any = None) -> Any:
     """Returns `[..., d_in]` times `[d_in, d_out]` plus a bias `[d_out]`, in the dtype of `inputs`.
 
-    Multiplies two matrices. `ops.matmul` of more than two dimensions adds about a dozen
-    operations that compute shapes.
+    Multiplies two matrices. On TensorFlow, `ops.matmul` of more than two dimensions is a
+    `tensordot`, with about ten operations that compute shapes. This saves 5 % of the CPU time of a
+    search at batch size 32, and up to 5 % of the time at batch size 1.
     """
     rows = inputs if len(inputs.shape) == 2 else ops.reshape(inputs, (-1, inputs.shape[-1]))
     outputs = ops.matmul(rows, ops.cast(kernel, inputs.dtype))
@@ -48,27 +42,18 @@ def linear(inputs: Any, kernel: Any, bias: Any = None) -> Any:
 
 
 def swap_heads(inputs: Any) -> Any:
-    """Swaps the axes 1 and 2 of `[B, T, H, D]`, with a gather in a decode step.
+    """Swaps the axes 1 and 2 of `[B, T, H, D]`, in a decode step slice by slice.
 
-    oneDNN's transpose, which TensorFlow uses on a CPU, has a fixed cost of about 30 µs.
+    The shape tells a step of TensorFlow's graph executor: the number of hypotheses is known, the
+    batch size is not. With XLA and LiteRT both are known. oneDNN's transpose, which TensorFlow
+    uses on a CPU, has a fixed cost of about 30 µs for some shapes; a few slices take 7 µs. This
+    saves 4 to 9 % of a search at batch size 1.
     """
-    _, length, width, dim = inputs.shape
-    if not is_decode_step(inputs) or width is None:
+    batch, length, num_heads, dim = inputs.shape
+    if batch is not None or length is None or num_heads is None:
         return ops.transpose(inputs, (0, 2, 1, 3))
-    if 1 not in (length, width):
-        order = np.arange(length * width).reshape(length, width).T.ravel()
-        inputs = ops.take(ops.reshape(inputs, (-1, length * width, dim)), order, axis=1)
-    return ops.reshape(inputs, (-1, width, length, dim))
-
-
-def embedding_logits(inputs: Any, embeddings: Any) -> Any:
-    """Returns `[..., d_model]` times the transpose of `[V, d_model]`, in the dtype of `inputs`.
-
-    In a decode step it is two products, each with half of the vocabulary: the step is limited by
-    reading the matrix, and two cores read faster than one.
-    """
-    kernel = ops.cast(embeddings, inputs.dtype)
-    if len(inputs.shape) < 3 or not is_decode_step(inputs):
-        return linear(inputs, ops.transpose(kernel))
-    halves = ops.split(kernel, [kernel.shape[0] // 2], axis=0)  # rows: nothing is copied
-    return ops.concatenate([linear(inputs, ops.transpose(half)) for half in halves], axis=-1)
+    if 1 in (length, num_heads):
+        return ops.reshape(inputs, (-1, num_heads, length, dim))
+    if length <= num_heads:
+        return ops.stack(ops.unstack(inputs, axis=1), axis=2)
+    return ops.stack(ops.unstack(inputs, axis=2), axis=1)
