@@ -32,37 +32,59 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # those of byte fallback
 
 
+def sample_lines(lines: Iterable[bytes], max_lines: int = MAX_LINES, seed: int = 1) -> list[bytes]:
+    """Draws lines uniformly in one pass (Vitter 1985, algorithm R).
+
+    Returns all lines of a text that is within both limits. The sample is halved whenever it
+    exceeds `MAX_BYTES`.
+
+    Example:
+    >>> sample_lines([b"a", b"b"], max_lines=2)
+    [b'a', b'b']
+    """
+    random_ = random.Random(seed)
+    sample: list[bytes] = []
+    in_bytes = 0
+    for number, line in enumerate(lines):
+        if number < max_lines:
+            sample.append(line)
+            in_bytes += len(line)
+        elif (place := random_.randrange(number + 1)) < max_lines:
+            in_bytes += len(line) - len(sample[place])
+            sample[place] = line
+        if in_bytes > MAX_BYTES and len(sample) > 1:
+            max_lines = len(sample) // 2
+            sample = random_.sample(sample, max_lines)
+            in_bytes = sum(map(len, sample))
+    return sample
+
+
 def learn_vocabulary(
     lines: Iterable[bytes],
     vocab_size: int,
     *,
     model_type: ModelType = "unigram",
     byte_fallback: bool = False,
-    seed: int = 1,
     character_coverage: float = 1.0,
     normalization: Normalization = "nmt_nfkc",
-    max_lines: int = MAX_LINES,
     symbols: Sequence[str] = (),
 ) -> bytes:
     """Learns a SentencePiece model (Kudo and Richardson 2018) and returns its proto.
 
-    The same lines, options and seed give the same bytes. A text that holds
+    The same lines and options give the same bytes. A text that holds
     fewer than `vocab_size` pieces gives a smaller model (short corpora keep
     working): the number of ids is the model's, never assumed.
 
     Args:
-        lines: UTF-8, one sentence each; beyond `max_lines` of them, or
-            `MAX_BYTES`, a uniform sample is learned from. SentencePiece ignores those longer than
-            `MAX_LINE_BYTES`.
+        lines: UTF-8, one sentence each; for a large text a sample (see `sample_lines`).
+            SentencePiece ignores lines of more than `MAX_LINE_BYTES`.
         vocab_size: pieces wanted, the four special ones (and the 256 of byte
             fallback) included.
         model_type: "unigram" (Kudo 2018) or "bpe" (Sennrich et al. 2016).
         byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
-        seed: of the sample.
         character_coverage: share of the text's characters that get a piece; below
             1 for texts with thousands of rare ones.
         normalization: SentencePiece's rule; "nmt_nfkc_cf" also folds case.
-        max_lines: lines to learn from.
         symbols: pieces of their own wherever they stand, as "<2de>".
 
     Returns:
@@ -78,7 +100,7 @@ def learn_vocabulary(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(_sample(lines, max_lines, seed)),
+            sentence_iterator=iter(lines),
             model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,
@@ -163,28 +185,6 @@ def _with_exact_sums(model: bytes) -> bytes:
     for piece in proto.pieces:
         piece.score = round(piece.score * 1024) / 1024
     return proto.SerializeToString(deterministic=True)
-
-
-def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
-    """Draws lines uniformly in one pass (Vitter 1985, algorithm R); all, if fewer than `size`.
-
-    Half as many whenever those that are drawn have more than `MAX_BYTES`.
-    """
-    random_ = random.Random(seed)
-    sample: list[bytes] = []
-    in_bytes = 0
-    for number, line in enumerate(lines):
-        if number < size:
-            sample.append(line)
-            in_bytes += len(line)
-        elif (place := random_.randrange(number + 1)) < size:
-            in_bytes += len(line) - len(sample[place])
-            sample[place] = line
-        if in_bytes > MAX_BYTES and len(sample) > 1:
-            size = len(sample) // 2
-            sample = random_.sample(sample, size)
-            in_bytes = sum(map(len, sample))
-    return sample
 
 
 class Vocabulary:

@@ -38,6 +38,7 @@ from keras_transformer.text.vocabulary import (
     check_learning_options,
     check_symbols,
     learn_vocabulary,
+    sample_lines,
 )
 
 SPLITS = ("train", "valid")
@@ -92,14 +93,12 @@ class PrepareOptions(CleaningOptions):
     def learn(self, lines: Iterable[bytes]) -> bytes:
         """Returns the SentencePiece model that these options ask for, of such lines."""
         return learn_vocabulary(
-            lines,
+            sample_lines(lines, self.vocabulary_lines, self.seed),
             self.vocab_size,
             model_type=self.model_type,
             byte_fallback=self.byte_fallback,
-            seed=self.seed,
             character_coverage=self.character_coverage,
             normalization=self.normalization,
-            max_lines=self.vocabulary_lines,
             symbols=self.all_symbols(),
         )
 

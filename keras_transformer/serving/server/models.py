@@ -202,7 +202,7 @@ class SignatureCall:
         return self.version.run(self.signature, self.outputs, inputs)
 
 
-class Model:
+class ServedModel:
     """What a base path holds: of its versions the highest is served.
 
     Args:

@@ -15,7 +15,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.serving.server.batching import Arrays, Batcher
-from keras_transformer.serving.server.models import Model, SignatureCall, Version
+from keras_transformer.serving.server.models import ServedModel, SignatureCall, Version
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -121,7 +121,7 @@ class Server:
             )
         self.ending = False
         self.metrics = Metrics()
-        self.model = Model(path, name, at_once, settings.max_body_bytes)
+        self.model = ServedModel(path, name, at_once, settings.max_body_bytes)
         self.batcher = Batcher(
             settings.max_batch_size,
             settings.batch_timeout_ms / 1000,
