@@ -1,37 +1,38 @@
-"""How every benchmark starts and fails, as the commands do; its numbers."""
+"""Runs a benchmark as a command: flags, one-line error messages, exit codes, progress lines."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from absl import flags
 
 from keras_transformer.cli.app import run
 
-flags.disclaim_key_flags()  # flags defined here count as the calling benchmark's, for --help
+flags.disclaim_key_flags()  # --help lists the flags defined here under the calling benchmark
 
 
-__all__ = ["define_numbers", "run"]
+__all__ = ["define_numbers", "run", "say"]
 
 
-def define_numbers(
-    name: str, default: Sequence[int], help_text: str, *, or_none: bool = False
-) -> None:
-    """Defines a flag of whole numbers from 1 on, as in 1,2,8; its value is their texts.
+def say(line: str) -> None:
+    """Prints a status line to standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def define_numbers(name: str, default: Sequence[int], help_text: str) -> None:
+    """Defines a flag that takes a list of positive integers, such as `--clients=1,4,16`.
+
+    The value of the flag is a list of strings.
 
     Args:
-        name: of the flag.
-        default: the numbers where it is not given.
-        help_text: what they are.
-        or_none: whether it may be "none", for no number.
+        name: the flag's name.
+        default: the default numbers.
+        help_text: the help text.
     """
     flags.DEFINE_list(name, [str(number) for number in default], help_text)
     flags.register_validator(
         name,
-        lambda texts: _are_numbers(texts) or (or_none and texts == ["none"]),
-        "expected whole numbers from 1 on, as in 1,2,8" + or_none * ", or none",
+        lambda texts: all(t.isascii() and t.isdecimal() and int(t) > 0 for t in texts),
+        "expected whole numbers from 1 on, as in 1,2,8",
     )
-
-
-def _are_numbers(texts: Sequence[str]) -> bool:
-    return all(text.isascii() and text.isdecimal() and int(text) > 0 for text in texts)

@@ -1,190 +1,185 @@
 #!/usr/bin/env python3
-r"""Decodes in several ways side by side: this package's, CTranslate2's, MarianMT's, KerasHub's.
+r"""Times decoding of this package, next to CTranslate2, MarianMT and KerasHub.
 
 Examples:
     benchmarks/decode.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer \
-        --peers_python=peers/bin/python --kerashub_python=kerashub/bin/python
+        --engine_python=transformers=peers/bin/python,kerashub=kerashub/bin/python
     benchmarks/decode.py --model_dir=build/run --source=multi30k/test_2016_flickr.en \
-        --reference=multi30k/test_2016_flickr.de --peers_python=peers/bin/python
+        --reference=multi30k/test_2016_flickr.de
 
-Without --model_dir all models are random ones of the same sizes, and every output has
-exactly --steps tokens. Timed is what lies between ids in and ids out.
+Without --model_dir, all models have random weights and the same sizes, and every output has
+exactly --steps tokens. The time is that from ids to ids.
 
-With --model_dir a trained model translates the whole source, text in and text out, and so
-does CTranslate2 with the same weights, as bin/export.py --format=ctranslate2 writes
-them. Sentences are sorted by their bytes, --batches in a batch. Both search with the run's
-settings; CTranslate2's length penalty is another formula of the same exponent.
+With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 does
+the same with the same weights, in the form that bin/export.py --format=ctranslate2 writes. Both
+search with the run's settings; the two length penalties are different formulas with the same
+exponent. Sentences are sorted by their bytes, --batches in a batch.
 
-A way is ENGINE:PRECISION[:OPTION...] and has a process of its own:
+An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
-* graph:float32, graph:bfloat16: this package's graph, as an export runs it; xla:float32,
-  xla:bfloat16: compiled for each shape, sources padded to multiples of 8;
-* litert:float32, litert:float16, litert:int8: as a LiteRT model, sentence by sentence (random
-  models only);
-* ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and with `mkl` under
-  CT2_USE_MKL=1; transformers:float32, transformers:bfloat16: MarianMT in PyTorch (random
-  models only);
-* kerashub:float32, and with `xla` compiled as ours is: KerasHub's layers and BeamSampler, which
-  has no length penalty, put together as in its BartSeq2SeqLM (random models only).
+* keras:float32, keras:bfloat16: the graph of an export; with `xla` compiled for each shape, with
+  sources padded to multiples of 8;
+* ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16; with `mkl` CT2_USE_MKL=1 is set;
+* transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
+* kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
+  penalty, combined as in its BartSeq2SeqLM (only random models);
+* litert:float32, litert:float16, litert:int8: sentence by sentence (only random models).
 
-A number among the options is how many threads an operation may use, in place of
---threads: at batch 1 one can be faster than two. With `cores` it is one, and so many parts of
-a batch (of a text, batches) are decoded at once, as bin/translate.py does. In each round
-every way decodes the same sentences while the others wait, in another order each time.
+A number among the options is the number of threads of an operation; the default is --threads. At
+batch 1, one thread can be faster than two. With `cores`, an operation has one thread, and each
+core decodes a part of a batch (of a text: a batch), as bin/translate.py does. In each round every
+engine decodes the same sentences while the others wait.
 
-Prints one JSON object: for each way sentences per second, median over the rounds (least and
-most), memory and more, and ratios of ways, each the median over rounds of the ratio
-within a round. `quiet` says whether other processes left the cores alone.
+Prints one JSON object: for each engine sentences per second, the median over the rounds with the
+minimum and the maximum; memory; and `ratios`, medians of the ratio within a round. If `quiet` is
+false, other processes used the cores: do not rely on the ratios.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import command
+import sentence_batches
 from absl import flags
-from decoders import batches, machine
-from decoders.comparison import quiet, ratios, report, say, take_rounds
-from decoders.process import Decoder, Way
-from steppers.cost import Sizes
+from command import say
+from measuring import (
+    Turn,
+    Turns,
+    best_ratios,
+    describe_machine,
+    fastest,
+    is_quiet,
+    ratio,
+    spread,
+    take_turns,
+)
+from models import SEED, RandomModels, joint_vocabulary
+from protocol import EngineChild
+from variants import Variant, chosen, define_engines, grouped, python_of, started
 
 from keras_transformer.data.corpora.reading import read_lines, read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
-from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
-command.define_numbers("batches", [1, 32], "sentences of a batch; of a trained model, the last")
+command.define_numbers("batches", [1, 32], "sentences of a batch; a trained model uses the last")
 command.define_numbers("sentences", [20, 64], "sentences of a turn, for each of --batches")
 flags.DEFINE_string("source", None, "sentences to translate, one a line", required=True)
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model, or a SentencePiece model")
-flags.DEFINE_list("text", None, "files that a vocabulary is learnt from, in place of --vocabulary")
-flags.DEFINE_integer("vocab_size", 8000, "of a vocabulary that is learnt", lower_bound=5)
+flags.DEFINE_list("text", None, "files to learn a vocabulary from, instead of --vocabulary")
+flags.DEFINE_integer("vocab_size", 8000, "pieces of a vocabulary that is learned", lower_bound=5)
 flags.DEFINE_integer("beam_size", 4, "hypotheses of a sentence", lower_bound=1)
 flags.DEFINE_integer("steps", 30, "tokens of every output of a random model", lower_bound=1)
-flags.DEFINE_string("model_dir", None, "run directory of a trained model, in place of random ones")
-flags.DEFINE_string("reference", None, "translations of the source; for BLEU")
+flags.DEFINE_string("model_dir", None, "run directory of a trained model, instead of random ones")
+flags.DEFINE_string("reference", None, "translations of the source, for BLEU")
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
-flags.DEFINE_list("ways", None, "what to compare; see above")
-flags.DEFINE_string("peers_python", None, "a Python with ctranslate2, transformers, sentencepiece")
-flags.DEFINE_string("kerashub_python", None, "a Python with keras-hub and tensorflow")
-flags.DEFINE_integer("rounds", 5, "rounds, in each of which all take a turn", lower_bound=1)
-flags.DEFINE_integer("threads", 2, "threads of each way", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
+flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
-OWN = [
-    *("graph:float32", "graph:bfloat16", "graph:float32:cores", "graph:bfloat16:cores"),
-    "xla:float32",
+KNOWN = {
+    "keras": (["float32", "bfloat16"], ["xla", "cores", "number"]),
+    "ctranslate2": (["float32", "bfloat16", "int8"], ["mkl", "cores", "number"]),
+    "transformers": (["float32", "bfloat16"], ["number"]),
+    "kerashub": (["float32"], ["xla", "number"]),
+    "litert": (["float32", "float16", "int8"], ["number"]),
+}
+DEFAULT = [
+    *("keras:float32", "keras:bfloat16", "keras:float32:cores", "keras:bfloat16:cores"),
+    "keras:float32:xla",
+    *(f"ctranslate2:{p}{o}" for p in ("float32", "int8") for o in ("", ":mkl", ":cores")),
+    *("transformers:float32", "transformers:bfloat16", "kerashub:float32", "kerashub:float32:xla"),
 ]
-CTRANSLATE2 = [
-    f"ctranslate2:{precision}{option}"
-    for precision in ("float32", "int8")
-    for option in ("", ":mkl", ":cores")
-]
-MARIAN = ["transformers:float32", "transformers:bfloat16"]
-KERASHUB = ["kerashub:float32", "kerashub:float32:xla"]
-LENGTH_PENALTY = 0.6  # of random models
-SEED = 0
+_TRAINED = ("keras", "ctranslate2")  # engines that load a trained model
 
 
-@contextlib.contextmanager
-def started(ways: Sequence[Way], settings_of: Callable[[Way], Any]) -> Iterator[list[Decoder]]:
-    """Gives the ways' processes, which end with the block."""
-    decoders: list[Decoder] = []
-    try:
-        for way in ways:
-            say(f"{way.name}: starting")
-            python = sys.executable if way.is_own else getattr(FLAGS, _interpreter(way))
-            decoders.append(Decoder(way, python, settings_of(way), FLAGS.threads))
-        yield decoders
-    finally:
-        for decoder in decoders:
-            decoder.close()
+def starting(
+    task: str, settings_of: Callable[[Variant], Mapping[str, Any]], threads: int
+) -> Callable[[Variant], EngineChild]:
+    """Returns a function that starts the process of a variant.
 
+    Args:
+        task: "decode_ids" or "decode_text".
+        settings_of: returns the settings that do not follow from the variant's name.
+        threads: number of threads.
+    """
 
-def compare_random(ways: Sequence[Way]) -> dict[str, Any]:
-    """Measures random models of each size, and returns what is printed of them."""
-    for size in FLAGS.sizes:
-        preset(size)  # a wrong name is told before an hour of measuring
-    vocabulary = joint_vocabulary()
-    sources = vocabulary.encode_source(list(read_lines(Path(FLAGS.source))))
-    plan = _plan(len(sources))
-    with tempfile.TemporaryDirectory() as folder:
-        vocabulary.save(folder)
-        chosen = {
-            rows: batches.sorted_batches(sources, rows, FLAGS.rounds * each, SEED)
-            for rows, each in plan.items()
+    def start(variant: Variant) -> EngineChild:
+        by_part = "cores" in variant.options
+        intraop_threads = 1 if by_part else variant.number or threads
+        settings = {
+            **settings_of(variant),
+            "precision": variant.precision,
+            "threads": intraop_threads,
+            "at_once": threads if by_part else 1,
+            "compile": "xla" in variant.options,
         }
-        batches.save(Path(folder) / "batches.npz", chosen, vocabulary.pad_id)
-        result = {size: _compare_size(size, ways, vocabulary, folder, plan) for size in FLAGS.sizes}
-    return {
-        "steps": FLAGS.steps,
-        "vocab_size": vocabulary.target_vocab_size,
-        "sentences_of_a_turn": {f"batch {rows}": rows * each for rows, each in plan.items()},
-        "sizes": result,
-    }
+        environment = variant.environment(intraop_threads, threads)
+        python = python_of(variant)
+        return EngineChild(variant.name, variant.engine, task, settings, python, environment)
+
+    return start
+
+
+def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
+    """Measures random models of each size, and returns the results."""
+    for size in FLAGS.sizes:
+        preset(size)  # an unknown name fails before an hour of measuring
+    vocabulary = joint_vocabulary(FLAGS.vocabulary, FLAGS.text, FLAGS.vocab_size)
+    sources = vocabulary.encode_source(list(read_lines(Path(FLAGS.source))))
+    plan = {}  # batches of a turn, by the sentences of a batch
+    for rows, sentences in zip(map(int, FLAGS.batches), map(int, FLAGS.sentences), strict=True):
+        if rows > len(sources):
+            raise InputError(f"--source has {len(sources)} sentences; a batch needs {rows}.")
+        plan[rows] = -(-sentences // rows)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        vocabulary.save(folder)
+        batches = {
+            rows: sentence_batches.sorted_batches(sources, rows, FLAGS.rounds * count, SEED)
+            for rows, count in plan.items()
+        }
+        sentence_batches.save(folder / "batches.npz", batches, vocabulary.pad_id)
+        sizes = {}
+        for size in FLAGS.sizes:
+            say(f"Size {size}.")
+            models = RandomModels(size, vocabulary, folder, FLAGS.steps, FLAGS.beam_size)
+            sizes[size] = _compare_size(models, variants, plan)
+    return {"vocab_size": vocabulary.target_vocab_size, "sizes": sizes}
 
 
 def _compare_size(
-    size: str, ways: Sequence[Way], vocabulary: Vocabulary, folder: str, plan: dict[int, int]
+    models: RandomModels, variants: Sequence[Variant], plan: Mapping[int, int]
 ) -> dict[str, Any]:
-    say(f"size {size}")
-    result = {}
-    with started(ways, lambda way: random_settings(way, size, vocabulary, folder)) as decoders:
-        for rows, each in plan.items():
-            say(f"batches of {rows}")
-            commands = [f"ids {rows} {number * each} {each}" for number in range(FLAGS.rounds)]
-            turns = take_rounds(decoders, commands)
-            for name, many in turns.items():
-                if any(turn["lengths"] != [FLAGS.steps] * 2 for turn in many):
-                    raise RuntimeError(f"{name} gave outputs of other than {FLAGS.steps} tokens")
-            result[f"batch {rows}"] = {
-                "ways": {d.way.name: report(d, turns[d.way.name]) for d in decoders},
-                "ratios": ratios(decoders, turns),
-                "quiet": quiet(turns),
-            }
+    result: dict[str, Any] = {}
+    start = starting("decode_ids", models.settings, FLAGS.threads)
+    with started(variants, start) as (children, result["left_out"]):
+        for rows, count in plan.items():
+            say(f"Batches of {rows}.")
+
+            def decode(name: str, number: int, rows: int = rows, count: int = count) -> Turn:
+                first = number * count
+                turn = children[name].ask("decode", rows=rows, first=first, count=count)
+                if turn["lengths"] != [models.steps] * 2:
+                    raise RuntimeError(f"{name}: an output does not have {models.steps} tokens.")
+                return turn
+
+            calls = {name: lambda n, name=name: decode(name, n) for name in children}
+            turns = take_turns(calls, FLAGS.rounds, "sentences/s")
+            result[f"batch {rows}"] = summarize(variants, children, turns)
     return result
 
 
-def random_settings(way: Way, size: str, vocabulary: Vocabulary, folder: str) -> dict[str, Any]:
-    """Returns what a way's process is told of its random model; the folder has the batches."""
-    special_ids = {
-        name: getattr(vocabulary, f"{name}_id") for name in ("pad", "unknown", "start", "end")
-    }
-    configuration = {
-        "model.source_vocab_size": vocabulary.source_vocab_size,
-        "model.target_vocab_size": vocabulary.target_vocab_size,
-        **{f"model.{name}_id": value for name, value in special_ids.items()},
-        "decoding.beam_size": FLAGS.beam_size,
-        "decoding.length_penalty": LENGTH_PENALTY,
-        "decoding.min_length": FLAGS.steps,
-        "decoding.max_length": FLAGS.steps,
-    }
-    common = {"batches": f"{folder}/batches.npz", "steps": FLAGS.steps, "seed": SEED}
-    if way.is_own:
-        return {**common, "preset": size, "configuration": configuration, "vocabulary": folder}
-    model = preset(size).updated(configuration).model
-    return {
-        **common,
-        "sizes": {field.name: getattr(model, field.name) for field in dataclasses.fields(Sizes)},
-        "special_ids": special_ids,
-        "beam_size": FLAGS.beam_size,
-        "length_penalty": LENGTH_PENALTY,
-    }
-
-
-def compare_trained(ways: Sequence[Way]) -> dict[str, Any]:
-    """Measures translations by a trained model, and returns what is printed of them."""
+def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
+    """Measures translations of a trained model, and returns the results."""
     from keras_transformer.evaluation import metrics  # late: TensorFlow takes seconds
     from keras_transformer.export import export
     from keras_transformer.runs.run_directory import RunDirectory
@@ -192,8 +187,7 @@ def compare_trained(ways: Sequence[Way]) -> dict[str, Any]:
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
     if len(sources) != len(references):
         raise InputError(
-            f"the source has {len(sources):,} lines and the reference {len(references):,}; "
-            "expected the same number"
+            f"--source has {len(sources):,} lines and --reference has {len(references):,}."
         )
     run = RunDirectory(FLAGS.model_dir)
     decoding = {"decoding.beam_size": FLAGS.beam_size, "decoding.n_best": 1}
@@ -203,93 +197,55 @@ def compare_trained(ways: Sequence[Way]) -> dict[str, Any]:
         source.write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
         common = {"source": str(source), "rows": int(FLAGS.batches[-1])}
         own = {**common, "run": FLAGS.model_dir, "decoding": decoding}
-        peer = {
-            **common,
-            "beam_size": config.beam_size,
-            "length_penalty": config.length_penalty,
-            "max_extra_tokens": config.max_extra_tokens,
-        }
-        if not all(way.is_own for way in ways):
-            say("exporting")
+        peer = {**common, "beam_size": config.beam_size, "length_penalty": config.length_penalty}
+        peer["max_extra_tokens"] = config.max_extra_tokens
+        if not all(variant.is_ours for variant in variants):
+            say("Exporting for CTranslate2.")
             exported = export(run, f"{folder}/export", sources[:8], format="ctranslate2")
             peer["export"] = str(exported.path)
-        with started(ways, lambda way: own if way.is_own else peer) as decoders:
-            turns = take_rounds(decoders, ["text"] * FLAGS.rounds)
-            reports = {d.way.name: report(d, turns[d.way.name]) for d in decoders}
-            result = {"ratios": ratios(decoders, turns), "quiet": quiet(turns)}
+        settings = {variant.name: own if variant.is_ours else peer for variant in variants}
+        start = starting("decode_text", lambda variant: settings[variant.name], FLAGS.threads)
+        with started(variants, start) as (children, left_out):
+            calls = {name: lambda _, name=name: children[name].ask("decode") for name in children}
+            turns = take_turns(calls, FLAGS.rounds, "sentences/s")
+            result = summarize(variants, children, turns)
     for name, many in turns.items():
         scores = metrics.evaluate(many[0]["translations"], references, tokenize=FLAGS.tokenize)
-        reports[name] |= {"bleu": round(scores.bleu, 2), "signature": scores.signature}
-    return {"sentences": len(sources), "batch": common["rows"], "ways": reports, **result}
+        result["engines"][name] |= {"bleu": round(scores.bleu, 2), "signature": scores.signature}
+    return {"sentences": len(sources), "batch": common["rows"], "left_out": left_out, **result}
 
 
-def joint_vocabulary() -> Vocabulary:
-    """Returns the vocabulary that the flags name, or that is learnt."""
-    if (FLAGS.vocabulary is None) == (FLAGS.text is None):
-        raise InputError(
-            "the vocabulary is given or learnt; expected either --vocabulary or --text"
-        )
-    if FLAGS.text is not None:
-        lines = (line for path in FLAGS.text for line in read_lines(Path(path)))
-        return Vocabulary(learn_vocabulary(lines, FLAGS.vocab_size))
-    path = Path(FLAGS.vocabulary)
-    vocabulary = Vocabulary(path.read_bytes()) if path.is_file() else Vocabulary.load(path)
-    if not vocabulary.joint:
-        raise InputError(f"{path} holds two vocabularies; expected a joint one")
-    return vocabulary
+def summarize(
+    variants: Sequence[Variant], children: Mapping[str, EngineChild], turns: Turns
+) -> dict[str, Any]:
+    """Returns the results of all engines, and their ratios."""
+    engines = {}
+    for name, child in children.items():
+        facts = {k: round(v, 2) if isinstance(v, float) else v for k, v in child.facts.items()}
+        engines[name] = {
+            "sentences_per_second": spread([turn["per_second"] for turn in turns[name]], 3),
+            "cores": spread([turn["cores"] for turn in turns[name]], 2),
+            "other_cores": spread([turn["other_cores"] for turn in turns[name]], 2),
+            "peak_memory_mb": round(max(turn["peak_memory_mb"] for turn in turns[name])),
+            **facts,
+        }
+    own, peers = grouped(variants)
+    ratios = best_ratios(turns, own, peers)
+    best = fastest(turns, own)
+    for peer in [name for names in peers.values() for name in names if name in turns]:
+        if best is not None:
+            ratios[f"best over {peer}"] = ratio(turns, best, peer)
+    in_float32 = [variant for variant in variants if variant.precision == "float32"]
+    for title, each in best_ratios(turns, *grouped(in_float32)).items():
+        ratios[f"{title}, float32"] = each
+    return {"engines": engines, "ratios": ratios, "quiet": is_quiet(turns)}
 
 
-def _plan(num_sources: int) -> dict[int, int]:
-    """Returns how many batches a turn decodes, by the sentences of a batch."""
-    plan = {}
-    for rows, sentences in zip(FLAGS.batches, FLAGS.sentences, strict=True):
-        if int(rows) > num_sources:
-            raise InputError(f"--source has {num_sources} sentences; expected at least {rows}")
-        plan[int(rows)] = -(-int(sentences) // int(rows))
-    return plan
-
-
-def _interpreter(peer: Way) -> str:
-    """Returns the flag that names the interpreter of a peer's way."""
-    return "kerashub_python" if peer.engine == "kerashub" else "peers_python"
-
-
-def _named_ways() -> list[Way]:
-    trained = FLAGS.model_dir is not None
-    names = FLAGS.ways
-    if names is None:
-        names = [way for way in OWN if not (trained and way.startswith("xla"))]
-        if FLAGS.peers_python:
-            names += CTRANSLATE2 if trained else CTRANSLATE2 + MARIAN
-        if FLAGS.kerashub_python and not trained:
-            names += KERASHUB
-    ways = [Way.parse(name) for name in names]
-    for way in ways:
-        if not way.is_own and not getattr(FLAGS, _interpreter(way)):
-            raise InputError(
-                f"--ways names {way.name}; expected --{_interpreter(way)}, an interpreter that "
-                "has it"
-            )
-        if trained and way.engine in ("transformers", "kerashub", "litert"):
-            raise InputError(
-                f"--ways names {way.name}, which has random models alone; expected graph, xla or "
-                "ctranslate2 beside --model_dir"
-            )
-    return ways
-
-
-def _are_ways(names: Sequence[str] | None) -> bool:
-    try:
-        return names is None or bool([Way.parse(name) for name in names])
-    except ValueError:
-        return False
-
-
-flags.register_validator("ways", _are_ways, "expected names like graph:bfloat16:1")
+define_engines(KNOWN, DEFAULT)
 flags.register_multi_flags_validator(
     ["batches", "sentences"],
     lambda values: len(values["batches"]) == len(values["sentences"]),
-    "expected as many --sentences as --batches",
+    "expected the same number of --sentences and --batches",
 )
 flags.register_multi_flags_validator(
     ["model_dir", "reference"],
@@ -300,10 +256,19 @@ flags.register_multi_flags_validator(
 
 def main() -> int:
     """Prints the measurements."""
-    ways = _named_ways()
-    result = compare_random(ways) if FLAGS.model_dir is None else compare_trained(ways)
-    settings = {name: getattr(FLAGS, name) for name in ("beam_size", "rounds", "threads")}
-    print(json.dumps({"machine": machine.describe(), "settings": settings, **result}))
+    variants = chosen(KNOWN)
+    if FLAGS.model_dir is None:
+        result = compare_random(variants)
+    else:
+        if FLAGS["engines"].using_default_value:
+            variants = [v for v in variants if v.engine in _TRAINED and "xla" not in v.options]
+        for variant in variants:
+            if variant.engine not in _TRAINED:
+                raise InputError(f"{variant.name} does not run a trained model.")
+        result = compare_trained(variants)
+    names = ("beam_size", "batches", "sentences", "steps", "rounds", "threads")
+    settings = {name: getattr(FLAGS, name) for name in names}
+    print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
     return 0
 
 

@@ -1,56 +1,50 @@
 #!/usr/bin/env python3
-r"""The paper's table 1, measured: layers of equal width from the same Keras, over n and d.
+r"""Measures the layers of the paper's table 1, made from the same Keras, over n and d.
 
 Example:
-    benchmarks/layer_complexity.py --table --plot=benchmarks/results/layer_complexity.svg
+    benchmarks/layer_complexity.py --table
 
-Self-attention, restricted self-attention (r = --window), LSTM, GRU, convolution (k = --kernel),
-a stack of dilated convolutions (1, k, k², ..., as many as let the last position see the first)
-and separable convolution take --batch random sequences. At each point, forward and forward
-with backward, they take turns, in another order in each round; so does a layer that has the
-projections of attention alone, which the paper's O( ) leaves out, to be taken off. All points
-are visited --visits times, one after the other, and of each the quickest visit counts: what slows a
-shared machine comes and goes in minutes.
+The layers are self-attention, restricted self-attention (r = --window), LSTM, GRU, convolution
+(k = --kernel), a stack of dilated convolutions (1, k, k², ..., until the last position sees the
+first) and separable convolution. They take --batch random sequences. At each point, the forward
+pass and the forward and backward passes of all layers take turns. A layer that has only the
+projections of attention takes part, because the paper's O( ) does not count the projections.
 
-Memory is the most that is resident in a process of its own during a pass, beyond what was there
-before: results and what is kept for the backward pass, not weights and inputs. What the backward
-pass of a loop takes depends on chance (it works on several steps at once): the median counts.
+Memory is the largest resident memory of a new process during a pass, beyond the memory before:
+results and the values kept for the backward pass, but not weights and inputs. The backward pass
+of a loop works on several steps at once, so its memory depends on chance; the median counts.
 
-Sequential operations and FLOP are counted in the forward graph (complexity/graph.py says what
-counts); the maximum path length is computed from gradients (complexity/paths.py), at d = 8.
+Sequential operations and FLOP are counted in the forward graph (see complexity/graph.py). The
+maximum path length is computed from gradients (see complexity/paths.py), at d = 8.
 
-Prints the tables in Markdown, if asked to, and last one JSON object: points, exponents (slopes
-in log-log of all points, of the last three and of the last two), path lengths, and what the paper
-says.
+Prints tables in Markdown with --table, and last one JSON object: the points, the exponents
+(slopes in log-log of all points and of the last three), and the path lengths.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
-# Every process of its own would say that there is no GPU.
+# Every process would report that there is no GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU has other memory, and other kernels for LSTM
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU has its own memory and kernels for LSTM
 
 import command
 import keras
 import tensorflow as tf
-from absl import app, flags, logging
-from complexity import drawing
-from complexity.comparison import Effort, compare, steps
+from absl import flags, logging
+from command import say
 from complexity.layers import KINDS, Sizes
-from complexity.results import Point, Results
-from complexity.tables import tables
-from decoders import machine
-from tqdm import tqdm
+from complexity.measuring import compare
+from complexity.results import Results, tables
+from measuring import describe_machine
+
+from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
-_LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096]
-command.define_numbers("lengths", _LENGTHS, "n, at --width")
+command.define_numbers("lengths", [64, 128, 256, 512, 1024, 2048, 4096], "n, at --width")
 command.define_numbers("widths", [64, 128, 256, 512], "d, at --length; multiples of --head_dim")
 flags.DEFINE_integer("length", 1024, "n where d varies", lower_bound=2)
 flags.DEFINE_integer("width", 128, "d where n varies", lower_bound=1)
@@ -60,82 +54,63 @@ flags.DEFINE_integer("kernel", 3, "k of convolutions", lower_bound=2)
 flags.DEFINE_integer("head_dim", 64, "width of a head: d_k and d_v", lower_bound=1)
 flags.DEFINE_integer("batch", 1, "sequences", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads", lower_bound=1)
-flags.DEFINE_integer("rounds", 5, "times that each point is timed", lower_bound=1)
-flags.DEFINE_integer("visits", 2, "of each point, of which the quickest counts", lower_bound=1)
-flags.DEFINE_float("seconds", 0.05, "a layer's turn is so long, and a call at least")
-flags.DEFINE_integer("processes", 3, "whose memory is taken at each point", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "rounds; every layer is timed in each", lower_bound=1)
+flags.DEFINE_float("seconds", 0.05, "the least time of a layer's turn")
+flags.DEFINE_integer("processes", 3, "processes that measure the memory of a point", lower_bound=1)
 flags.DEFINE_bool("table", False, "print tables in Markdown before the JSON")
-flags.DEFINE_string("plot", None, "SVG file to draw")
 
-_BAR = "{desc}: {percentage:.0f}%, {remaining} left"
-_PATH_WIDTH = 8  # d of the path lengths, which depend on n alone
+_PATH_WIDTH = 8  # d of the path lengths, which depend only on n
 
 
 def sizes_of(n: int, d: int, head_dim: int) -> Sizes:
-    """Sizes, the rest of which are as the flags say."""
+    """Returns sizes whose other fields are those of the flags."""
     return Sizes(n, d, FLAGS.window, FLAGS.kernel, head_dim)
 
 
 def path_lengths() -> dict[str, dict[int, int]]:
     """Returns the maximum path length of each kind of layer by n."""
     all_sizes = [sizes_of(n, _PATH_WIDTH, _PATH_WIDTH) for n in numbers(FLAGS.path_lengths)]
-    bar = tqdm(KINDS.items(), desc="path lengths", bar_format=_BAR)
-    return {name: {sizes.n: kind.path_length(sizes) for sizes in all_sizes} for name, kind in bar}
+    return {
+        name: {sizes.n: kind.path_length(sizes) for sizes in all_sizes}
+        for name, kind in KINDS.items()
+    }
 
 
 def numbers(texts: Sequence[str]) -> list[int]:
-    """The numbers of a flag, from the least on."""
+    """Returns the numbers of a flag in ascending order."""
     return sorted({int(text) for text in texts})
-
-
-def check_flags() -> None:
-    """Refuses at once what would fail later."""
-    for width in (FLAGS.width, *numbers(FLAGS.widths)):
-        if width % FLAGS.head_dim:
-            raise app.UsageError(f"width {width} is no multiple of --head_dim={FLAGS.head_dim}")
-    if FLAGS.plot and not Path(FLAGS.plot).parent.is_dir():
-        raise app.UsageError(f"--plot={FLAGS.plot} is in no directory that is there")
-
-
-def _milliseconds(points: Sequence[Point]) -> float:
-    """How long all layers took in a visit, one call of each pass."""
-    return sum(each["median"] for point in points for each in point.milliseconds.values())
 
 
 def main() -> None:
     """Prints the measurements."""
-    check_flags()
-    logging.set_verbosity(logging.WARNING)  # the libraries'
+    for width in (FLAGS.width, *numbers(FLAGS.widths)):
+        if width % FLAGS.head_dim:
+            raise InputError(f"Width {width} is not a multiple of --head_dim={FLAGS.head_dim}.")
+    logging.set_verbosity(logging.WARNING)  # of the libraries
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
-    names = ("batch", "threads", "rounds", "seconds", "processes")
-    effort = Effort(**{name: getattr(FLAGS, name) for name in names})
+    keras.utils.set_random_seed(1)
+    say("Computing path lengths.")
+    paths = path_lengths()
     pairs = {(n, FLAGS.width) for n in numbers(FLAGS.lengths)}
     pairs |= {(FLAGS.length, d) for d in numbers(FLAGS.widths)}
-    keras.utils.set_random_seed(1)
-    paths, points = path_lengths(), list[Point]()
-    # What a step takes is roughly a constant and something for each number of the input.
-    weights = {(n, d): 2**17 + n * d for n, d in pairs}
-    total = FLAGS.visits * steps(effort) * sum(weights.values())
-    visits: dict[tuple[int, int], list[list[Point]]] = {pair: [] for pair in sorted(pairs)}
-    with tqdm(total=total, desc="layers", bar_format=_BAR) as bar:
-        for _ in range(FLAGS.visits):
-            for (n, d), found in visits.items():
-                sizes = sizes_of(n, d, FLAGS.head_dim)
-                found.append(compare(sizes, effort, functools.partial(bar.update, weights[n, d])))
-    for found in visits.values():
-        points += min(found, key=_milliseconds)
+    effort = {
+        name: getattr(FLAGS, name)
+        for name in ("batch", "rounds", "seconds", "threads", "processes")
+    }
+    points = []
+    for number, (n, d) in enumerate(sorted(pairs), 1):
+        say(f"Point {number} of {len(pairs)}: n = {n:,}, d = {d:,}.")
+        points += compare(sizes_of(n, d, FLAGS.head_dim), **effort)
     results = Results(sizes_of(FLAGS.length, FLAGS.width, FLAGS.head_dim), points, paths)
-    if FLAGS.plot:
-        drawing.draw(results, FLAGS.plot)
     if FLAGS.table:
         print(tables(results), end="\n\n")
-    settings = {
-        "machine": machine.describe(),
+    head = {
+        "machine": describe_machine(),
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
-        "settings": {name: getattr(FLAGS, name) for name in (*names, "visits")},
+        "settings": effort,
     }
-    print(json.dumps({**settings, **results.as_json()}))
+    print(json.dumps({**head, **results.as_json()}))
 
 
 if __name__ == "__main__":

@@ -1,27 +1,25 @@
 #!/usr/bin/env python3
-r"""Measures LiteRT models of random weights: size, start, memory, and time by the output's length.
+r"""Measures LiteRT models: size, start, memory and speed, next to CTranslate2.
 
-Examples:
-    benchmarks/litert_model.py --source=test_2016_flickr.en --vocabulary=build/data/tokenizer
-    benchmarks/litert_model.py --source=test_2016_flickr.en --vocabulary=build/data/tokenizer \
-        --peers_python=peers/bin/python
+Example:
+    benchmarks/litert_model.py --source=multi30k/test_2016_flickr.en \
+        --vocabulary=build/data/tokenizer --rounds=3
 
-Each model is run by a process of its own, which knows neither this package nor TensorFlow.
-`low memory` is LiteRT without XNNPACK, whose kernels keep a copy of the weights. Memory is
-what the process has at most until its first translation, beyond what it has with
-ai-edge-litert and NumPy alone; `over_file` is it over the file's size.
+All models have random weights. Each runs in a process that has neither this package nor
+TensorFlow. `low_memory` is LiteRT without XNNPACK, whose kernels keep a copy of the weights.
+`peak_mb` is the most memory until the first translation, beyond the memory with only
+ai-edge-litert and NumPy; `over_file` is its ratio to the size of the file.
 
-With --peers_python also sentences per second, with --steps tokens each, beside CTranslate2 in
-turns, as benchmarks/decode.py measures them, whose flags this has, too.
+After that, the engines of --engines decode sentence by sentence in turns, with --steps tokens
+each, as in benchmarks/decode.py. The other flags are also those of that command.
 
-Prints one JSON object. (Its name is not litert.py: TensorFlow imports what is called so.)
+Prints one JSON object. (TensorFlow imports a module that is called litert; therefore this file
+has another name.)
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,68 +27,64 @@ from typing import Any
 import command
 import decode
 from absl import flags
-from decoders import machine
-from decoders.comparison import say
-from decoders.litert_decoder import make_file
-from decoders.process import Way
+from command import say
+from measuring import describe_machine
+from models import RandomModels, joint_vocabulary, write_litert
+from protocol import EngineChild
+from variants import chosen
 
 from keras_transformer.data.corpora.reading import read_lines
+from keras_transformer.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("precisions", ["float32", "float16", "int8"], "how weights are held")
-command.define_numbers("lengths", [16, 32, 64, 128], "tokens of outputs that are timed")
+flags.DEFINE_list("precisions", ["float32", "float16", "int8"], "precisions of the weights")
+command.define_numbers("lengths", [16, 32, 64, 128], "tokens of the outputs that are timed")
 
-_WAYS = [
-    "litert:float32",
-    "litert:int8",
-    *(f"ctranslate2:{p}{o}" for p in ("float32", "int8") for o in ("", ":mkl")),
-]
-_SCRIPT = Path(__file__).parent / "decoders" / "litert_start.py"
+FLAGS.set_default(
+    "engines",
+    [
+        *("litert:float32", "litert:int8"),
+        *(f"ctranslate2:{p}{o}" for p in ("float32", "int8") for o in ("", ":mkl", ":1")),
+    ],
+)
 
 
-def measure(size: str, vocabulary: Any, folder: Path) -> dict[str, Any]:
-    """Returns what is printed of a size."""
+def measure(size: str, vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
+    """Returns the size of the file, the start, the memory and the speed of each precision."""
     longest = max(map(int, FLAGS.lengths))
-    settings = decode.random_settings(Way.parse("litert:int8"), size, vocabulary, str(folder))
-    # Every output has as many tokens as it may have.
-    configuration = {
-        **settings["configuration"],
-        "decoding.min_length": longest,
-        "decoding.max_length": longest,
-    }
+    # Every output is as long as the model allows.
+    config = RandomModels(size, vocabulary, folder, longest, FLAGS.beam_size).config()
     sentence = next(iter(read_lines(Path(FLAGS.source))))
-    ids = json.dumps(vocabulary.encode_source([sentence])[0])
-    result = {}
+    [ids] = vocabulary.encode_source([sentence])
+    result: dict[str, Any] = {}
     for precision in FLAGS.precisions:
         path = folder / f"{size}_{precision}.tflite"
-        make_file({**settings, "configuration": configuration, "precision": precision}, path)
+        write_litert(path, config, str(folder), precision)
         file_mb = path.stat().st_size / 2**20
         result[precision] = {"file_mb": round(file_mb, 1)}
-        for memory in ("default", "low memory"):
-            say(f"{size}, {precision}, {memory}")
-            arguments = [str(path), str(FLAGS.threads), memory.split()[0]]
-            process = subprocess.run(
-                [sys.executable, str(_SCRIPT), *arguments, ",".join(FLAGS.lengths), ids],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            found = json.loads(process.stdout)
-            found["over_file"] = round(found["peak_mb"] / file_mb, 2)
-            result[precision][memory] = found
+        for name, low_memory in (("default", False), ("low memory", True)):
+            settings = {"path": str(path), "threads": FLAGS.threads, "ids": ids}
+            settings["low_memory"] = low_memory
+            title = f"{size}, {precision}, {name}"
+            say(f"{title}.")
+            with EngineChild(title, "litert", "start_up", settings) as child:
+                times = child.ask("time", lengths=[int(length) for length in FLAGS.lengths])
+            facts = {k: round(v, 3) for k, v in child.facts.items()}
+            over_file = round(facts["peak_mb"] / file_mb, 2)
+            result[precision][name] = {**facts, "over_file": over_file, "ms_of_a_token": times}
     return result
 
 
 def main() -> int:
     """Prints the measurements."""
-    result: dict[str, Any] = {"machine": machine.describe(), "threads": FLAGS.threads}
-    vocabulary = decode.joint_vocabulary()
+    result: dict[str, Any] = {"machine": describe_machine(), "threads": FLAGS.threads}
+    vocabulary = joint_vocabulary(FLAGS.vocabulary, FLAGS.text, FLAGS.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
         vocabulary.save(folder)
         result["models"] = {size: measure(size, vocabulary, Path(folder)) for size in FLAGS.sizes}
-    if FLAGS.peers_python is not None:
-        # LiteRT's models take one sentence. Set both at once, as the validator has it.
-        FLAGS["batches"].value, FLAGS["sentences"].value = ["1"], ["20"]
-        ways = [Way.parse(name) for name in FLAGS.ways or _WAYS]
-        result["comparison"] = decode.compare_random(ways)
+    # A LiteRT model translates one sentence at a time.
+    FLAGS["batches"].value, FLAGS["sentences"].value = ["1"], FLAGS.sentences[:1]
+    result["comparison"] = decode.compare_random(chosen(decode.KNOWN))
     print(json.dumps(result))
     return 0
 

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-r"""Prepares large corpora: time, memory and disk, and beside SentencePiece's own `spm_encode`.
+r"""Measures bin/prepare.py on large corpora: time, memory and disk, next to `spm_encode`.
 
 Examples:
     benchmarks/prepare.py --tsv=tatoeba.tsv --pairs=10000000 --work_dir=build/large
     benchmarks/prepare.py --source=train.en --target=train.de --copies=40 --rounds=3 \
         --vocab_from=build/data --spm_encode=spm_encode --work_dir=build/large
 
-The corpus is that of the files, as often as --copies or --pairs asks for, all of it but the
-first time with one word of each sentence replaced by another of the corpus, so that pairs are
-not the same. bin/prepare.py then runs on it, in a new process, with the flags after `--`.
-With --spm_encode that program encodes both files, one after the other, in turns with it;
-the vocabulary is then that of --vocab_from.
+The corpus repeats the files as often as --copies or --pairs says. All repetitions but the first
+have one word of each sentence replaced by another word of the corpus, so that pairs differ.
+bin/prepare.py then runs on it in a new process, with the flags of --prepare_flags. With
+--spm_encode, SentencePiece's program takes turns with it and encodes both files, one after the
+other, with the vocabulary of --vocab_from.
 
-Prints one JSON object: pairs, bytes and seconds; pairs a second, without and with the reading
-of the survey; the most memory of all processes together (resident, what they share counted
-for each; and proportional, counted once), sampled ten times a second; megabytes on disk at
-most and at the end; and the rate over that of spm_encode, median (least, most) of the rounds.
+Prints one JSON object: pairs, bytes, seconds and pairs per second; the largest memory of all
+processes together, sampled ten times a second (resident, where shared memory counts for each
+process; and proportional, where it counts once); megabytes on disk, at most and at the end; and
+the ratio to the rate of spm_encode.
 """
 
 from __future__ import annotations
@@ -34,51 +34,51 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
-from decoders import machine
-from decoders.comparison import say, spread
+import command
+from absl import flags
+from command import say
+from measuring import Turn, describe_machine, ratio, spread, take_turns
+
+from keras_transformer.data.corpora.reading import read_text
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("source", None, "source text")
-flags.DEFINE_string("target", None, "its translation")
+flags.DEFINE_string("target", None, "target text")
 flags.DEFINE_string("tsv", None, "or a file of both: source, TAB, target")
-flags.DEFINE_integer("copies", 1, "how often the corpus is repeated")
-flags.DEFINE_integer("pairs", None, "or how many pairs it shall have")
-flags.DEFINE_string("work_dir", None, "folder for the corpus and what is prepared", required=True)
+flags.DEFINE_integer("copies", 1, "repetitions of the corpus", lower_bound=1)
+flags.DEFINE_integer("pairs", None, "or the number of pairs", lower_bound=1)
+flags.DEFINE_string("work_dir", None, "folder for the corpus and the prepared data", required=True)
 flags.DEFINE_string("vocab_from", None, "vocabulary; learned if not given")
 flags.DEFINE_string("spm_encode", None, "SentencePiece's program, to compare with")
-flags.DEFINE_integer("rounds", 1, "rounds")
-flags.DEFINE_integer("workers", 2, "processes")
+flags.DEFINE_list("prepare_flags", [], "flags of bin/prepare.py, as vocab_size=8000")
+flags.DEFINE_integer("rounds", 1, "rounds; both have a turn in each", lower_bound=1)
+flags.DEFINE_integer("workers", 2, "processes of bin/prepare.py", lower_bound=1)
 
 _PREPARE = Path(__file__).resolve().parents[1] / "bin" / "prepare.py"
 _SAMPLE_SECONDS = 0.1
 
 
 def make_corpus(work_dir: Path) -> tuple[Path, Path, int]:
-    """Writes the corpus, if it is not there, and returns its files and number of pairs."""
+    """Writes the corpus if it does not exist, and returns its files and number of pairs."""
     if FLAGS.tsv:
-        rows = [line.split("\t")[:2] for line in _lines(FLAGS.tsv)]
+        rows = [line.split("\t")[:2] for line in read_text(FLAGS.tsv)]
         sides = [[row[side] for row in rows] for side in (0, 1)]
     else:
-        sides = [_lines(FLAGS.source), _lines(FLAGS.target)]
+        sides = [read_text(FLAGS.source), read_text(FLAGS.target)]
     pairs = FLAGS.pairs or FLAGS.copies * len(sides[0])
     work_dir.mkdir(parents=True, exist_ok=True)
     paths = [work_dir / f"corpus-{pairs}.{name}" for name in ("source", "target")]
     for path, lines in zip(paths, sides, strict=True):
         if not path.exists():
-            say(f"writing {path}")
+            say(f"Writing {path}.")
             with path.with_suffix(".tmp").open("w") as file:
                 file.writelines(itertools.islice(_perturbed(lines), pairs))
             path.with_suffix(".tmp").rename(path)
     return paths[0], paths[1], pairs
 
 
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8").split("\n")[:-1]
-
-
 def _perturbed(lines: Sequence[str]) -> Iterator[str]:
-    """Yields the lines, and then without end the lines with one word replaced."""
+    """Yields the lines, and then endlessly the lines with one word replaced."""
     random_ = random.Random(1)
     split = [line.split(" ") for line in lines]
     words = [word for line in split[:10_000] for word in line]
@@ -91,7 +91,7 @@ def _perturbed(lines: Sequence[str]) -> Iterator[str]:
 
 
 class Watch:
-    """Samples the memory of a process with its children, and the disk below a folder."""
+    """Samples the memory of a process and its children, and the disk usage of a folder."""
 
     def __init__(self, process: subprocess.Popen[Any], directory: Path) -> None:
         self._process = process
@@ -134,7 +134,7 @@ def _memory(pid: int) -> tuple[float, float]:
 
 
 def disk_mb(directory: Path) -> float:
-    """Returns what the files below a folder take."""
+    """Returns the disk usage of a folder."""
     total = 0
     for folder, _, files in os.walk(directory):
         for name in files:
@@ -143,24 +143,26 @@ def disk_mb(directory: Path) -> float:
     return total / 2**20
 
 
-def prepare(source: Path, target: Path, output: Path, flags_: Sequence[str]) -> dict[str, Any]:
-    """Runs bin/prepare.py and returns what it took."""
+def prepare(source: Path, target: Path, output: Path, pairs: int) -> Turn:
+    """Runs bin/prepare.py, and returns its costs and its report."""
     shutil.rmtree(output.parent, ignore_errors=True)
     output.parent.mkdir(parents=True)
     command = [sys.executable, str(_PREPARE), f"--source={source}", f"--target={target}"]
-    command += [f"--output_dir={output}", f"--workers={FLAGS.workers}", *flags_]
+    command += [f"--output_dir={output}", f"--workers={FLAGS.workers}"]
+    command += [f"--{flag}" for flag in FLAGS.prepare_flags]
     if FLAGS.vocab_from:
         command.append(f"--vocab_from={FLAGS.vocab_from}")
-    start = time.perf_counter()
+    begun = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     watch = Watch(process, output.parent)
     watch.join()
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - begun
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}.")
     report = json.loads((output / "report.json").read_bytes())
     return {
         "seconds": seconds,
+        "per_second": pairs / seconds,
         "kept": report["train"]["pairs"] + report["valid"]["pairs"],
         "dropped": report["cleaning"]["train"]["dropped"],
         "seconds_of_stages": report["seconds_of_stages"],
@@ -170,57 +172,65 @@ def prepare(source: Path, target: Path, output: Path, flags_: Sequence[str]) -> 
     }
 
 
-def encode(source: Path, target: Path) -> float:
-    """Runs spm_encode on both files and returns its seconds."""
+def spm_encode(source: Path, target: Path, pairs: int) -> Turn:
+    """Runs spm_encode on both files, and returns its rate."""
     models = Path(FLAGS.vocab_from)
     [model] = [*models.glob("joint.model"), *models.glob("tokenizer/joint.model")]
-    start = time.perf_counter()
+    begun = time.perf_counter()
     for path in (source, target):
         with path.open("rb") as lines, path.with_suffix(".ids").open("wb") as ids:
             command = [FLAGS.spm_encode, f"--model={model}", "--output_format=id"]
             subprocess.run([*command, "--extra_options=eos"], stdin=lines, stdout=ids, check=True)
-    return time.perf_counter() - start
+    return {"per_second": pairs / (time.perf_counter() - begun)}
 
 
-def main(argv: list[str]) -> None:
+def main() -> int:
     """Prints the measurements."""
     work_dir = Path(FLAGS.work_dir)
     source, target, pairs = make_corpus(work_dir)
-    turns: list[dict[str, Any]] = []
-    for number in range(FLAGS.rounds):
-        ways: list[Callable[[], None]] = []
-        turn: dict[str, Any] = {}
-        ways.append(
-            lambda turn=turn: turn.update(
-                prepare(source, target, work_dir / "out" / "data", argv[1:])
-            )
-        )
-        if FLAGS.spm_encode:
-            ways.append(lambda turn=turn: turn.update(spm_seconds=encode(source, target)))
-        for way in ways if number % 2 == 0 else reversed(ways):
-            way()
-        say(f"round {number + 1}: {pairs / turn['seconds']:,.0f} pairs/s")
-        turns.append(turn)
-    last = turns[-1]
+    output = work_dir / "out" / "data"
+    calls: dict[str, Callable[[int], Turn]] = {
+        "prepare": lambda _: prepare(source, target, output, pairs)
+    }
+    if FLAGS.spm_encode:
+        calls["spm_encode"] = lambda _: spm_encode(source, target, pairs)
+    turns = take_turns(calls, FLAGS.rounds, "pairs/s")
+    own = turns["prepare"]
     result = {
+        "machine": describe_machine(),
         "pairs": pairs,
         "bytes": source.stat().st_size + target.stat().st_size,
-        "flags": argv[1:],
+        "prepare_flags": FLAGS.prepare_flags,
         "workers": FLAGS.workers,
-        "seconds": spread([turn["seconds"] for turn in turns], 1),
-        "pairs_per_second": spread([pairs / turn["seconds"] for turn in turns], 0),
-        **{key: last[key] for key in ("kept", "dropped", "tokens", "seconds_of_stages")},
+        "seconds": spread([turn["seconds"] for turn in own], 1),
+        "pairs_per_second": spread([turn["per_second"] for turn in own], 0),
+        **{key: own[-1][key] for key in ("kept", "dropped", "tokens", "seconds_of_stages")},
         **{
-            key: round(max(turn[key] for turn in turns))
+            key: round(max(turn[key] for turn in own))
             for key in ("resident_mb", "proportional_mb", "disk_mb", "disk_at_end_mb")
         },
     }
     if FLAGS.spm_encode:
-        result["spm_encode_pairs_per_second"] = spread([pairs / t["spm_seconds"] for t in turns], 0)
-        ratios = [turn["spm_seconds"] / turn["seconds"] for turn in turns]
-        result["over_spm_encode"] = spread(ratios, 2)
-    print(json.dumps({**result, "machine": machine.describe()}, indent=1))
+        rates = [turn["per_second"] for turn in turns["spm_encode"]]
+        result["spm_encode_pairs_per_second"] = spread(rates, 0)
+        result["ratio"] = ratio(turns, "prepare", "spm_encode")
+    print(json.dumps(result))
+    return 0
+
+
+flags.register_multi_flags_validator(
+    ["spm_encode", "vocab_from"],
+    lambda values: values["spm_encode"] is None or values["vocab_from"] is not None,
+    "expected --vocab_from with --spm_encode",
+)
+flags.register_multi_flags_validator(
+    ["source", "target", "tsv"],
+    lambda values: (
+        (values["source"] is None) == (values["target"] is None) != (values["tsv"] is None)
+    ),
+    "expected --source and --target, or --tsv",
+)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -1,142 +1,106 @@
 #!/usr/bin/env python3
-r"""Puts a load on bin/serve.py, with batching and without, and tries what may go wrong under one.
+r"""Measures bin/serve.py under load, with batching and without.
 
-Examples:
+Example:
     benchmarks/serve.py --export=build/export --source=newstest2013.en,test_2016_flickr.en
-    benchmarks/serve.py --export=build/export --source=newstest2013.en --clients=none \
-        --soak_minutes=20 --switches=20 --overload
 
-The server is a process of its own; this one is all of the clients, on the same cores. A
-request is one sentence, and a client sends the next as soon as it is answered. Sentences
-are taken from all --source files alike, in a random order.
+The server runs in a separate process. This process runs all clients, on the same cores. A request
+is one sentence, and a client sends the next request when it has an answer. The sentences come from
+all --source files in equal numbers, in random order. For each number of --clients, two servers
+take turns: one batches requests, the other has `--max_batch_size=1`.
 
-For each number of --clients two servers take turns, one with `--max_batch_size=1`. Then:
-
-* --soak_minutes: the most clients ask for so long. Memory is `flat` where the straight line
-  through the samples of the second half rises or falls by less than 1 % of their mean;
-* --switches: a copy of the version is published as the next, and the old one removed, so
-  often. Every answer has to be that of its sentence alone; another text of the same score
-  (to 1e-4) is one, too;
-* --overload: ten times as many requests at once as the queue takes rows, again and again.
-  What is not answered by 200 has to be by 429. Requests one by one, before and at once
-  after each burst, tell how the server recovers.
-
-Prints one JSON object: requests per second and latencies (milliseconds), medians over the
-rounds where there are any (least and most); rows of a batch, as the server counts them; cores
-that the server, the clients and others keep busy; memory; and the ratio of requests per
-second with batching over without. `quiet` says whether others left the cores alone. The exit
-code is 1 where a request was lost or answered wrongly, or memory is not flat.
+Prints one JSON object: requests per second and latencies (milliseconds), medians over the rounds
+with minimum and maximum; rows of a batch; the cores that the server, the clients and other
+processes use; memory; and the ratio of requests per second with batching to those without. The
+exit code is 1 if a request failed. `python -m tests.stress server_load` runs a server for a long
+time, under overload, and while its version changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import json
-import shutil
 import statistics
-import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import command
 from absl import flags
-from decoders import machine
-from decoders.comparison import quiet, say, spread
-from load import scenarios
-from load.clients import Clients
-from load.process import ServerProcess
-
-from keras_transformer.data.corpora.reading import read_text
-from keras_transformer.errors import InputError
+from clients import Clients, latencies, problems
+from command import say
+from measuring import Turn, describe_machine, is_quiet, ratio, spread, take_turns
+from serving import Server, read_sentences, served
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("export", None, "directory of versions, as build/export", required=True)
 flags.DEFINE_list("source", None, "files of sentences, one a line", required=True)
-command.define_numbers(
-    "clients", [1, 4, 16, 64], "clients at once; none: no comparison", or_none=True
-)
-flags.DEFINE_float("seconds", 15, "of a turn", lower_bound=1)
-flags.DEFINE_float("warm_up", 5, "seconds before a turn, which do not count", lower_bound=0)
-flags.DEFINE_integer("rounds", 2, "rounds, in each of which both take a turn", lower_bound=1)
-flags.DEFINE_float("soak_minutes", 0, "of constant load", lower_bound=0)
-flags.DEFINE_integer("switches", 0, "changes of the version under load", lower_bound=0)
-flags.DEFINE_bool("overload", False, "whether to send more than the server takes")
-flags.DEFINE_integer("max_queue", 64, "rows that wait, under --overload", lower_bound=1)
-flags.DEFINE_list("server_flags", [], "of bin/serve.py, as batch_timeout_ms=5")
+command.define_numbers("clients", [1, 4, 16, 64], "clients at the same time")
+flags.DEFINE_float("seconds", 15, "seconds of a turn", lower_bound=1)
+flags.DEFINE_float("warm_up", 5, "seconds before a turn that do not count", lower_bound=0)
+flags.DEFINE_integer("rounds", 2, "rounds; both have a turn in each", lower_bound=1)
+flags.DEFINE_list("server_flags", [], "flags of bin/serve.py, as batch_timeout_ms=5")
 flags.DEFINE_float("limit_s", 60, "seconds after which a request is lost", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "decides the order of the sentences")
-
-_KNOWN = 200  # sentences whose translations are compared
-_CLIENTS = 64  # of the soak and the switches
-_BURSTS = 3
-_BURST = 10  # requests at once, for each row of the queue
+flags.DEFINE_integer("seed", 0, "seed of the order of the sentences")
 
 
-@contextlib.contextmanager
-def served(**settings: object) -> Iterator[tuple[ServerProcess, Path]]:
-    """Gives a server of a copy of the export, and the copy."""
-    given = dict(flag.split("=", 1) for flag in FLAGS.server_flags)
-    with tempfile.TemporaryDirectory() as folder:
-        versions = [path for path in Path(FLAGS.export).glob("*") if path.name.isdecimal()]
-        if not versions:
-            raise InputError(f"--export={FLAGS.export} has no version; expected a number in it")
-        newest = max(versions, key=lambda path: int(path.name))
-        base_path = Path(folder) / "model"
-        shutil.copytree(newest, base_path / "1")
-        server = ServerProcess(base_path, Path(folder) / "log", **{**given, **settings})
-        say(f"{settings or given or 'as it is'}: ready in {server.ready_seconds:.1f} s")
-        try:
-            yield server, base_path
-        finally:
-            server.close()
-
-
-def asking(server: ServerProcess, sentences: Sequence[str]) -> Clients:
-    """Returns clients of a server."""
-    return Clients(server.port, server.model, sentences, FLAGS.limit_s, FLAGS.seed)
+async def steady_load(server: Server, clients: Clients, count: int) -> Turn:
+    """Lets clients send requests, and returns the results after the warm-up."""
+    stop = asyncio.Event()
+    asking = asyncio.create_task(clients.keep_asking(count, stop))
+    await asyncio.sleep(FLAGS.warm_up)
+    before = await asyncio.to_thread(server.usage)
+    await asyncio.sleep(FLAGS.seconds)
+    after = await asyncio.to_thread(server.usage)
+    stop.set()
+    every = await asking
+    answers = [answer for answer in every if before.clock < answer.ended <= after.clock]
+    good = [answer for answer in answers if answer.status == 200]
+    return {
+        "per_second": max(len(good), 1e-9) / (after.clock - before.clock),
+        "latency_ms": latencies(good),
+        "problems": problems(every),
+        **after.since(before),
+        "memory_mb": round(server.memory_mb()),
+        "peak_memory_mb": round(server.peak_memory_mb()),
+    }
 
 
 def compare(sentences: Sequence[str]) -> dict[str, Any]:
-    """Measures with batching and without, in turns, and returns what is printed of it."""
+    """Measures with batching and without, in turns, and returns the results."""
     result: dict[str, Any] = {}
-    with served() as (batching, _), served(max_batch_size=1) as (alone, _):
-        ways = {"batching": batching, "batch of 1": alone}
+    given = FLAGS.server_flags
+    with (
+        served(FLAGS.export, given) as (batching, _),
+        served(FLAGS.export, given, max_batch_size=1) as (single, _),
+    ):
+        servers = {"batching": batching, "batch of 1": single}
+        for server in servers.values():
+            say(f"The server was ready after {server.ready_seconds:.1f} s.")
         for count in map(int, FLAGS.clients):
-            turns: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
-            for number in range(FLAGS.rounds):
-                for name in list(ways)[:: 1 - 2 * (number % 2)]:
-                    clients = asking(ways[name], sentences)
-                    turn = asyncio.run(
-                        scenarios.steady_load(
-                            ways[name], clients, count, FLAGS.warm_up, FLAGS.seconds
-                        )
-                    )
-                    turns[name].append(turn)
-                    say(
-                        f"{count} clients, {name}: {turn['requests_per_second']:.1f} requests/s, "
-                        f"{turn['other_cores']:.2f} cores busy with others"
-                    )
-            pairs = zip(turns["batching"], turns["batch of 1"], strict=True)
-            rates = [
-                one["requests_per_second"] / max(two["requests_per_second"], 1e-9)
-                for one, two in pairs
-            ]
+
+            def turn(server: Server, count: int = count) -> Turn:
+                limit_s, seed = FLAGS.limit_s, FLAGS.seed
+                clients = Clients(server.port, server.model, sentences, limit_s, seed)
+                return asyncio.run(steady_load(server, clients, count))
+
+            say(f"{count} clients.")
+            calls = {
+                name: lambda _, server=server: turn(server) for name, server in servers.items()
+            }
+            turns = take_turns(calls, FLAGS.rounds, "requests/s")
             result[f"{count} clients"] = {
-                **{name: _report(many) for name, many in turns.items()},
-                "batching over batch of 1": spread(rates, 2),
-                "quiet": quiet(turns),
+                **{name: report(many) for name, many in turns.items()},
+                "ratio": ratio(turns, "batching", "batch of 1"),
+                "quiet": is_quiet(turns),
             }
     return result
 
 
-def _report(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns what is printed of a way's turns."""
+def report(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Returns the results of one server."""
     latency = [turn["latency_ms"] for turn in turns]
     return {
-        "requests_per_second": spread([turn["requests_per_second"] for turn in turns], 2),
+        "requests_per_second": spread([turn["per_second"] for turn in turns], 2),
         "latency_ms": {
             name: round(statistics.median(each[name] for each in latency), 1)
             for name in ("p50", "p95", "p99")
@@ -152,81 +116,20 @@ def _report(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def soak(sentences: Sequence[str]) -> dict[str, Any]:
-    """Returns what comes of a long load."""
-    with served() as (server, _):
-        return asyncio.run(
-            scenarios.soak(server, asking(server, sentences), _CLIENTS, FLAGS.soak_minutes)
-        )
-
-
-def switch(sentences: Sequence[str]) -> dict[str, Any]:
-    """Returns what comes of changes of the version."""
-    with served() as (server, base_path):
-        return asyncio.run(
-            scenarios.switch_versions(
-                server, asking(server, sentences[:_KNOWN]), base_path, FLAGS.switches, _CLIENTS
-            )
-        )
-
-
-def overload(sentences: Sequence[str]) -> dict[str, Any]:
-    """Returns what comes of more than the server takes."""
-    with served(max_queue=FLAGS.max_queue) as (server, _):
-        count = _BURST * FLAGS.max_queue
-        return asyncio.run(scenarios.overload(asking(server, sentences), _BURSTS, count))
-
-
-def read_sentences(paths: Sequence[str]) -> list[str]:
-    """Returns the sentences of all files in turn, as many of each as the shortest has."""
-    kept = [[line for line in read_text(path) if line.strip()] for path in paths]
-    for path, lines in zip(paths, kept, strict=True):
-        if not lines:
-            raise InputError(f"{path} has no sentence; expected one a line")
-    return list(itertools.chain.from_iterable(zip(*kept, strict=False)))
-
-
-def failures(result: dict[str, Any]) -> list[str]:
-    """Returns what should not be."""
-    found = [
-        f"{name}, {way}: problems"
-        for name, each in result.get("comparison", {}).items()
-        for way, report in each.items()
-        if isinstance(report, dict) and report.get("problems")
-    ]
-    if result.get("soak", {}).get("problems"):
-        found.append("soak: problems")
-    if not result.get("soak", {"flat": True})["flat"]:
-        found.append("soak: memory is not flat")
-    if result.get("switches", {}).get("lost_or_wrong"):
-        found.append("switches: requests lost or answered wrongly")
-    if result.get("overload", {}).get("problems"):
-        found.append("overload: problems")
-    return found
-
-
 def main() -> int:
     """Prints the measurements."""
     sentences = read_sentences(FLAGS.source)
     names = ("clients", "seconds", "rounds", "server_flags", "limit_s")
-    result: dict[str, Any] = {
-        "machine": machine.describe(),
-        "sentences": len(sentences),
-        "settings": {name: getattr(FLAGS, name) for name in names},
-    }
-    parts = {
-        "comparison": (FLAGS.clients != ["none"], compare),
-        "soak": (FLAGS.soak_minutes, soak),
-        "switches": (FLAGS.switches, switch),
-        "overload": (FLAGS.overload, overload),
-    }
-    for name, (wanted, measure) in parts.items():
-        if wanted:
-            say(name)
-            result[name] = measure(sentences)
-    result["failures"] = failures(result)
-    print(json.dumps(result))
-    return int(bool(result["failures"]))
+    settings = {name: getattr(FLAGS, name) for name in names}
+    result = compare(sentences)
+    print(json.dumps({"machine": describe_machine(), "settings": settings, "clients": result}))
+    return int(
+        any(
+            each[name]["problems"]
+            for each in result.values()
+            for name in ("batching", "batch of 1")
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,39 +1,35 @@
 #!/usr/bin/env python3
-r"""Starts exported models up in new processes, this package's, CTranslate2's and MarianMT's.
+r"""Times the start of exported models of this package, CTranslate2 and MarianMT.
 
 Examples:
-    benchmarks/startup.py --vocabulary=build/data/tokenizer --peers_python=peers/bin/python
+    benchmarks/startup.py --vocabulary=build/data/tokenizer \
+        --engine_python=transformers=peers/bin/python
     benchmarks/startup.py --model_dir=build/run
 
-All models have the sizes of one preset and random weights, or, with --model_dir, this package
-and CTranslate2 the weights of a run. They are exported first, as bin/export.py does
-it, which is not timed. A way is ENGINE:PRECISION: saved_model:float32,
-saved_model:bfloat16, ctranslate2:float32, ctranslate2:int8, transformers:float32.
+All models have random weights and the sizes of one preset. With --model_dir, this package and
+CTranslate2 have the weights of a run. The models are exported first, which is not timed. Engines
+are saved_model:float32, saved_model:bfloat16, ctranslate2:float32, ctranslate2:int8 and
+transformers:float32.
 
-In each round every way has a process of its own, in another order each time, which imports
-what it needs, loads the model, and translates --sentence twice, text in and text out, by
-beam search to exactly --steps tokens. The files have been read before, and are in the
-system's cache.
+In each round every engine starts once in a new process. The process imports its packages, loads
+the model, and translates --sentence twice, from text to text, by beam search to exactly --steps
+tokens. The files have been read before and are in the system's cache.
 
-Prints one JSON object: for each way the medians over the rounds (least and most) of the
-seconds of each import, of the load, of both translations, of load and first translation
-(`own`), of these without what the second takes, the translation itself (`start`), and of all
-from the start of the process to the first translation; resident memory after the imports,
-after the load, and at its peak; for a SavedModel what its graph consists of, and `graph_load`,
-a load without the values of the variables. `quiet` says whether other processes left the
-cores alone.
+Prints one JSON object. For each engine: seconds of the imports, of the load and of both
+translations; `own_seconds`, load and first translation; `start_seconds`, own_seconds without the
+time of the second translation; `all_seconds`, from the start of the process to the first
+translation; resident memory after the imports, after the load, and at its peak; and for a
+SavedModel the contents of its graph and the time to load the graph without weights. `ratios`
+compares `own_seconds`; larger than 1 means that ours is faster.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,12 +38,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import command
 from absl import flags, logging
-from decoders import machine
-from decoders.comparison import Turns, quiet, say, spread
-from steppers.cost import Sizes
-from steppers.protocol import CoreUse
+from command import say
+from measuring import Turn, best_ratios, describe_machine, is_quiet, spread, take_turns
+from models import LENGTH_PENALTY, SEED, random_run, sizes_of, special_ids
+from protocol import EngineChild, MissingPackageError
+from resources import CoreUse
+from variants import Variant, chosen, define_engines, grouped, python_of
 
-from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.runs.run_directory import RunDirectory
@@ -55,206 +52,147 @@ from keras_transformer.runs.run_directory import RunDirectory
 FLAGS = flags.FLAGS
 flags.DEFINE_string("size", "base", "preset of the random models")
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model; for random models")
-flags.DEFINE_string("model_dir", None, "run directory of a trained model, in place of random ones")
-flags.DEFINE_list("ways", None, "what to compare; see above")
-flags.DEFINE_string("peers_python", None, "a Python with ctranslate2, transformers, sentencepiece")
+flags.DEFINE_string("model_dir", None, "run directory of a trained model, instead of random ones")
 flags.DEFINE_string(
-    "sentence", "Two young, White males are outside near many bushes.", "what is translated"
+    "sentence", "Two young, White males are outside near many bushes.", "sentence to translate"
 )
 flags.DEFINE_integer("steps", 30, "tokens of every output", lower_bound=1)
 flags.DEFINE_integer("beam_size", 4, "hypotheses of the sentence", lower_bound=1)
-flags.DEFINE_integer("runs", 5, "rounds, in each of which all start once", lower_bound=1)
-flags.DEFINE_integer("threads", 2, "threads of each way", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "rounds; every engine starts once in each", lower_bound=1)
+flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
-OWN = ["saved_model:float32", "saved_model:bfloat16"]
-CTRANSLATE2 = ["ctranslate2:float32", "ctranslate2:int8"]
-MARIAN = ["transformers:float32"]
-LENGTH_PENALTY = 0.6
-SEED = 0
-
-
-def compare(ways: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Makes the models in `folder`, starts them, and returns what is printed of them."""
-    run = _random_run(folder / "run") if FLAGS.model_dir is None else RunDirectory(FLAGS.model_dir)
-    paths = {way: _export(way, run, folder / way.replace(":", "-")) for way in ways}
-    for way, path in paths.items():  # reads all files, and compiles what Python has not yet
-        _start(way, path)
-    turns: Turns = {way: [] for way in ways}
-    for number in range(FLAGS.runs):
-        say(f"round {number + 1}")
-        first = number % len(ways)
-        for way in [*ways[first:], *ways[:first]]:
-            turn = _start(way, paths[way])
-            turns[way].append(turn)
-            say(
-                f"{way}: load {turn['load_seconds']:.2f} s, first {turn['first_seconds']:.2f} s, "
-                f"{turn['other_cores']:.2f} cores busy with others"
-            )
-    reports = {way: {**_summary(turns[way]), **_contents(way, paths[way])} for way in ways}
-    return {"parameters": _parameters(run), "ways": reports, "quiet": quiet(turns)}
+KNOWN = {
+    "saved_model": (["float32", "bfloat16"], []),
+    "ctranslate2": (["float32", "int8"], []),
+    "transformers": (["float32"], []),
+}
 
 
-def _start(way: str, path: Path) -> dict[str, Any]:
-    """Returns what a process of its own says of its start."""
-    engine, _, precision = way.partition(":")
-    benchmarks = Path(__file__).resolve().parent
+def compare(variants: Sequence[Variant], folder: Path) -> dict[str, Any]:
+    """Makes the models in `folder`, starts them, and returns the results."""
+    if FLAGS.model_dir is None:
+        run = random_run(folder / "run", FLAGS.size, FLAGS.vocabulary)
+    else:
+        run = RunDirectory(FLAGS.model_dir)
+    paths: dict[str, Path] = {}
+    left_out: dict[str, str] = {}
+    for variant in variants:
+        say(f"Exporting for {variant.name}.")
+        path = folder / variant.name.replace(":", "-")
+        try:
+            paths[variant.name] = _export(variant, run, path)
+            _start(variant, paths[variant.name])  # reads all files, compiles Python's modules
+        except MissingPackageError as error:
+            say(f"{variant.name} is left out: {error}")
+            left_out[variant.name] = str(error)
+            paths.pop(variant.name, None)
+    variants = [variant for variant in variants if variant.name in paths]
+    calls = {v.name: lambda _, v=v: _start(v, paths[v.name]) for v in variants}
+    turns = take_turns(calls, FLAGS.rounds, "starts/s")
+    engines = {}
+    for name, many in turns.items():
+        spreads = {key: spread([turn[key] for turn in many], 3) for key in many[0]}
+        engines[name] = {**spreads, **_contents(paths[name])}
+    return {
+        "parameters": sum(array.size for array in run.selected_weights().values()),
+        "engines": engines,
+        "ratios": best_ratios(turns, *grouped(variants)),
+        "quiet": is_quiet(turns),
+        "left_out": left_out,
+    }
+
+
+def _start(variant: Variant, path: Path) -> Turn:
+    """Starts an engine in a new process, and returns the times and the memory of its start."""
     settings = {
         "path": str(path),
-        "precision": precision,
+        "precision": variant.precision,
         "sentence": FLAGS.sentence,
         "steps": FLAGS.steps,
         "beam_size": FLAGS.beam_size,
         "length_penalty": LENGTH_PENALTY,
         "threads": FLAGS.threads,
     }
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(benchmarks),
-        "TF_NUM_INTRAOP_THREADS": str(FLAGS.threads),
-        "TF_NUM_INTEROP_THREADS": str(FLAGS.threads),
+    environment = variant.environment(FLAGS.threads, FLAGS.threads)
+    core_use, before = CoreUse(), os.times()
+    child = EngineChild(
+        variant.name, variant.engine, "start_up", settings, python_of(variant), environment
+    )
+    with child:
+        facts = dict(child.facts)
+        if variant.engine == "saved_model":
+            facts |= child.ask("load_graph")
+    after = os.times()
+    seconds = after.elapsed - before.elapsed
+    children = after.children_user + after.children_system
+    children -= before.children_user + before.children_system
+    own = facts["load_seconds"] + facts["first_seconds"]
+    return {
+        **{name: value for name, value in facts.items() if name != "first_ended"},
+        "own_seconds": own,
+        "per_second": 1 / own,
+        "start_seconds": own - facts["second_seconds"],
+        "all_seconds": facts["first_ended"] - child.started,
+        "other_cores": max(core_use.read()[1] - children / seconds, 0.0),
     }
-    cores, before = CoreUse(), os.times()
-    settings["started"] = begun = time.monotonic()
-    output = subprocess.run(
-        [_python(engine), "-m", f"starters.{engine}_starter", json.dumps(settings)],
-        env=environment, check=True, stdout=subprocess.PIPE,
-    ).stdout  # fmt: skip
-    seconds, after = time.monotonic() - begun, os.times()
-    children = sum(after[2:4]) - sum(before[2:4])  # user's and system's time of the process
-    answer: dict[str, Any] = json.loads(output)
-    return {**answer, "other_cores": max(cores.read()[1] - children / seconds, 0.0)}
 
 
-def _python(engine: str) -> str:
-    interpreter: str = sys.executable if engine == "saved_model" else FLAGS.peers_python
-    return interpreter
-
-
-def _export(way: str, run: RunDirectory, folder: Path) -> Path:
-    """Makes the model of a way, and returns its path."""
+def _export(variant: Variant, run: RunDirectory, path: Path) -> Path:
+    """Makes the model of an engine, and returns its path."""
     from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
 
-    say(f"{way}: exporting")
-    engine, _, precision = way.partition(":")
-    if engine == "transformers":
-        _make_marian(run, folder)
-        return folder
     sentences = [FLAGS.sentence]
-    if engine == "ctranslate2":
-        quantization = "none" if precision == "float32" else precision
+    if variant.engine == "transformers":
+        settings = {
+            "path": str(path),
+            "vocabulary": str(run.path / "tokenizer" / "joint.model"),
+            "sizes": dataclasses.asdict(sizes_of(run.config.model)),
+            "special_ids": special_ids(run.config.model),
+            "steps": FLAGS.steps,
+            "seed": SEED,
+        }
+        with EngineChild(variant.name, "transformers", "make", settings, python_of(variant)):
+            return path
+    if variant.engine == "ctranslate2":
+        quantization = "none" if variant.precision == "float32" else variant.precision
         options = ExportOptions(quantization=quantization)
-        return export(run, folder, sentences, options, format="ctranslate2").path
+        return export(run, path, sentences, options, format="ctranslate2").path
     options = ExportOptions()
-    if precision != "float32":  # of random weights no BLEU can be lost
-        options = ExportOptions(precision=precision, references=sentences, max_bleu_loss=100.0)
-    settings = {
+    if variant.precision != "float32":  # the BLEU of random weights means nothing
+        options = ExportOptions(sentences, precision=variant.precision, max_bleu_loss=100.0)
+    decoding = {
         "decoding.beam_size": FLAGS.beam_size,
         "decoding.n_best": 1,
         "decoding.length_penalty": LENGTH_PENALTY,
         "decoding.min_length": FLAGS.steps,
         "decoding.max_length": FLAGS.steps,
     }
-    return export(run, folder, sentences, options, settings=settings).path
+    return export(run, path, sentences, options, settings=decoding).path
 
 
-def _make_marian(run: RunDirectory, path: Path) -> None:
-    model = run.config.model
-    settings = {
-        "path": str(path),
-        "vocabulary": str(run.path / "tokenizer" / "joint.model"),
-        "sizes": {field.name: getattr(model, field.name) for field in dataclasses.fields(Sizes)},
-        "special_ids": {
-            name: getattr(model, f"{name}_id") for name in ("pad", "unknown", "start", "end")
-        },
-        "steps": FLAGS.steps,
-        "seed": SEED,
-    }
-    subprocess.run(
-        [FLAGS.peers_python, "-m", "starters.transformers_starter", "make", json.dumps(settings)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent)},
-        check=True, stdout=sys.stderr,
-    )  # fmt: skip
-
-
-def _random_run(path: Path) -> RunDirectory:
-    import keras  # late, as above
-
-    from keras_transformer.models.transformer import Transformer
-    from keras_transformer.text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(FLAGS.vocabulary)
-    if not tokenizer.joint:
-        raise InputError(f"{FLAGS.vocabulary} holds two vocabularies; expected a joint one")
-    config: Config = preset(FLAGS.size).updated(
-        {
-            "model.source_vocab_size": tokenizer.source_vocab_size,
-            "model.target_vocab_size": tokenizer.target_vocab_size,
-            **{
-                f"model.{name}_id": getattr(tokenizer, f"{name}_id")
-                for name in ("pad", "unknown", "start", "end")
-            },
-        }
-    )
-    keras.utils.set_random_seed(SEED)
-    model = Transformer(config.model, dtype="float32")
-    model.build()
-    run = RunDirectory.create(path, config, tokenizer, "random weights")
-    weights = {path: variable.numpy() for path, variable in model.weights_by_path().items()}
-    run.save_checkpoint(0, weights, {}, {})
-    return run
-
-
-def _parameters(run: RunDirectory) -> int:
-    return sum(array.size for array in run.selected_weights().values())
-
-
-def _summary(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns median, least and most of every number, in the turns' own structure."""
-    values = defaultdict(list)
-    for turn in turns:
-        for name, value in turn.items():
-            values[name].append(value)
-    return {
-        name: _summary(many) if isinstance(many[0], dict) else spread(many, 3)
-        for name, many in values.items()
-    }
-
-
-def _contents(way: str, path: Path) -> dict[str, Any]:
-    """Returns the bytes of a model, and what the graph of a SavedModel consists of."""
+def _contents(path: Path) -> dict[str, Any]:
+    """Returns the bytes of a model, and the size of the graph of a SavedModel."""
     sizes = {file: file.stat().st_size for file in path.rglob("*") if file.is_file()}
     contents: dict[str, Any] = {"bytes": sum(sizes.values())}
-    if not way.startswith("saved_model:"):
-        return contents
-    from tensorflow.core.protobuf import saved_model_pb2  # late, as above
-
     file = path / "saved_model.pb"
-    [graph] = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs
-    functions = graph.graph_def.library.function
-    return {
-        **contents,
-        "graph_bytes": sizes[file],
-        "signatures": len(graph.signature_def),
-        "functions": len(functions),
-        "nodes": sum(len(function.node_def) for function in functions),
-    }
+    with contextlib.suppress(FileNotFoundError):
+        from tensorflow.core.protobuf import saved_model_pb2  # late, as above
+
+        [graph] = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs
+        functions = graph.graph_def.library.function
+        contents |= {
+            "graph_bytes": sizes[file],
+            "signatures": len(graph.signature_def),
+            "functions": len(functions),
+            "nodes": sum(len(function.node_def) for function in functions),
+        }
+    return contents
 
 
-def _named_ways() -> list[str]:
-    names: list[str] | None = FLAGS.ways
-    peers = CTRANSLATE2 + (MARIAN if FLAGS.model_dir is None else [])
-    if names is None:
-        return OWN + (peers if FLAGS.peers_python else [])
-    for name in names:
-        if name not in OWN + peers:
-            raise InputError(f"--ways names {name}; expected some of {', '.join(OWN + peers)}")
-        if name not in OWN and not FLAGS.peers_python:
-            raise InputError(
-                f"--ways names {name}; expected --peers_python, an interpreter that has it"
-            )
-    return names
-
-
+define_engines(
+    KNOWN,
+    [f"{engine}:{p}" for engine, (precisions, _) in KNOWN.items() for p in precisions],
+)
 flags.register_multi_flags_validator(
     ["model_dir", "vocabulary"],
     lambda values: (values["model_dir"] is None) != (values["vocabulary"] is None),
@@ -264,15 +202,19 @@ flags.register_multi_flags_validator(
 
 def main() -> int:
     """Prints the measurements."""
-    logging.set_verbosity(logging.WARNING)  # TensorFlow has much to say of what it saves
-    ways = _named_ways()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow logs a lot while it saves
+    variants = chosen(KNOWN)
     if FLAGS.model_dir is None:
-        preset(FLAGS.size)  # a wrong name is told before anything is made
+        preset(FLAGS.size)  # an unknown name fails before anything is made
+    elif FLAGS["engines"].using_default_value:
+        variants = [variant for variant in variants if variant.engine != "transformers"]
+    elif any(variant.engine == "transformers" for variant in variants):
+        raise InputError("transformers has only random models. Leave out --model_dir.")
     with tempfile.TemporaryDirectory() as folder:
-        result = compare(ways, Path(folder))
-    names = ("size", "steps", "beam_size", "runs", "threads")
+        result = compare(variants, Path(folder))
+    names = ("size", "steps", "beam_size", "rounds", "threads")
     settings = {name: getattr(FLAGS, name) for name in names}
-    print(json.dumps({"machine": machine.describe(), "settings": settings, **result}))
+    print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
     return 0
 
 

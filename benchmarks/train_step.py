@@ -1,40 +1,36 @@
 #!/usr/bin/env python3
-r"""Times training steps in several ways side by side: this package's, and PyTorch's.
+r"""Times training steps of this package, next to PyTorch.
 
 Example:
     benchmarks/train_step.py --data_dir=build/data --preset=small --batch_tokens=4096 \
-        --torch_python=torch-env/bin/python
+        --engine_python=torch=torch-env/bin/python
 
-A way is FRAMEWORK:PRECISION[:OPTION...] and has a process of its own, on the same
-corpus with the same sizes, batch tokens and constant learning rate:
+An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process, with the same corpus,
+model sizes, batch tokens and constant learning rate:
 
-* keras:float32 or keras:bfloat16, with `xla`, or a number of replicas that share
-  the CPU and the global batch, as in keras:bfloat16:2;
-* torch:float32 or torch:bfloat16, with `compile`, or `paper_dropout` for none but
-  that of embeddings and residuals, which is all that the paper's presets have here
-  (`nn.Transformer` by itself also drops attention weights and ReLUs).
+* keras:float32 or keras:bfloat16, with `xla`, or with a number of replicas that share the CPU and
+  the global batch, as in keras:bfloat16:2;
+* torch:float32 or torch:bfloat16, with `compile`, or with `paper_dropout`: dropout only of
+  embeddings and residuals, as in the paper's presets. By default `nn.Transformer` also drops
+  attention weights and ReLUs.
 
-Each way batches the sentences as it is best for it: this package by its few
-shapes, PyTorch sorted by length and padded to the longest. In each round every
-way takes --steps steps while the others wait, in another order each time.
+Each engine makes its batches in the way that suits it best. This package uses a few shapes;
+PyTorch sorts by length and pads to the longest sentence. In each round every engine takes --steps
+steps while the others wait.
 
-Prints one JSON object: for each way the real target tokens a second (end ids
-counted) and FLOP a second (products of real tokens, backward twice the forward,
-causal attention half), the latter's share of the best product of the same
-precision in the same run, input wait, memory and more; and ratios of ways, each
-the median over rounds of the ratio within a round. `quiet` says whether other
-processes left the cores alone: where they did not, ratios are worth nothing, for
-PyTorch's threads wait for the slowest of them and TensorFlow's do not.
+Prints one JSON object. For each engine: real target tokens per second (end ids included), FLOP
+per second (matrix products of real tokens; backward is twice forward; causal attention is half)
+and their share of the fastest matrix product of the same precision in the same run, the share of
+time spent waiting for input, and memory. `ratios` are medians over the rounds of the ratio within
+a round. If `quiet` is false, other processes used the cores: do not rely on the ratios. PyTorch's
+threads wait for the slowest of them, and TensorFlow's do not.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,14 +39,30 @@ from typing import Any
 import command
 import numpy as np
 from absl import flags
-from decoders.comparison import quiet
-from steppers.cost import Sizes
-from steppers.process import Stepper, Way
-from steppers.sorted_batches import sorted_batches
+from measuring import (
+    Turn,
+    Turns,
+    best_ratios,
+    describe_machine,
+    is_quiet,
+    ratio,
+    spread,
+    take_turns,
+)
+from models import (
+    LEARNING_RATE,
+    SEED,
+    sizes_of,
+    special_ids,
+    training_settings,
+    vocabulary_settings,
+)
+from protocol import EngineChild
+from sentence_batches import sorted_training_batches
+from variants import Variant, chosen, define_engines, grouped, python_of, started
 
-from keras_transformer.config import Config, ModelConfig
+from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -58,224 +70,155 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "tiny", ["tiny", "small", "base", "big"], "sizes of the model")
 flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_bound=1)
 flags.DEFINE_string("data_dir", None, "prepared data", required=True)
-flags.DEFINE_list(
-    "ways",
-    ["keras:bfloat16", "keras:bfloat16:2", "keras:float32", "keras:float32:xla"],
-    "what to compare; see above",
-)
-flags.DEFINE_string(
-    "torch_python", None, "a Python with PyTorch; adds torch:bfloat16 and torch:float32"
-)
-flags.DEFINE_integer(
-    "rounds", 5, "rounds, in each of which every way takes its turn", lower_bound=1
-)
+flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("steps", 5, "steps of a turn", lower_bound=1)
-flags.DEFINE_integer("threads", 2, "threads of each way", lower_bound=1)
+flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
+flags.DEFINE_bool("profile", False, "also profile the steps of our engines without XLA")
 
-LEARNING_RATE = 3e-4  # constant, so that the loss shows within a few steps whether a way learns
-SEED = 1
-
-
-def configuration(tokenizer: Tokenizer, way: Way | None = None) -> dict[str, Any]:
-    """Returns what differs from the preset."""
-    settings: dict[str, Any] = {
-        "model.source_vocab_size": tokenizer.source_vocab_size,
-        "model.target_vocab_size": tokenizer.target_vocab_size,
-        "model.pad_id": tokenizer.pad_id,
-        "model.unknown_id": tokenizer.unknown_id,
-        "model.start_id": tokenizer.start_id,
-        "model.end_id": tokenizer.end_id,
-        "training.batch_tokens": FLAGS.batch_tokens,
-        "training.schedule": "constant",
-        "training.warmup_steps": 0,
-        "training.learning_rate": LEARNING_RATE,
-        "training.seed": SEED,
-    }
-    if way is not None:
-        settings["training.mixed_precision"] = way.precision
-        settings["training.jit_compile"] = str("xla" in way.options).lower()
-    return settings
+KNOWN = {
+    "keras": (["float32", "bfloat16"], ["xla", "number"]),
+    "torch": (["float32", "bfloat16"], ["compile", "paper_dropout"]),
+}
 
 
-def settings_of(way: Way, tokenizer: Tokenizer, config: Config, batches: Path) -> dict[str, Any]:
-    """Returns what the way's stepper is told."""
-    common = {"threads": FLAGS.threads, "seed": SEED}
-    if way.framework == "keras":
-        return {
-            **common,
-            "preset": FLAGS.preset,
-            "configuration": configuration(tokenizer, way),
-            "data_dir": FLAGS.data_dir,
-            "replicas": way.replicas,
-            "num_steps": FLAGS.rounds * FLAGS.steps,
-        }
+def torch_settings(variant: Variant, config: Config, batches: Path) -> dict[str, Any]:
+    """Returns the settings of `torch_engine.train`."""
     return {
-        **common,
-        "sizes": _sizes(config.model),
+        "sizes": dataclasses.asdict(sizes_of(config.model)),
         "batches": str(batches),
-        "pad_id": tokenizer.pad_id,
-        "precision": way.precision,
-        "compile": "compile" in way.options,
-        "paper_dropout": "paper_dropout" in way.options,
+        "pad_id": config.model.pad_id,
+        "precision": variant.precision,
+        "compile": "compile" in variant.options,
+        "paper_dropout": "paper_dropout" in variant.options,
         "dropout": config.model.residual_dropout,
         "label_smoothing": config.training.label_smoothing,
         "learning_rate": LEARNING_RATE,
+        "threads": FLAGS.threads,
+        "seed": SEED,
     }
 
 
-def _sizes(model: ModelConfig) -> dict[str, int]:
-    return {field.name: getattr(model, field.name) for field in dataclasses.fields(Sizes)}
+def compare(variants: Sequence[Variant]) -> dict[str, Any]:
+    """Measures the engines, and returns the results."""
+    tokenizer = Tokenizer.load(FLAGS.data_dir)
+    config = preset(FLAGS.preset).updated(vocabulary_settings(tokenizer))
+    num_steps = FLAGS.rounds * FLAGS.steps
+    with tempfile.TemporaryDirectory() as folder:
+        batches = Path(folder) / "batches.npz"
+        if any(variant.engine == "torch" for variant in variants):
+            store = TokenStore(Path(FLAGS.data_dir) / "train")
+            ids = special_ids(tokenizer)
+            arrays = sorted_training_batches(store, FLAGS.batch_tokens, ids, SEED, num_steps)
+            np.savez(batches, **arrays)  # type: ignore[arg-type]
 
+        def start(variant: Variant) -> EngineChild:
+            if variant.engine == "keras":
+                settings = training_settings(
+                    variant, FLAGS.preset, FLAGS.data_dir, FLAGS.batch_tokens, num_steps
+                )
+            else:
+                settings = torch_settings(variant, config, batches)
+            environment = variant.environment(FLAGS.threads, FLAGS.threads)
+            python = python_of(variant)
+            return EngineChild(variant.name, variant.engine, "train", settings, python, environment)
 
-def take_rounds(steppers: Sequence[Stepper]) -> dict[str, float]:
-    """Lets all take their turns, and returns the best products seen meanwhile, FLOP/s."""
-    measuring = next((s for s in steppers if s.way.framework == "keras"), None)
-    ceilings: dict[str, float] = {}
-    for number in range(FLAGS.rounds):
-        _say(f"round {number + 1} of {FLAGS.rounds}")
-        first = number % len(steppers)
-        for stepper in [*steppers[first:], *steppers[:first]]:
-            stepper.take_turn(FLAGS.steps)
-        if measuring is not None:
-            for precision, flop in measuring.ask("ceilings").items():
-                ceilings[precision] = max(flop, ceilings.get(precision, 0.0))
-    return ceilings
-
-
-def report(stepper: Stepper, ceilings: dict[str, float]) -> dict[str, Any]:
-    """Returns what is printed of a way."""
-    turns, facts = stepper.turns, stepper.facts
-    total = {name: sum(turn[name] for turn in turns) for name in turns[0]}
-    flop_rate = statistics.median(turn["flop"] / turn["seconds"] for turn in turns)
-    ceiling = ceilings.get(stepper.way.precision)
+        with started(variants, start) as (children, left_out):
+            variants = [variant for variant in variants if variant.name in children]
+            turns, ceilings = take_rounds(variants, children)
+            profiles = {
+                variant.name: children[variant.name].ask("profile", steps=FLAGS.steps)
+                for variant in variants
+                if FLAGS.profile and variant.engine == "keras" and "xla" not in variant.options
+            }
+            engines = {
+                v.name: report(turns[v.name], children[v.name], ceilings.get(v.precision))
+                for v in variants
+            }
     return {
-        "tokens_per_second": _spread(stepper.rates(), 0),
-        "gflop_per_second": round(flop_rate / 1e9, 1),
-        "share_of_ceiling": round(flop_rate / ceiling, 3) if ceiling else None,
-        "real_share_of_positions": round(total["target_tokens"] / total["positions"], 3),
-        "input_wait_share": round(total["input_wait_seconds"] / total["seconds"], 5),
-        "cores": _spread([turn["cores"] for turn in turns], 2),
-        "other_cores": _spread([turn["other_cores"] for turn in turns], 2),
-        "peak_memory_mb": round(stepper.peak_memory_mb()),
-        "first_step_seconds": round(facts["first_step_seconds"], 2),
-        "new_shape_seconds": facts["new_shape_seconds"] and round(facts["new_shape_seconds"], 2),
-        "shapes": facts["shapes"],
-        "first_loss": round(facts["first_loss"], 3),
-        "last_loss": round(turns[-1]["loss"], 3),
-        "versions": facts["versions"],
+        "vocab_size": tokenizer.target_vocab_size,
+        "quiet": is_quiet(turns),
+        "product_ceiling_gflop_per_second": {n: round(f / 1e9, 1) for n, f in ceilings.items()},
+        "engines": engines,
+        "ratios": ratios(variants, turns),
+        "left_out": left_out,
+        **({"profile_ms_of_a_step": profiles} if profiles else {}),
     }
 
 
-def ratios(steppers: Sequence[Stepper]) -> dict[str, Any]:
-    """Returns the comparisons that the ways allow."""
-    by_name = {stepper.way.name: stepper for stepper in steppers}
-    pairs = {}
-    own, peer = (
-        max(
-            (stepper for stepper in steppers if stepper.way.framework == framework),
-            key=lambda stepper: statistics.median(stepper.rates()),
-            default=None,
+def take_rounds(
+    variants: Sequence[Variant], children: dict[str, EngineChild]
+) -> tuple[Turns, dict[str, float]]:
+    """Returns all turns, and the FLOP per second of the fastest product by precision."""
+    ours = next((variant.name for variant in variants if variant.is_ours), None)
+    ceilings: dict[str, float] = {}
+
+    def take_turn(name: str) -> Turn:
+        turn = children[name].ask("train", steps=FLAGS.steps)
+        if name == ours:  # once in each round: the machine's speed changes
+            for precision, flop in children[name].ask("ceilings").items():
+                ceilings[precision] = max(flop, ceilings.get(precision, 0.0))
+        return turn
+
+    calls = {name: lambda _, name=name: take_turn(name) for name in children}
+    return take_turns(calls, FLAGS.rounds, "target tokens/s"), ceilings
+
+
+def report(turns: Sequence[Turn], child: EngineChild, ceiling: float | None) -> dict[str, Any]:
+    """Returns the results of one engine."""
+
+    def all_of(name: str) -> list[float]:
+        return [turn[name] for turn in turns]
+
+    flop_per_second = statistics.median(all_of("flop_per_second"))
+    facts = {
+        name: value if not isinstance(value, float) else round(value, 3)
+        for name, value in child.facts.items()
+    }
+    return {
+        "tokens_per_second": spread(all_of("per_second"), 0),
+        "gflop_per_second": round(flop_per_second / 1e9, 1),
+        "share_of_ceiling": round(flop_per_second / ceiling, 3) if ceiling else None,
+        "real_share_of_positions": round(statistics.mean(all_of("real_share_of_positions")), 3),
+        "input_wait_share": round(statistics.mean(all_of("input_wait_share")), 5),
+        "cores": spread(all_of("cores"), 2),
+        "other_cores": spread(all_of("other_cores"), 2),
+        "peak_memory_mb": round(max(all_of("peak_memory_mb"))),
+        "last_loss": round(turns[-1]["loss"], 3),
+        **facts,
+    }
+
+
+def ratios(variants: Sequence[Variant], turns: Turns) -> dict[str, Any]:
+    """Compares our best with the peer's best, and each option with the same engine without it."""
+    result = best_ratios(turns, *grouped(variants))
+    for variant in variants:
+        for option in variant.options:
+            plain = variant.name.removesuffix(f":{option}")
+            if plain in turns and plain != variant.name:
+                result[f"{variant.name} over {plain}"] = ratio(turns, variant.name, plain)
+    for each in result.values():
+        one, other = (
+            max(turn["peak_memory_mb"] for turn in turns[each[key]]) for key in ("of", "over")
         )
-        for framework in ("keras", "torch")
-    )
-    if own and peer:
-        pairs["best_over_best_peer"] = (own, peer)
-    for name, stepper in by_name.items():
-        for option in stepper.way.options:
-            plain = by_name.get(name.removesuffix(f":{option}"))
-            if plain is not None and plain is not stepper:
-                pairs[f"{name} over {plain.way.name}"] = (stepper, plain)
-    result = {}
-    for title, (one, other) in pairs.items():
-        rates = zip(one.rates(), other.rates(), strict=True)
-        result[title] = {
-            "ways": [one.way.name, other.way.name],
-            "tokens_per_second": _spread([a / b for a, b in rates], 3),
-            "peak_memory": round(one.peak_memory_mb() / other.peak_memory_mb(), 3),
-        }
+        each["peak_memory"] = round(one / other, 3)
     return result
 
 
-def _spread(values: Sequence[float], digits: int) -> dict[str, float]:
-    named = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, digits or None) for name, value in named.items()}
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _named_ways() -> list[Way]:
-    names = list(FLAGS.ways)
-    if FLAGS.torch_python:
-        names += [name for name in ("torch:bfloat16", "torch:float32") if name not in names]
-    return [Way.parse(name) for name in names]
-
-
-def _are_ways(names: Sequence[str]) -> bool:
-    try:
-        return bool([Way.parse(name) for name in names])
-    except ValueError:
-        return False
-
-
-flags.register_validator("ways", _are_ways, "expected names like keras:bfloat16:2")
-
-
-def compare(ways: Sequence[Way]) -> dict[str, Any]:
-    """Measures, and returns what is printed.
-
-    Raises:
-        InputError: where there is no prepared data, or no Python for a way.
-    """
-    if any(way.framework == "torch" for way in ways) and not FLAGS.torch_python:
-        raise InputError("--ways names torch; expected --torch_python, an interpreter that has it")
-    tokenizer = Tokenizer.load(FLAGS.data_dir)
-    config = preset(FLAGS.preset).updated(configuration(tokenizer))
-    steppers: list[Stepper] = []
-    with tempfile.TemporaryDirectory() as folder:
-        batches = Path(folder) / "batches.npz"
-        if FLAGS.torch_python:
-            store = TokenStore(Path(FLAGS.data_dir) / "train")
-            special = (tokenizer.pad_id, tokenizer.start_id)
-            count = FLAGS.rounds * FLAGS.steps
-            np.savez(batches, **sorted_batches(store, FLAGS.batch_tokens, *special, SEED, count))
-        try:
-            for way in ways:
-                _say(f"{way.name}: starting")
-                python = FLAGS.torch_python if way.framework == "torch" else sys.executable
-                settings = settings_of(way, tokenizer, config, batches)
-                steppers.append(Stepper(way, python, settings))
-            ceilings = take_rounds(steppers)
-        finally:
-            for stepper in steppers:
-                stepper.close()
-    return {
-        "preset": FLAGS.preset,
-        "vocab_size": tokenizer.target_vocab_size,
-        "batch_tokens": FLAGS.batch_tokens,
-        "rounds": FLAGS.rounds,
-        "steps": FLAGS.steps,
-        "threads": FLAGS.threads,
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "quiet": quiet({stepper.way.name: stepper.turns for stepper in steppers}),
-        "product_ceiling_gflop_per_second": {n: round(f / 1e9, 1) for n, f in ceilings.items()},
-        "ways": {stepper.way.name: report(stepper, ceilings) for stepper in steppers},
-        "ratios": ratios(steppers),
-    }
+define_engines(
+    KNOWN,
+    [
+        *("keras:bfloat16", "keras:bfloat16:2", "keras:float32", "keras:float32:xla"),
+        *("torch:bfloat16", "torch:bfloat16:paper_dropout", "torch:float32"),
+    ],
+)
 
 
 def main() -> int:
     """Prints the measurements."""
-    print(json.dumps(compare(_named_ways())))
+    result = compare(chosen(KNOWN))
+    names = ("preset", "batch_tokens", "rounds", "steps", "threads")
+    settings = {name: getattr(FLAGS, name) for name in names}
+    print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
     return 0
 
 

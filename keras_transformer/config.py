@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import types
 import typing
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from keras_transformer.errors import InputError
+from keras_transformer.schema import Bounds, check_scalar
+
+# Above, the longest outputs always win; and (5 + length) / 6 to this power is a float32.
+MAX_LENGTH_PENALTY = 10.0
 
 Tying = Literal["all", "target", "none"]
 Positions = Literal["sinusoidal", "learned"]
@@ -29,6 +31,27 @@ Switch = Literal["auto", "true", "false"]
 Optimizer = Literal["adam", "adamw"]
 BestMetric = Literal["loss", "bleu"]
 
+PositiveInt = Annotated[int, Bounds(above=0)]
+PositiveFloat = Annotated[float, Bounds(above=0)]
+NonNegativeInt = Annotated[int, Bounds(least=0)]
+NonNegativeFloat = Annotated[float, Bounds(least=0)]
+Rate = Annotated[float, Bounds(least=0, below=1)]
+Seed = Annotated[int, Bounds(least=0, below=2**31)]
+
+# The settings of the search become int32 tensors, and are multiplied with each other.
+_MOST = 2**20
+SearchSize = Annotated[int, Bounds(least=1, most=_MOST)]
+SearchCount = Annotated[int, Bounds(least=0, most=_MOST)]
+SearchWeight = Annotated[float, Bounds(least=0, most=_MOST)]
+SourceBytes = Annotated[int, Bounds(least=4, most=_MOST)]  # one UTF-8 character has up to 4
+LengthPenalty = Annotated[float, Bounds(least=0, most=MAX_LENGTH_PENALTY)]
+RepetitionPenalty = Annotated[float, Bounds(least=1, most=_MOST)]
+TopP = Annotated[float, Bounds(above=0, most=1)]
+
+# Fields that earlier versions wrote into config.json, with the only value that means what a run
+# without them is.
+_RETIRED = {"training.r_drop": 0.0}
+
 
 def require(condition: bool, message: str) -> None:
     """Raises an `InputError` with `message` unless `condition`."""
@@ -37,44 +60,12 @@ def require(condition: bool, message: str) -> None:
 
 
 def _check_fields(config: Any, section: str) -> None:
-    """Checks the type, the choices and the finiteness of every field."""
-    hints = typing.get_type_hints(type(config))
+    """Checks every field by its type, and converts texts, which `--set` gives, to that type."""
+    hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        checked = _coerce(f"{section}.{field.name}", hints[field.name], value)
-        object.__setattr__(config, field.name, checked)
-
-
-def _coerce(place: str, hint: Any, value: Any) -> Any:
-    """Returns `value` as the type `hint`; strings are parsed (`--set` hands over strings)."""
-    if isinstance(hint, types.UnionType):  # X | None
-        if value is None or value == "none":
-            return None
-        (hint,) = [arm for arm in typing.get_args(hint) if arm is not type(None)]
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        require(value in choices, f"{place} is {value!r}; expected one of {', '.join(choices)}")
-        return value
-    if hint is bool:
-        if value in (True, False, "true", "false"):
-            return value in (True, "true")
-        raise InputError(f"{place} is {value!r}; expected true or false")
-    if hint is str:
-        require(isinstance(value, str), f"{place} is {value!r}; expected text")
-        return value
-    try:
-        if hint is int:
-            number = int(value) if isinstance(value, str) else value
-            if isinstance(number, bool) or int(number) != number:
-                raise ValueError
-            return int(number)
-        number = math.nan if isinstance(value, bool) else float(value)
-        if not math.isfinite(number):
-            raise ValueError
-        return number
-    except (TypeError, ValueError, OverflowError):
-        kind = "a whole number" if hint is int else "a finite number"
-        raise InputError(f"{place} is {value!r}; expected {kind}") from None
+        place = f"{section}.{field.name}"
+        value = check_scalar(place, hints[field.name], getattr(config, field.name), convert=True)
+        object.__setattr__(config, field.name, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +77,9 @@ class EncoderDecoderConfig:
     the last two only.
     """
 
-    source_vocab_size: int = 37_000
-    target_vocab_size: int = 37_000
-    d_model: int = 512
+    source_vocab_size: PositiveInt = 37_000
+    target_vocab_size: PositiveInt = 37_000
+    d_model: PositiveInt = 512
     tie_embeddings: Tying = "all"
     pad_id: int = 0
     unknown_id: int = 1
@@ -97,7 +88,6 @@ class EncoderDecoderConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self, "model")
-        self._require_positive("source_vocab_size", "target_vocab_size", "d_model")
         vocabulary = min(self.source_vocab_size, self.target_vocab_size)
         special = [self.pad_id, self.unknown_id, self.start_id, self.end_id]
         require(
@@ -110,16 +100,6 @@ class EncoderDecoderConfig:
             "model.tie_embeddings is all, but the vocabularies have "
             f"{self.source_vocab_size} and {self.target_vocab_size} pieces; expected one size",
         )
-
-    def _require_positive(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            require(value > 0, f"model.{name} is {value}; expected more than 0")
-
-    def _require_rates(self, *names: str) -> None:
-        for name in names:
-            rate = getattr(self, name)
-            require(0 <= rate < 1, f"model.{name} is {rate}; expected 0 <= rate < 1")
 
     def num_parameters(self) -> int:
         """Number of trainable weights of the model that this configuration describes."""
@@ -146,34 +126,30 @@ class ModelConfig(EncoderDecoderConfig):
     `residual_dropout` (section 5.4).
     """
 
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    d_ff: int = 2048
-    num_heads: int = 8
-    key_dim: int | None = None
-    value_dim: int | None = None
+    num_encoder_layers: PositiveInt = 6
+    num_decoder_layers: PositiveInt = 6
+    d_ff: PositiveInt = 2048
+    num_heads: PositiveInt = 8
+    key_dim: PositiveInt | None = None
+    value_dim: PositiveInt | None = None
     scale_embeddings: bool = True
     positions: Positions = "sinusoidal"
     sinusoid_layout: SinusoidLayout = "interleaved"
-    max_positions: int = 1024
-    attention_window: int | None = None
+    max_positions: PositiveInt = 1024
+    attention_window: PositiveInt | None = None
     norm_position: NormPosition = "post"
-    layer_norm_epsilon: float = 1e-6
+    layer_norm_epsilon: PositiveFloat = 1e-6
     activation: Activation = "relu"
     attention_bias: bool = False
     output_bias: bool = False
-    embedding_dropout: float = 0.1
-    attention_dropout: float = 0.0
-    relu_dropout: float = 0.0
-    residual_dropout: float = 0.1
+    embedding_dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    relu_dropout: Rate = 0.0
+    residual_dropout: Rate = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.key_dim is None or self.value_dim is None:
-            require(
-                self.num_heads > 0,
-                f"model.num_heads is {self.num_heads}; expected more than 0",
-            )
             require(
                 self.d_model % self.num_heads == 0,
                 f"model.d_model is {self.d_model}, not a multiple of model.num_heads "
@@ -182,20 +158,6 @@ class ModelConfig(EncoderDecoderConfig):
             for name in ("key_dim", "value_dim"):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, self.d_model // self.num_heads)
-        self._require_positive(
-            *(
-                "num_encoder_layers num_decoder_layers d_ff num_heads key_dim value_dim "
-                "max_positions layer_norm_epsilon"
-            ).split()
-        )
-        if self.attention_window is not None:
-            require(
-                self.attention_window > 0,
-                f"model.attention_window is {self.attention_window}; expected more than 0, or none",
-            )
-        self._require_rates(
-            "embedding_dropout", "attention_dropout", "relu_dropout", "residual_dropout"
-        )
         require(
             self.positions == "learned" or self.d_model % 2 == 0,
             f"model.d_model is {self.d_model}; sinusoidal positions need an even number",
@@ -248,69 +210,44 @@ class TrainingConfig:
     With a `subword_alpha` every epoch has segmentations of its own, drawn in proportion
     to their probabilities to the power of it (Kudo 2018; unigram vocabularies alone).
 
-    `r_drop` is α of R-Drop (Liang et al., 2021): every sentence goes through the model
-    twice, which costs twice the time, and the two distributions that dropout makes of
-    each target token are drawn together; the authors take 5. 0 has one pass.
-
     `guided_alignment` is the weight of a loss by which one head learns to attend to the source
-    word that comes next (Chen et al., 2016). It needs data of trees, whose tags tell which word
-    each stands for. 0 has none.
+    word that comes next (Chen et al., 2016). It needs data that tells which word each target
+    token stands for, as that of parsers. 0 has none.
     """
 
-    max_steps: int = 100_000
-    batch_tokens: int = 25_000
-    subword_alpha: float | None = None
-    accumulate_steps: int = 1
-    label_smoothing: float = 0.1
-    r_drop: float = 0.0
-    guided_alignment: float = 0.0
+    max_steps: PositiveInt = 100_000
+    batch_tokens: PositiveInt = 25_000
+    subword_alpha: PositiveFloat | None = None
+    accumulate_steps: PositiveInt = 1
+    label_smoothing: Rate = 0.1
+    guided_alignment: NonNegativeFloat = 0.0
     optimizer: Optimizer = "adam"
     schedule: Schedule = "paper"
-    learning_rate: float = 1.0
-    warmup_steps: int = 4_000
-    beta_1: float = 0.9
-    beta_2: float = 0.98
-    epsilon: float = 1e-9
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
+    learning_rate: PositiveFloat = 1.0
+    warmup_steps: NonNegativeInt = 4_000
+    beta_1: Rate = 0.9
+    beta_2: Rate = 0.98
+    epsilon: PositiveFloat = 1e-9
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: NonNegativeFloat = 0.0
     freeze: str = ""
-    ema_decay: float = 0.0
+    ema_decay: Rate = 0.0
     mixed_precision: Precision = "auto"
     jit_compile: Switch = "auto"
     deterministic: bool = False
-    seed: int = 1
-    checkpoint_steps: int = 1_000
-    keep_checkpoints: int = 5
-    keep_best: int = 1
+    seed: Seed = 1
+    checkpoint_steps: PositiveInt = 1_000
+    keep_checkpoints: PositiveInt = 5
+    keep_best: NonNegativeInt = 1
     best_metric: BestMetric = "loss"
-    early_stopping: int = 0
-    bleu_steps: int = 0
-    bleu_sentences: int = 0
-    max_skipped_steps: int = 20
-    log_steps: int = 50
+    early_stopping: NonNegativeInt = 0
+    bleu_steps: NonNegativeInt = 0
+    bleu_sentences: NonNegativeInt = 0
+    max_skipped_steps: PositiveInt = 20
+    log_steps: PositiveInt = 50
 
     def __post_init__(self) -> None:
         _check_fields(self, "training")
-        for name in (
-            "max_steps batch_tokens accumulate_steps learning_rate epsilon checkpoint_steps "
-            "keep_checkpoints max_skipped_steps log_steps"
-        ).split():
-            value = getattr(self, name)
-            require(value > 0, f"training.{name} is {value}; expected more than 0")
-        for name in ("label_smoothing", "beta_1", "beta_2", "ema_decay"):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"training.{name} is {value}; expected 0 <= value < 1")
-        for name in (
-            "r_drop guided_alignment clip_norm warmup_steps weight_decay seed keep_best "
-            "early_stopping bleu_steps bleu_sentences"
-        ).split():
-            value = getattr(self, name)
-            require(value >= 0, f"training.{name} is {value}; expected 0 or more")
-        require(
-            self.subword_alpha is None or self.subword_alpha > 0,
-            f"training.subword_alpha is {self.subword_alpha}; expected more than 0, or none",
-        )
-        require(self.seed < 2**31, f"training.seed is {self.seed}; expected less than {2**31}")
         require(
             self.schedule not in ("paper", "inverse_sqrt") or self.warmup_steps > 0,
             f"training.warmup_steps is 0; expected 1 or more for the schedule {self.schedule}",
@@ -325,10 +262,6 @@ class TrainingConfig:
             "training.best_metric is bleu, but training.bleu_steps is 0; "
             "expected the number of steps between two BLEU scores",
         )
-
-
-# Above, the longest outputs always win; and (5 + length) / 6 to this power is a float32.
-MAX_LENGTH_PENALTY = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,51 +289,32 @@ class DecodingConfig:
       decides what is drawn.
     """
 
-    beam_size: int = 4
-    length_penalty: float = 0.6
-    coverage_penalty: float = 0.0
-    n_best: int = 1
-    min_length: int = 0
-    max_length: int | None = None
-    max_extra_tokens: int = 50
-    max_source_tokens: int = 1024
-    max_source_bytes: int = 16_384
-    repetition_penalty: float = 1.0
-    no_repeat_ngram: int = 0
+    beam_size: SearchSize = 4
+    length_penalty: LengthPenalty = 0.6
+    coverage_penalty: SearchWeight = 0.0
+    n_best: SearchSize = 1
+    min_length: SearchCount = 0
+    max_length: SearchSize | None = None
+    max_extra_tokens: SearchSize = 50
+    max_source_tokens: SearchSize = 1024
+    max_source_bytes: SourceBytes = 16_384
+    repetition_penalty: RepetitionPenalty = 1.0
+    no_repeat_ngram: SearchCount = 0
     banned: str = ""
-    diversity_penalty: float = 0.0
+    diversity_penalty: SearchWeight = 0.0
     sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: SearchWeight = 1.0
+    top_k: SearchCount = 0
+    top_p: TopP = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         _check_fields(self, "decoding")
-        for name, least in {
-            "beam_size": 1, "n_best": 1, "max_extra_tokens": 1, "max_source_tokens": 1,
-            "max_source_bytes": 4, "min_length": 0, "length_penalty": 0, "coverage_penalty": 0,
-            "repetition_penalty": 1, "no_repeat_ngram": 0, "diversity_penalty": 0,
-            "temperature": 0, "top_k": 0,
-        }.items():  # fmt: skip
-            value = getattr(self, name)
-            require(value >= least, f"decoding.{name} is {value}; expected at least {least}")
-            require(value <= 2**20, f"decoding.{name} is {value}; expected at most {2**20:,}")
         require(
-            self.length_penalty <= MAX_LENGTH_PENALTY,
-            f"decoding.length_penalty is {self.length_penalty}; expected at most "
-            f"{MAX_LENGTH_PENALTY:g}",
+            self.max_length is None or self.max_length >= self.min_length,
+            f"decoding.max_length is {self.max_length}; expected at least decoding.min_length "
+            f"({self.min_length})",
         )
-        require(
-            self.max_length is None or self.max_length <= 2**20,
-            f"decoding.max_length is {self.max_length}; expected at most {2**20:,}, or none",
-        )
-        require(
-            self.max_length is None or self.max_length >= max(self.min_length, 1),
-            f"decoding.max_length is {self.max_length}; expected at least "
-            + (f"decoding.min_length ({self.min_length})" if self.min_length > 1 else "1"),
-        )
-        require(0 < self.top_p <= 1, f"decoding.top_p is {self.top_p}; expected above 0, at most 1")
         require(
             self.sample or self.n_best <= self.beam_size,
             f"decoding.n_best is {self.n_best}; expected at most decoding.beam_size "
@@ -425,19 +339,28 @@ class DecodingConfig:
             )
 
 
-# What runs are of that do not say it: they are older than any other architecture.
+# Default for `config.json` files that were written before they named an architecture.
 _TRANSFORMER = "transformer"
+
+_RUN_CONFIGS: dict[str, type[RunConfig]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """The three configurations of a run, addressed as `model.`, `training.` and `decoding.`.
 
+    Subclasses are registered by their architecture, so that `RunConfig.from_json` finds them.
+
     Attributes:
-        architecture: what kind of model `model` describes; a run is of one alone.
+        architecture: name of the model architecture that `model` configures.
     """
 
     architecture: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "architecture" in vars(cls):
+            _RUN_CONFIGS[cls.architecture] = cls
 
     model: EncoderDecoderConfig = dataclasses.field(default_factory=EncoderDecoderConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
@@ -483,10 +406,18 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str, place: str = "the configuration") -> Self:
-        """Reads what `to_json` wrote; `place` is named in errors.
+        """Reads a configuration that `to_json` wrote.
+
+        `RunConfig.from_json` returns an object of the class of the architecture; a subclass reads
+        its own architecture only.
+
+        Args:
+            text: JSON.
+            place: name of the source for errors, such as a path.
 
         Raises:
-            InputError: for what it has not written, and for another architecture.
+            InputError: for invalid JSON or settings, an architecture that is not registered, or
+                another one than that of the subclass.
         """
         try:
             sections = json.loads(text)
@@ -502,12 +433,28 @@ class RunConfig:
             raise InputError(
                 f"{place} is no configuration; expected an object of model, training, decoding"
             ) from None
+        expected = getattr(cls, "architecture", architecture)
         require(
-            architecture == cls.architecture,
-            f"{place} is of the architecture {architecture!r}; expected {cls.architecture!r}",
+            architecture == expected,
+            f"{place} is of the architecture {architecture!r}; expected {expected!r}",
         )
+        config_type = _RUN_CONFIGS.get(str(architecture))
+        if config_type is None:
+            raise InputError(
+                f"{place} has the architecture {architecture!r}, which is not registered. Import "
+                "the module that defines it first; for the baselines of the paper this is "
+                "keras_transformer.paper.baselines.architectures"
+            )
+        for name, neutral in _RETIRED.items():
+            value = settings.pop(name, neutral)
+            require(
+                value == neutral,
+                f"{place} sets {name} to {value!r}, which this version no longer supports. "
+                "Use the version that the run was trained with.",
+            )
         try:
-            return cls().updated(settings)
+            config: Self = config_type().updated(settings)  # type: ignore[assignment]
+            return config
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
 

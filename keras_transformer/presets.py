@@ -5,10 +5,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from keras_transformer.config import Config, require
+from keras_transformer.config import Config, RunConfig, require
+
+if TYPE_CHECKING:  # it loads SentencePiece
+    from keras_transformer.text.vocabulary import Vocabulary
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 
 
 def _table3() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -177,6 +184,42 @@ def preset(name: str) -> Config:
     require(name in _PRESETS, f"{name!r} is no preset; expected one of {', '.join(PRESET_NAMES)}")
     parent, changes = _PRESETS[name]
     return (preset(parent) if parent else Config()).updated(changes)
+
+
+def resolve_config(
+    preset: AnyConfig, settings: Mapping[str, Any], vocabulary: Vocabulary
+) -> AnyConfig:
+    """Returns a preset with the user's settings, and with the sizes and ids of a vocabulary.
+
+    Separate vocabularies cannot share one matrix for all. There the tying "all" becomes
+    "target", the other tying of the paper.
+
+    Args:
+        preset: the configuration to begin with, as `preset` returns it.
+        settings: the user's changes, as in `{"training.max_steps": 1000}`.
+        vocabulary: the vocabulary of the data.
+
+    Raises:
+        InputError: for settings that do not fit the configuration, or the vocabulary.
+    """
+    config = _with_vocabulary(preset, vocabulary).updated(settings)
+    fitting = _with_vocabulary(config, vocabulary)
+    for field in dataclasses.fields(config.model):
+        asked, own = (getattr(each.model, field.name) for each in (config, fitting))
+        require(
+            asked == own,
+            f"model.{field.name} is {asked}, and of the data's vocabulary it is {own}; "
+            "expected that one, which needs no setting",
+        )
+    return config
+
+
+def _with_vocabulary(config: AnyConfig, vocabulary: Vocabulary) -> AnyConfig:
+    names = "source_vocab_size target_vocab_size pad_id unknown_id start_id end_id".split()
+    settings = {f"model.{name}": getattr(vocabulary, name) for name in names}
+    if config.model.tie_embeddings == "all" and not vocabulary.joint:
+        settings["model.tie_embeddings"] = "target"
+    return config.updated(settings)
 
 
 def _print_table() -> None:

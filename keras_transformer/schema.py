@@ -1,17 +1,16 @@
-"""JSON files that people write: read, and their values checked by type hints.
-
-Unlike the fields of a configuration, which `--set` gives as text, a value has to be of its type.
-"""
+"""Values that people write, in JSON files and in settings, checked by type hints."""
 
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import json
 import math
+import operator
 import types
 import typing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from keras_transformer.errors import InputError
 
@@ -21,6 +20,33 @@ _EXPECTED = {
     int: "a whole number",
     float: "a finite number",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The range of a number, as the metadata of an `Annotated` type.
+
+    >>> Rate = Annotated[float, Bounds(least=0, below=1)]
+    >>> check_scalar("dropout", Rate, 0.1)
+    0.1
+    """
+
+    least: float | None = None
+    above: float | None = None
+    below: float | None = None
+    most: float | None = None
+
+    def violation(self, value: float) -> str | None:
+        """Returns the limit that `value` violates, as in "at least 0"; None if it is in range."""
+        for name, limit, holds in (
+            ("at least", self.least, operator.ge),
+            ("more than", self.above, operator.gt),
+            ("less than", self.below, operator.lt),
+            ("at most", self.most, operator.le),
+        ):
+            if limit is not None and not holds(value, limit):
+                return f"{name} {limit:,}"
+        return None
 
 
 def read_json(path: Path) -> Any:
@@ -52,25 +78,21 @@ def check_json(place: str, hint: Any, value: Any) -> None:
     """Checks a value as the `json` module reads it.
 
     Args:
-        place: what an error calls it, as `settings`; what is in it has its names behind.
-        hint: str, bool, int, float (which whole numbers are, too), Any, a Literal of texts, a type
-            or None, a Sequence or tuple of one type, a Mapping, or a TypedDict.
-        value: the value; of unlimited depth only where `hint` says Any.
+        place: the name of the value in errors, as in `settings`. Errors about a part of the value
+            add the path to it, as in `settings.seed`.
+        hint: a scalar type that `check_scalar` takes, Any, a Sequence or tuple of one type, a
+            Mapping, a TypedDict, or one of these or None.
+        value: the value. Its depth may be unlimited only where `hint` is Any.
 
     Raises:
-        InputError: for a value of another type; it names the innermost place.
+        InputError: for a value of another type, with the path to the innermost wrong part.
     """
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
+    required = _without_none(hint)
+    origin, arguments = typing.get_origin(required), typing.get_args(required)
+    if hint is Any or (value is None and required is not hint):
         return
-    if origin is types.UnionType:
-        if value is not None:
-            [hint] = [arm for arm in arguments if arm is not types.NoneType]
-            check_json(place, hint, value)
-    elif origin is Literal:
-        _require(value in arguments, place, value, f"one of {', '.join(arguments)}")
-    elif typing.is_typeddict(hint):
-        hints, needed = typing.get_type_hints(hint), hint.__required_keys__
+    if typing.is_typeddict(required):
+        hints, needed = typing.get_type_hints(required), required.__required_keys__
         optional = (f"perhaps {key}" for key in sorted(hints.keys() - needed))
         expected = ", ".join([*sorted(needed), *optional])
         fits = isinstance(value, dict) and needed <= value.keys() <= hints.keys()
@@ -87,9 +109,64 @@ def check_json(place: str, hint: Any, value: Any) -> None:
         for index, each in enumerate(value):
             check_json(f"{place}[{index}]", arguments[0], each)
     else:
-        fits = type(value) is hint or (hint is float and type(value) is int)
-        finite = not isinstance(value, float) or math.isfinite(value)
-        _require(fits and finite, place, value, _EXPECTED[hint])
+        check_scalar(place, hint, value)
+
+
+def check_scalar(place: str, hint: Any, value: Any, convert: bool = False) -> Any:
+    """Checks a single value, and returns it as the type `hint`.
+
+    Args:
+        place: the name of the value in errors.
+        hint: str, bool, int, float (which takes whole numbers, too), a Literal of texts, an
+            Annotated number with `Bounds`, or one of these or None.
+        value: the value.
+        convert: also take the texts of command-line flags, as "3", "true" and "none", and
+            numbers like 3.0 for whole numbers.
+
+    Raises:
+        InputError: for a value of another type, or out of bounds.
+    """
+    required = _without_none(hint)
+    if required is not hint and (value is None or (convert and value == "none")):
+        return None
+    or_none = "" if required is hint else ", or none"
+    kind, bounds = required, None
+    if typing.get_origin(required) is Annotated:
+        kind, bounds = typing.get_args(required)
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        _require(value in choices, place, value, f"one of {', '.join(choices)}")
+        return value
+    number = _converted(kind, value) if convert else value
+    fits = type(number) is kind or (kind is float and type(number) is int)
+    finite = not isinstance(number, float) or math.isfinite(number)
+    _require(fits and finite, place, value, _EXPECTED[kind])
+    if bounds is not None and (limit := bounds.violation(number)):
+        raise InputError(f"{place} is {number!r}; expected {limit}{or_none}")
+    return number
+
+
+def _without_none(hint: Any) -> Any:
+    """Returns the type X of the hint `X | None`, and any other hint as it is."""
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return hint
+    [required] = [arm for arm in typing.get_args(hint) if arm is not types.NoneType]
+    return required
+
+
+def _converted(kind: type, value: Any) -> Any:
+    """Returns `value` as a bool, an int or a float, and as it is where that changes its meaning."""
+    if kind is bool and value in (True, False, "true", "false"):
+        return value in (True, "true")
+    if kind not in (int, float) or isinstance(value, bool):
+        return value
+    try:
+        number = kind(value)
+    except (TypeError, ValueError):
+        return value
+    except OverflowError:  # infinities are no integers, and some integers are too large for floats
+        return math.nan
+    return number if kind is float or isinstance(value, str) or number == value else value
 
 
 def _require(fits: bool, place: str, value: Any, expected: str) -> None:

@@ -31,7 +31,7 @@ def find_browser() -> str:
     """Returns the program, or skips the test."""
     named = os.environ.get(_VARIABLE)
     if named and not Path(named).is_file():
-        pytest.fail(f"{_VARIABLE} is {named}, which is no file; expected a browser")
+        pytest.fail(f"{_VARIABLE} is {named}, which is not a browser's file")
     found = named or next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         pytest.skip(

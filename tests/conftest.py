@@ -16,6 +16,7 @@ import pytest
 
 from tests.browser import Visit, launched_browser
 from tests.driver import Driver
+from tests.messages import Pattern
 
 if TYPE_CHECKING:
     from keras_transformer.runs.run_directory import RunDirectory
@@ -36,6 +37,13 @@ def test_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no corpora at {path}; KERAS_TRANSFORMER_TEST_DATA names their folder")
     return path
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Names a test by the facts of a pattern, which read better than the pattern."""
+    return (
+        ", ".join(val.facts).encode("unicode_escape").decode() if isinstance(val, Pattern) else None
+    )
 
 
 def _split_cpu() -> None:

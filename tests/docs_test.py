@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import re
@@ -20,6 +21,7 @@ DOCUMENTS = sorted(
         ("docs", "*.md"),
         ("deploy", "*.md"),
         ("recipes", "*/*.md"),
+        ("benchmarks", "results/*.md"),
     )
     for path in (ROOT / folder).glob(pattern)
 )
@@ -65,7 +67,7 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
                 assert re.search(rf"--(\[no\])?{flag}\b", known), f"{path.name}: {command} --{flag}"
         else:  # their --help takes seconds each
             known = (ROOT / command).read_text()
-            for module in re.findall(r"^import (\w+)$", known, flags=re.MULTILINE):
+            for module in re.findall(r"^(?:import|from) (\w+)", known, flags=re.MULTILINE):
                 beside = ROOT / "benchmarks" / f"{module}.py"  # its flags are this one's, too
                 known += beside.read_text() if beside.is_file() else ""
             for flag in flags:
@@ -127,3 +129,24 @@ def test_commands_are_found() -> None:
         ("bin/average_checkpoints.py", ["best"]),
         ("bin/score.py", ["z"]),
     ]
+
+
+def defined_names(path: Path) -> set[str]:
+    """Functions, classes, and methods as `Class.method`, of a module."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            members = (each for each in node.body if isinstance(each, ast.FunctionDef))
+            names |= {f"{node.name}.{each.name}" for each in members}
+    return names
+
+
+def test_the_walks_name_functions_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^(\d+)\. `([\w/]+\.py):([\w.]+)`", text, re.M)
+    assert [number for number, *_ in steps].count("1") == 4
+    assert max(int(number) for number, *_ in steps) <= 10
+    for _, module, name in steps:
+        assert name in defined_names(ROOT / "keras_transformer" / module), f"{module}:{name}"

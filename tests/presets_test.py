@@ -5,8 +5,11 @@ import sys
 
 import pytest
 
+from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.presets import PRESET_NAMES, TABLE_3, preset
+from keras_transformer.presets import PRESET_NAMES, TABLE_3, preset, resolve_config
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+from tests.messages import mentions
 
 # The paper's Table 3 from above: perplexity, BLEU, and millions of parameters where it prints them.
 FIGURES = """
@@ -141,7 +144,7 @@ def test_the_parser_is_section_6_3():
 
 
 def test_unknown_preset_names_the_choices():
-    with pytest.raises(InputError, match="'huge' is no preset; expected one of tiny, small"):
+    with pytest.raises(InputError, match=mentions("huge", "preset", "tiny", "small")):
         preset("huge")
 
 
@@ -156,3 +159,34 @@ def test_printed_table_and_no_tensorflow():
     column = header.split().index("params_M")
     printed = {row.split()[0]: float(row.split()[column]) for row in rows}
     assert printed == {name: round(_millions(name), 1) for name in PRESET_NAMES}
+
+
+LINES = [f"the {a} {b} sees a {a}er {b}".encode() for a in ("red", "big", "old") for b in "xyzü"]
+
+
+def test_a_configuration_gets_sizes_and_ids_of_one_vocabulary_and_of_two():
+    joint = Vocabulary(learn_vocabulary(LINES, 25))
+    joint.pad_id, joint.unknown_id, joint.start_id, joint.end_id = 3, 1, 2, 0
+    model = resolve_config(Config(), {}, joint).model
+    assert (model.pad_id, model.unknown_id, model.start_id, model.end_id) == (3, 1, 2, 0)
+    assert model.source_vocab_size == model.target_vocab_size == joint.source_vocab_size
+    assert model.tie_embeddings == "all"
+    separate = Vocabulary(learn_vocabulary(LINES, 25), learn_vocabulary(LINES, 22))
+    model = resolve_config(Config(), {}, separate).model
+    assert (model.source_vocab_size, model.target_vocab_size) == (25, 22)
+    assert model.tie_embeddings == "target"
+    untied = Config().replace(model__tie_embeddings="none")
+    assert resolve_config(untied, {}, separate).model.tie_embeddings == "none"
+
+
+def test_settings_change_a_preset_but_not_its_vocabulary():
+    separate = Vocabulary(learn_vocabulary(LINES, 25), learn_vocabulary(LINES, 22))
+    config = resolve_config(preset("tiny"), {"training.seed": "7"}, separate)
+    assert config == resolve_config(config, {}, separate)
+    assert (config.training.seed, config.model.d_model) == (7, preset("tiny").model.d_model)
+    for settings, message in (
+        ({"model.source_vocab_size": 30}, "source_vocab_size is 30, and of the data's vocabulary"),
+        ({"model.pad_id": 9}, "model.pad_id is 9, and of the data's vocabulary it is 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            resolve_config(preset("tiny"), settings, separate)

@@ -1,11 +1,10 @@
-"""What a layer does, counted in the graph that TensorFlow has traced, never run.
+"""Counts operations in a graph that TensorFlow has traced, without running it.
 
-Sequential operations are the longest chain of operations of which each needs the result of
-the one before. An operation is one that computes, whatever its size: a matrix product, a
-convolution, a softmax, a sum or a sigmoid of any tensors is one. What only names, moves,
-cuts, joins, fills or reads tensors is none (`_FREE`). A loop is a chain of as many bodies as it
-turns: the chain of one turn goes on where that of the turn before has ended, variable by
-variable of the loop, as if it were unrolled.
+Sequential operations are the longest chain of operations that each need the result of the one
+before. An operation is one that computes, of any size: a matrix product, a convolution, a softmax,
+a sum or a sigmoid. Operations that only name, move, cut, join, fill or read tensors do not count
+(`_FREE`). A loop counts as if it were unrolled: the chain of one iteration continues where that
+of the iteration before has ended, separately for each variable of the loop.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FREE = frozenset(
     "TensorListElementShape TensorListFromTensor TensorListGetItem TensorListLength "
     "TensorListReserve TensorListSetItem TensorListStack Tile Transpose Unpack ZerosLike".split()
 )
-# What a loop counts with.
+# The arithmetic of loop counters.
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "AddV2": np.add,
@@ -42,7 +41,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 
 class Graph:
-    """A traced function, with the functions that it calls: what its outputs need.
+    """A traced function and the functions that it calls, without operations that no output needs.
 
     Args:
         function: a concrete function whose inputs have known shapes.
@@ -73,15 +72,15 @@ class Graph:
     def flop(self) -> dict[str, int]:
         """Returns the floating-point operations of all products and convolutions, by kind of op.
 
-        A multiplication and its addition are two; loops count as often as they turn.
+        A multiplication and its addition are two operations. Each iteration of a loop counts.
         """
         return self._flop(self._bodies[""])
 
     def largest_tensor(self) -> int:
-        """Returns how many numbers the largest tensor has that any operation makes.
+        """Returns the number of elements of the largest tensor that an operation makes.
 
         Raises:
-            ValueError: if the size of one is not known.
+            ValueError: if a size is unknown.
         """
         largest = 0
         for name, order in self._order.items():
@@ -93,7 +92,7 @@ class Graph:
         return largest
 
     def _depths(self, body: Body, arguments: Sequence[int]) -> list[int]:
-        """The longest chains that end in each result, if the arguments have these behind them."""
+        """Returns the longest chains that end in each result, given those of the arguments."""
         depths: dict[str, list[int]] = {name: [arguments[i]] for name, i in body.arguments.items()}
 
         def depth(tensor: str) -> int:
@@ -134,13 +133,13 @@ class Graph:
         return total
 
     def _turns(self, body: Body, loop: Any) -> int:
-        """How often a loop turns, if the integers that it counts with are constants at first."""
+        """Returns the iterations of a loop whose counters start as constants."""
         condition, step = (self._bodies[loop.attr[key].func.name] for key in ("cond", "body"))
         values = [_value(body, tensor, []) for tensor in _inputs(loop)]
         for turns in range(2**31):
             goes_on = _value(condition, condition.results[0], values)
             if goes_on is None:
-                raise ValueError(f"{loop.name} is a loop whose number of turns no constant tells")
+                raise ValueError(f"{loop.name} is a loop whose number of iterations is unknown")
             if not goes_on:
                 return turns
             values = [
@@ -150,7 +149,7 @@ class Graph:
         raise ValueError(f"{loop.name} is a loop without an end")
 
 
-# Of the products: how many terms each number of the output is the sum of.
+# The number of terms of the sum that each output element of a product is.
 _TERMS: dict[str, Callable[[Any, Any, Any], int]] = {
     "MatMul": lambda node, one, _: one[0 if node.attr["transpose_a"].b else 1],
     "BatchMatMulV2": lambda node, one, _: one[-2 if node.attr["adj_x"].b else -1],
@@ -160,7 +159,7 @@ _TERMS: dict[str, Callable[[Any, Any, Any], int]] = {
 
 
 def _value(body: Body, tensor: str, arguments: Sequence[Any]) -> Any:
-    """The value of a small integer or boolean tensor, or None where it cannot be told."""
+    """Returns the value of a small integer or boolean tensor, or None if it is unknown."""
     place = body.arguments.get(_name(tensor))
     if place is not None:
         return arguments[place] if place < len(arguments) else None
@@ -181,12 +180,12 @@ def _shapes(nodes: Any) -> dict[str, list[tf.TensorShape]]:
 
 
 def _is_handle(node: Any) -> bool:
-    """Whether what it makes has no size of its own: a variable or a list of tensors."""
+    """True if an operation makes a variable or a list of tensors, which have no size."""
     return node.op.startswith("TensorList") or node.op in ("Placeholder", *_LOOPS)
 
 
 def _in_order(body: Body) -> Iterator[tuple[Any, list[str]]]:
-    """The nodes that results need, with their inputs, each behind those that it needs."""
+    """Yields the nodes that the results need, with their inputs, in topological order."""
     needed: dict[str, set[str]] = {}
     wanted = {*map(_name, body.results)} & body.nodes.keys()
     while wanted:
@@ -206,6 +205,6 @@ def _name(tensor: str) -> str:
 
 
 def _place(tensor: str) -> int:
-    """Which output of its node a tensor is: `node:0`, within functions `node:output:0`."""
+    """Returns the output index of a tensor: `node:0`, within functions `node:output:0`."""
     last = tensor.rpartition(":")[2]
     return int(last) if last.isdigit() and ":" in tensor else 0

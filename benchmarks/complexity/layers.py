@@ -1,4 +1,4 @@
-"""The layers of the paper's table 1, of equal width, and what the paper says of them."""
+"""The layers of the paper's table 1, of equal width, and the paper's claims about them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 
 from complexity import paths
 from keras_transformer.layers import SelfAttention
-from keras_transformer.layers.linear import linear
+from keras_transformer.layers.fast_paths import linear
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What the layers have in common."""
+    """The sizes of all layers."""
 
-    n: int  # positions
+    n: int  # number of positions
     d: int  # width
     window: int  # r, of restricted self-attention
     kernel: int  # k, of convolutions, at least 2
     head_dim: int  # of attention, which has d / head_dim heads
 
     def dilations(self) -> list[int]:
-        """1, k, k², ...: of as many convolutions as the last position needs to see the first."""
+        """Returns 1, k, k², ...: the rates with which the last position sees the first."""
         rates = [1]
         while self.kernel * rates[-1] < self.n:
             rates.append(self.kernel * rates[-1])
@@ -37,13 +37,13 @@ class Kind:
     """A kind of layer.
 
     Args:
-        name: what it is called.
+        name: name of the kind.
         complexity, sequential, path: O( ) of operations, of sequential operations and of the
             maximum path length.
-        source: where the paper has them. Of convolutions its Table 1 prints log_k(n) for the
-            path, which needs dilation; n/k of contiguous kernels is in its text.
-        exponents: those of n and d in the paper's complexity.
-        make: returns a layer from `[B, n, d]` to as much.
+        source: the place in the paper. For the path of convolutions, its Table 1 prints
+            log_k(n), which needs dilation; n/k for contiguous kernels is in its text.
+        exponents: exponents of n and d in the paper's complexity.
+        make: returns a layer from `[B, n, d]` to the same shape.
         path_length: returns the maximum path length, computed from layers of these sizes.
     """
 
@@ -58,7 +58,7 @@ class Kind:
 
 
 class Projections(keras.layers.Layer):
-    """What attention does beside attending: `[B, n, d]` to queries, keys and values, and back.
+    """The projections of attention: `[B, n, d]` to queries, keys and values, and back.
 
     The paper's O( ) do not count these n·d² operations.
     """
@@ -82,7 +82,7 @@ def _convolution(sizes: Sizes) -> keras.Layer:
 
 
 def _dilated_layers(sizes: Sizes) -> list[keras.Layer]:
-    """As in the paper's source of them, ByteNet, no position sees a later one."""
+    """Returns causal convolutions, as in ByteNet, which the paper cites."""
     make = keras.layers.Conv1D
     return [
         make(sizes.d, sizes.kernel, padding="causal", dilation_rate=rate)
@@ -99,10 +99,10 @@ def _separable(sizes: Sizes) -> keras.Layer:
 
 
 def _of_same(make: Callable[[Sizes], keras.Layer]) -> Callable[[Sizes], int]:
-    """The path length in layers that are all alike."""
+    """Returns a function that computes the path length in identical layers."""
 
     def path_length(sizes: Sizes) -> int:
-        return paths.same_layers(paths.dependencies(make(sizes), sizes.n, sizes.d))
+        return paths.identical_layers(paths.dependencies(make(sizes), sizes.n, sizes.d))
 
     return path_length
 
@@ -113,12 +113,10 @@ def _of_dilated(sizes: Sizes) -> int:
 
 
 def _recurrent(layer: type[keras.layers.RNN], name: str) -> Kind:
-    def path_length(sizes: Sizes) -> int:
-        return paths.recurrent_steps(layer(sizes.d).cell, sizes.n, sizes.d)
-
     return Kind(
         name, "n·d²", "n", "n", "Table 1", {"n": "1", "d": "2"},
-        lambda sizes: layer(sizes.d, return_sequences=True), path_length,
+        lambda sizes: layer(sizes.d, return_sequences=True),
+        lambda sizes: sizes.n,  # the first input reaches the last output by n uses of the cell
     )  # fmt: skip
 
 
@@ -158,7 +156,6 @@ KINDS = {
 
 PROJECTIONS = "projections"
 
-# All that are measured.
 MAKERS: dict[str, Callable[[Sizes], keras.Layer]] = {
     **{name: kind.make for name, kind in KINDS.items()},
     PROJECTIONS: lambda _: Projections(),
@@ -166,5 +163,5 @@ MAKERS: dict[str, Callable[[Sizes], keras.Layer]] = {
 
 
 def is_attention(name: str) -> bool:
-    """Whether a kind of layer has projections beside what the paper's O( ) counts."""
+    """True if a kind of layer has projections, which the paper's O( ) does not count."""
     return name.endswith("self-attention")

@@ -36,7 +36,7 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `average_checkpoints`, or `RunDirectory.select`."""
     app.load_tensorflow()
-    from keras_transformer.runs import averaging  # late: --help stays quick
+    from keras_transformer.runs import averaging
     from keras_transformer.runs.run_directory import RunDirectory
 
     run = RunDirectory(FLAGS.run_dir)

@@ -43,7 +43,10 @@ def define_flags() -> None:
 def main() -> int:
     """Parses what the flags name; returns 3 where there is a remark on it."""
     app.load_tensorflow()
-    from keras_transformer.inference import batching, translate  # late: --help stays quick
+    from keras_transformer.inference import (
+        batching,
+        translate,  # late: --help stays quick
+    )
     from keras_transformer.paper.parsing import parser
     from keras_transformer.runs import atomic
 

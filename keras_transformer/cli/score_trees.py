@@ -27,6 +27,7 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
+    from keras_transformer.inference import batching
     from keras_transformer.paper.parsing.trees import Tree
     from keras_transformer.runs import atomic
 
@@ -50,7 +51,6 @@ def define_flags() -> None:
 
 def _parse(sentences: list[str]) -> tuple[float, list[Tree]]:
     """Returns the seconds that the model took, and its trees."""
-    from keras_transformer.inference import batching  # late: --help stays quick
     from keras_transformer.paper.parsing import parser, trees
 
     batching.use_cores_for_batches(len(sentences))

@@ -22,6 +22,8 @@ from keras_transformer.cli import app, config_flags
 
 FLAGS = flags.FLAGS
 
+WORKER_LOST = 75  # EX_TEMPFAIL: a supervisor starts the same command again
+
 
 def define_flags() -> None:
     """Defines the flags of the command."""
@@ -63,10 +65,11 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """Runs `experiment.train` on what the flags name."""
+    """Runs `training_run.train` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.training import training_run  # late: --help stays quick
-    from keras_transformer.training.multi_worker import Cluster, WorkerLost, restart
+    from keras_transformer.paper.parsing.alignment import auxiliary_loss  # late: --help stays quick
+    from keras_transformer.training import training_run
+    from keras_transformer.training.multi_worker import Cluster, WorkerLost
 
     try:
         trained = training_run.train(
@@ -74,16 +77,23 @@ def main() -> int:
             FLAGS.run_dir,
             FLAGS.preset,
             config_flags.config_settings(),
-            mix=FLAGS.mix,
-            mix_temperature=FLAGS.mix_temperature,
-            init_from=FLAGS.init_from,
-            device=FLAGS.device,
-            logical_cpus=FLAGS.logical_cpus,
-            max_minutes=FLAGS.max_minutes,
+            training_run.TrainOptions(
+                mix=FLAGS.mix,
+                mix_temperature=FLAGS.mix_temperature,
+                init_from=FLAGS.init_from,
+                device=FLAGS.device,
+                logical_cpus=FLAGS.logical_cpus,
+                max_minutes=FLAGS.max_minutes,
+            ),
+            make_auxiliary_loss=auxiliary_loss,
         )
     except WorkerLost as error:
-        print(f"{error}; starting again from the last checkpoint", file=sys.stderr)
-        restart()
-    if Cluster.from_environment().is_chief:  # the others have no run directory
+        print(
+            f"error: {error}. Start this command again, on every worker, to continue from the "
+            "last checkpoint.",
+            file=sys.stderr,
+        )
+        return WORKER_LOST
+    if Cluster.from_environment().is_chief:  # only the chief has a run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0

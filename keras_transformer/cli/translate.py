@@ -114,11 +114,7 @@ def main() -> int:
     _check_flags()
     app.load_tensorflow()
     from keras_transformer.data.corpora.reading import read_text
-    from keras_transformer.inference import (  # late: --help stays quick
-        batching,
-        documents,
-        translate,
-    )
+    from keras_transformer.inference import batching, documents, translate
     from keras_transformer.runs import atomic
 
     data = app.read_input(FLAGS.input)

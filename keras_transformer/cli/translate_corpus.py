@@ -31,7 +31,9 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `translate_corpus` on what the flags name."""
     app.load_tensorflow()
-    from keras_transformer.inference import batching  # late: --help stays quick
+    from keras_transformer.inference import (
+        batching,  # late: --help stays quick
+    )
     from keras_transformer.inference.corpus_translation import BLOCK_LINES, translate_corpus
 
     batching.use_cores_for_batches(BLOCK_LINES)

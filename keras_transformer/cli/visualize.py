@@ -52,8 +52,8 @@ def main() -> int:
     """Runs `visualize` on what the flags name; returns 3 where there is a remark on it."""
     app.load_tensorflow()
     with needs_extra("plots", "drawing"):
-        from keras_transformer.visualization.gallery import (
-            VisualizationOptions,  # late: --help stays quick
+        from keras_transformer.visualization.gallery import (  # late: --help stays quick
+            VisualizationOptions,
             visualize,
         )
 

@@ -88,26 +88,26 @@ class CachedDecoder:
         visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
         visible = tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
         ids = tf.reshape(ids, [-1, self._beam])
-        outputs = []
+        outputs, logits = [], []
         for transformer, projected, weights, layers in zip(
             self._transformers, cache["memory"], self._weights, cache["layers"], strict=True
         ):
             memory = Memory(None, cache["source_mask"], projected)
             with _using(weights):
-                outputs.append(
-                    transformer.decode(
-                        ids,
-                        memory,
-                        layers,
-                        position,
-                        attention_mask=visible,
-                        grow=self._length is None,
-                        training=False,
-                    )
+                decoded = transformer.decode(
+                    ids,
+                    memory,
+                    layers,
+                    position,
+                    attention_mask=visible,
+                    grow=self._length is None,
+                    training=False,
                 )
+                outputs.append(decoded)
+                logits.append(transformer.logits(decoded.features))
         layers = [output.cache for output in outputs]
         return (
-            _logits(outputs),
+            _mean_log_probs(logits),
             {**cache, "ancestors": ancestors, "layers": layers},
             _attention(outputs),
         )
@@ -127,7 +127,7 @@ class CachedDecoder:
             return tf.nest.map_structure(lambda t: tf.gather(t, parents, batch_dims=1), structure)
 
         layers = [
-            reordered(of_one) if transformer.cache_follows else of_one
+            reordered(of_one) if transformer.needs_cache_reordering else of_one
             for transformer, of_one in zip(self._transformers, cache["layers"], strict=True)
         ]
         return {**cache, "ancestors": reordered(cache["ancestors"]), "layers": layers}
@@ -147,8 +147,9 @@ def _using(values: list[tuple[keras.Variable, tf.Tensor]]) -> Iterator[None]:
         yield
 
 
-def _logits(outputs: Sequence[Any]) -> tf.Tensor:
-    logits = [tf.reshape(each.logits, [-1, each.logits.shape[-1]]) for each in outputs]
+def _mean_log_probs(logits: Sequence[Any]) -> tf.Tensor:
+    """Returns the mean log-probabilities `[batch * beam, V]`; of one model its logits."""
+    logits = [tf.reshape(each, [-1, each.shape[-1]]) for each in logits]
     if len(logits) == 1:
         return logits[0]
     return tf.add_n([tf.nn.log_softmax(tf.cast(each, tf.float32)) for each in logits]) / len(logits)

@@ -21,10 +21,17 @@ _MODULES = {
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
 }
-_QUANTIZED = ("litert", "ctranslate2")  # formats that hold weights in other types than float32
 
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
+
+
+_FORMATS_WITH: dict[str, tuple[str, ...]] = {
+    "quantization": ("litert", "ctranslate2"),
+    "precision": ("saved_model",),
+    "max_bleu_loss": ("saved_model", "litert"),
+    "about": ("saved_model",),
+}
 
 
 class Exported(NamedTuple):
@@ -78,12 +85,11 @@ def export(
     """Exports the run's selected weights as `output_dir/1`, or the next number.
 
     Args:
-        run: the run, or what else `loading.load_translator` takes, as an ensemble.
+        run: the run, or anything else that `loading.load_translator` takes, such as an ensemble.
         output_dir: directory of the versions.
         sentences: source text on which export and run are compared.
         options: what else there is to say.
         format: one of `FORMATS`.
-        settings: what differs from the run's `decoding.` configuration.
 
     Raises:
         InputError: for an unknown format, settings or options that do not fit, no sentences,
@@ -93,28 +99,17 @@ def export(
         raise InputError(f"{format!r} is no format; expected one of {', '.join(FORMATS)}")
     if not sentences:
         raise InputError("there are no sentences to compare run and export on; expected some")
-    precision, quantization = options.precision, options.quantization
-    if quantization is not None and format not in _QUANTIZED:
-        raise InputError(
-            f"quantization is {quantization}, but the format is {format}; expected the format "
-            f"{' or '.join(_QUANTIZED)}, or no quantization"
-        )
+    precision = options.precision
     if precision not in PRECISIONS:
         raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    if precision != "float32" and format != "saved_model":
-        raise InputError(
-            f"precision is {precision}, but the format is {format}; expected the format "
-            "saved_model, or no precision"
-        )
-    if format != "saved_model" and options.about is not None:
-        raise InputError(
-            f"only the format saved_model has a model card, and the format is {format}; expected "
-            "nothing to be said there"
-        )
-    if format == "ctranslate2" and options.max_bleu_loss is not None:
-        raise InputError(
-            "the format ctranslate2 has no bound on BLEU's loss; expected saved_model or litert"
-        )
+    for name, formats in _FORMATS_WITH.items():
+        value = getattr(options, name)
+        if format not in formats and value not in (None, getattr(ExportOptions, name)):
+            is_short = isinstance(value, (str, int, float))
+            raise InputError(
+                f"{name} is {value if is_short else 'given'}, but the format is {format}; expected "
+                f"the format {' or '.join(formats)}, or no {name}"
+            )
     exporter = importlib.import_module(_MODULES[format])
     exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, options)
     return exported

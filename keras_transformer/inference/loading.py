@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  a SavedModel needs its ops
 
-from keras_transformer.config import Config, RunConfig
+from keras_transformer.config import Config
 from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
 from keras_transformer.inference.translator import CompiledTranslator, Translator
-from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -210,7 +209,7 @@ def trained_tokens(model_dir: str | Path | RunDirectory) -> int | None:
 
 
 def members(
-    model_dir: str | Path | RunDirectory, config_type: type[RunConfig] = Config
+    model_dir: str | Path | RunDirectory,
 ) -> list[tuple[RunDirectory, str]]:
     """Returns runs, and the names of their weights, of `DIRECTORY[@WEIGHTS][,DIRECTORY...]`."""
     if isinstance(model_dir, RunDirectory):
@@ -220,7 +219,7 @@ def members(
     alone = RunDirectory.is_run(path) and "," not in (name or "")
     runs = []
     for path, name in map(_path_and_weights, [whole] if alone else whole.split(",")):
-        run = RunDirectory(Path(path), config_type)
+        run = RunDirectory(Path(path))
         runs.append((run, run.selected if name is None else name))
     return runs
 
@@ -236,7 +235,6 @@ def load_translator(
     settings: Mapping[str, Any] | None = None,
     *,
     precision: str = "float32",
-    architecture: type[EncoderDecoder] = Transformer,
 ) -> Translator:
     """Returns a translator with the weights of a run, or of several that decide together.
 
@@ -246,17 +244,16 @@ def load_translator(
             these, with commas between them, whose vocabulary is the same: an ensemble.
         settings: what differs from the (first) run's `decoding.` configuration.
         precision: of weights and products: float32, bfloat16 or float16.
-        architecture: of the models.
 
     Raises:
         InputError: for settings that do not fit, weights that are not there, or runs of
-            another architecture or of different vocabularies.
+            an architecture that is not registered or of different vocabularies.
     """
     if precision not in ("float32", "bfloat16", "float16"):
         raise InputError(
             f"the precision {precision!r} is unknown; expected float32, bfloat16 or float16"
         )
-    runs = members(model_dir, architecture.run_config)
+    runs = members(model_dir)
     first, _ = runs[0]
     for name in settings or {}:
         if not name.startswith("decoding."):
@@ -271,6 +268,7 @@ def load_translator(
                 f"{first.path} and {run.path} have different vocabularies; expected one of all "
                 "models of an ensemble (bin/prepare.py --vocab_from)"
             )
+        architecture = get_architecture(run.config.architecture)
         transformer = architecture(run.config.model, dtype=precision)
         transformer.build()
         transformer.assign_weights(run.named_weights(name))

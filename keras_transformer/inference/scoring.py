@@ -111,7 +111,7 @@ class Scorer(tf.Module):
         # With the attention that nobody reads, so that there is one such function; but not where
         # all of it would have to be computed for that, which a window is there to avoid.
         models = self.translator.transformers
-        attention = all(each.has_attention_at_hand for each in models)
+        attention = all(each.can_return_attention for each in models)
         memories = self.translator.encode(source_ids)
         results = self.translator.read_targets(shifted, memories, attention)
         for transformer, (features, _) in zip(models, results, strict=True):

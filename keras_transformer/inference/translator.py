@@ -147,7 +147,7 @@ class Translator(tf.Module):
     def read_targets(
         self, read_ids: tf.Tensor, memories: Sequence[Memory], attention: bool
     ) -> list[tuple[tf.Tensor, list[dict[str, tf.Tensor]]]]:
-        """Returns what each Transformer makes of given targets, as its `target_features`.
+        """Returns the features of given targets, and the attention, for each model.
 
         A function that is in an export once, where scores and attention share it.
 
@@ -161,9 +161,10 @@ class Translator(tf.Module):
         """
         results = []
         for transformer, memory in zip(self.transformers, memories, strict=True):
-            wanted = {"return_attention_scores": True} if attention else {}
-            found = transformer.target_features(read_ids, memory, training=False, **wanted)
-            results.append(found if attention else (found, []))
+            decoded = transformer.decode(
+                read_ids, memory, return_attention_scores=attention, training=False
+            )
+            results.append((decoded.features, decoded.attention if attention else []))
         return results
 
     def texts(self, result: SearchResult) -> tf.Tensor:

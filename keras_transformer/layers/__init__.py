@@ -1,4 +1,4 @@
-"""The paper's layers, as Keras layers on `keras.ops` alone."""
+"""The layers of the paper, as Keras layers that use only `keras.ops`."""
 
 from keras_transformer.layers.attention import (
     CrossAttention,

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.linear import linear, shape_for_reshape
+from keras_transformer.layers.fast_paths import linear, shape_for_reshape, swap_heads
 from keras_transformer.layers.masks import mask_to_bias
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
 
 
+class LayerOutput(NamedTuple):
+    """The result of `forward`, the internal method of attention layers and of those around them.
+
+    Attributes:
+        output: `[B, T, d_model]`.
+        cache: keys and values for the next decode step, or None without a cache.
+        weights: attention weights, or None if they were not computed.
+    """
+
+    output: Any
+    cache: Any = None
+    weights: Any = None
+
+
 def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, attention_mask: Any = None, dropout: Any = None
 ) -> tuple[Any, Any]:
-    """softmax(QKᵀ / √d_k) V (paper, equation 1); the softmax is computed in float32.
+    """Computes softmax(QKᵀ / √d_k) V (paper, equation 1), with the softmax in float32.
 
     Args:
         query: `[..., T, d_k]`.
         key: `[..., S, d_k]`.
         value: `[..., S, d_v]`.
         attention_mask: bool, broadcastable to `[..., T, S]`; True may be attended to.
-        dropout: function applied to the weights before they meet the values.
+        dropout: function applied to the weights before they are multiplied with the values.
 
     Returns:
-        The output `[..., T, d_v]` in the values' dtype and the weights
+        The output `[..., T, d_v]` in the dtype of the values, and the weights
         `[..., T, S]` in float32, before dropout.
+
+    Example:
+    >>> query, memory = keras.ops.ones((1, 2, 4)), keras.ops.ones((1, 3, 4))
+    >>> output, weights = scaled_dot_product_attention(query, memory, memory)
+    >>> tuple(output.shape), tuple(weights.shape)
+    ((1, 2, 4), (1, 2, 3))
     """
     query = query * ops.cast(key.shape[-1] ** -0.5, query.dtype)
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
@@ -40,10 +59,16 @@ def scaled_dot_product_attention(
 def attend_by_scores(
     scores: Any, value: Any, attention_mask: Any = None, dropout: Any = None
 ) -> tuple[Any, Any]:
-    """softmax(scores) V; other arguments and results as `scaled_dot_product_attention`'s.
+    """Computes softmax(scores) V.
 
     Args:
-        scores: `[..., T, S]`, how well each key fits each query.
+        scores: `[..., T, S]`, the compatibility of each query with each key.
+        value: `[..., S, d_v]`.
+        attention_mask: bool, broadcastable to `[..., T, S]`; True may be attended to.
+        dropout: function applied to the weights before they are multiplied with the values.
+
+    Returns:
+        The output `[..., T, d_v]` and the weights `[..., T, S]`, float32.
     """
     scores = ops.cast(scores, "float32")
     if attention_mask is not None:
@@ -55,37 +80,21 @@ def attend_by_scores(
     return ops.matmul(dropped, value), weights
 
 
-def is_step(query: Any, cache: Any) -> bool:
-    """Whether this is a step of a search that TensorFlow itself runs, in batches of any size.
-
-    It has as many positions as hypotheses, a known number; whole targets have any. Where all is
-    known there is a compiler, XLA or LiteRT's, which finds ways of its own.
-    """
-    return cache is not None and query.shape[0] is None and query.shape[1] is not None
+def split_heads(inputs: Any, num_heads: int) -> Any:
+    """Splits `[B, T, H * dim]` into heads `[B, H, T, dim]`."""
+    leading = shape_for_reshape(inputs)[:-1]
+    # --> [B, T, H, dim] --> [B, H, T, dim]
+    return swap_heads(ops.reshape(inputs, (*leading, num_heads, inputs.shape[-1] // num_heads)))
 
 
-def _swap(heads: Any, few: bool) -> Any:
-    """Swaps the axes 1 and 2 of `[B, T, H, D]`.
-
-    Of `few` vectors, as in a step of the search, one by one: oneDNN's transposition, which
-    TensorFlow takes on a CPU, costs 30 µs before it has moved one.
-    """
-    if not few:
-        return ops.transpose(heads, (0, 2, 1, 3))
-    _, length, width, dim = heads.shape
-    order = np.arange(length * width).reshape(length, width).T.ravel()
-    if 1 not in (length, width):
-        heads = ops.take(ops.reshape(heads, (-1, length * width, dim)), order, axis=1)
-    return ops.reshape(heads, (-1, width, length, dim))
-
-
-def split_heads(rows: Any, leading: tuple[Any, ...], dim: int, few: bool = False) -> Any:
-    """Splits `[B * T, H * dim]` into `[B, H, T, dim]`."""
-    return _swap(ops.reshape(rows, (*leading, rows.shape[-1] // dim, dim)), few)
+def merge_heads(heads: Any) -> Any:
+    """Concatenates heads `[B, H, T, dim]` to `[B, T, H * dim]`."""
+    merged = swap_heads(heads)  # --> [B, T, H, dim]
+    return ops.reshape(merged, (*shape_for_reshape(merged)[:2], merged.shape[2] * merged.shape[3]))
 
 
 class _FusedGlorot(keras.initializers.Initializer):
-    """Glorot uniform by slice: a fused kernel starts as its parts would alone."""
+    """Glorot uniform for each part of a fused kernel, as if the parts were separate kernels."""
 
     def __init__(self, widths: tuple[int, ...], seed: int | None = None):
         self.widths = widths
@@ -102,7 +111,17 @@ class _FusedGlorot(keras.initializers.Initializer):
 
 
 class MultiHeadAttention(keras.layers.Layer):
-    """What self- and cross-attention share: sizes, heads, the output projection.
+    """Concat(head_1, ..., head_h) W^O (paper, section 3.2.2): the base of both attention layers.
+
+    Subclasses implement `forward`, which always returns a `LayerOutput`. Their `call` returns
+    the output, or with `return_attention_scores` a tuple of the output and the weights.
+
+    Args:
+        num_heads: number of heads, h.
+        key_dim: size of a head's queries and keys, d_k.
+        value_dim: size of a head's values, d_v; `key_dim` by default.
+        dropout: dropout of the attention weights.
+        use_bias: add biases to the projections (the paper has none).
 
     Raises:
         ValueError: for a number of heads or a width below 1.
@@ -131,6 +150,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.weights_dropout = Dropout(dropout, name="weights_dropout", dtype=self.dtype_policy)
 
     def _add_projection(self, name: str, inputs: int, *widths: int) -> None:
+        """Adds a kernel `[inputs, sum(widths)]`, initialized as one kernel for each width."""
         kernel = self.add_weight(
             shape=(inputs, sum(widths)), initializer=_FusedGlorot(widths), name=f"{name}_kernel"
         )
@@ -139,37 +159,22 @@ class MultiHeadAttention(keras.layers.Layer):
             bias = self.add_weight(shape=(sum(widths),), initializer="zeros", name=f"{name}_bias")
             setattr(self, f"{name}_bias", bias)
 
-    def _project(self, name: str, inputs: Any, leading: tuple[Any, ...] | None = None) -> Any:
+    def _project(self, name: str, inputs: Any) -> Any:
         bias = getattr(self, f"{name}_bias") if self.use_bias else None
-        return linear(inputs, getattr(self, f"{name}_kernel"), bias, leading)
+        return linear(inputs, getattr(self, f"{name}_kernel"), bias)
 
-    def _project_to_heads(
-        self, name: str, inputs: Any, leading: tuple[Any, ...], *dims: int, few: bool = False
-    ) -> list[Any]:
-        """Projects `[B, T, d]` to the heads of the first dim, of the second, ...: `[B, H, T, dim]`.
-
-        `leading` is B and T, as a reshape takes them.
-        """
-        rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])))
+    def _project_to_heads(self, name: str, inputs: Any, *dims: int) -> list[Any]:
+        """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
+        projected = self._project(name, inputs)  # --> [B, T, H * (dim + ...)]
         if len(dims) == 1:
-            return [split_heads(rows, leading, dims[0], few)]
-        alike = len(set(dims)) == 1
-        if alike and few:  # all heads are moved at once
-            return ops.split(split_heads(rows, leading, dims[0], few), len(dims), axis=1)
-        # A number where it can be: of ends Keras computes the widths at every call.
+            return [split_heads(projected, self.num_heads)]
         ends = [self.num_heads * sum(dims[: i + 1]) for i in range(len(dims) - 1)]
-        parts = ops.split(rows, len(dims) if alike else ends, axis=-1)
-        return [split_heads(part, leading, dim, few) for part, dim in zip(parts, dims, strict=True)]
-
-    def _merge_and_project(self, heads: Any, leading: tuple[Any, ...], few: bool = False) -> Any:
-        """Projects `[B, H, T, d_v]` to the output `[B, T, d_model]`."""
-        merged = _swap(heads, few)  # --> [batch, length, heads, value_dim]
-        rows = ops.reshape(merged, (-1, self.num_heads * self.value_dim))
-        return self._project("output", rows, leading)
+        return [split_heads(part, self.num_heads) for part in ops.split(projected, ends, axis=-1)]
 
     def _attend(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
+        """Attends from query heads `[B, H, T, d_k]`; returns heads `[B, H, T, d_v]`, weights."""
         if attention_mask is not None:
             attention_mask = ops.expand_dims(attention_mask, -3)  # the same for all heads
         return scaled_dot_product_attention(
@@ -180,8 +185,12 @@ class MultiHeadAttention(keras.layers.Layer):
             lambda weights: self.weights_dropout(weights, training=training),
         )
 
+    def _merge_and_project(self, heads: Any) -> Any:
+        """Projects `[B, H, T, d_v]` to the output `[B, T, d_model]`."""
+        return self._project("output", merge_heads(heads))
+
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # Traced, since what is returned depends on `cache` and `return_attention_scores`.
+        # Traced, because the output depends on `return_attention_scores`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -197,23 +206,29 @@ class MultiHeadAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class CrossAttention(MultiHeadAttention):
-    """Multi-head attention of one sequence to another (paper, section 3.2.3).
+    """Multi-head attention from one sequence to another (paper, section 3.2.3).
+
+    Queries have one kernel; keys and values share another.
 
     Args:
-        num_heads, key_dim, value_dim, dropout, use_bias: as in `SelfAttention`.
+        num_heads, key_dim, value_dim, dropout, use_bias: see `MultiHeadAttention`.
 
     Call arguments:
         query: `[B, T, d_model]`.
-        value: `[B, S, d_memory]`, from which keys and values are projected;
-            not needed with a cache.
-        attention_mask: bool, broadcastable to `[B, T, S]`.
-        cache: what `project(value)` returned, where it is used many times.
-        return_attention_scores: also return the weights.
+        value: `[B, S, d_memory]`, projected to keys and values.
+        attention_mask: bool, broadcastable to `[B, T, S]`; True may be attended to.
+        return_attention_scores: also return the attention weights.
         training: whether dropout is on.
 
     Returns:
-        The output `[B, T, d_model]`; with `return_attention_scores` a tuple of
-        it and the weights `[B, H, T, S]`.
+        The output `[B, T, d_model]`; with `return_attention_scores` a tuple of the output and
+        the weights, float32 `[B, H, T, S]`.
+
+    Example:
+    >>> layer = CrossAttention(num_heads=2, key_dim=4)
+    >>> target, memory = keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))
+    >>> tuple(layer(target, memory).shape)
+    (1, 3, 8)
     """
 
     def build(self, query_shape: Any, value_shape: Any = None) -> None:
@@ -227,26 +242,31 @@ class CrossAttention(MultiHeadAttention):
     def project(self, value: Any) -> KeyValue:
         """Returns the keys `[B, H, S, d_k]` and values `[B, H, S, d_v]` of `value`."""
         value = ops.cast(value, self.compute_dtype)
-        leading = shape_for_reshape(value)[:-1]
-        dims = self.key_dim, self.value_dim
-        keys, values = self._project_to_heads("key_value", value, leading, *dims)
-        return {"key": keys, "value": values}
+        key, value = self._project_to_heads("key_value", value, self.key_dim, self.value_dim)
+        return {"key": key, "value": value}
+
+    def forward(
+        self,
+        query: Any,
+        key_value: KeyValue,
+        attention_mask: Any = None,
+        training: bool | None = None,
+    ) -> LayerOutput:
+        """Attends to keys and values from `project`, which are also the `cache` of the result."""
+        [query_heads] = self._project_to_heads("query", query, self.key_dim)
+        heads, weights = self._attend(query_heads, key_value, attention_mask, training)
+        return LayerOutput(self._merge_and_project(heads), key_value, weights)
 
     def call(
         self,
         query: Any,
-        value: Any = None,
+        value: Any,
         attention_mask: Any = None,
-        cache: KeyValue | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        key_value = self.project(value) if cache is None else cache
-        few, leading = is_step(query, cache), shape_for_reshape(query)[:-1]
-        [query_heads] = self._project_to_heads("query", query, leading, self.key_dim, few=few)
-        heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        output = self._merge_and_project(heads, leading, few)
-        return (output, weights) if return_attention_scores else output
+        result = self.forward(query, self.project(value), attention_mask, training)
+        return (result.output, result.weights) if return_attention_scores else result.output
 
     def compute_output_shape(self, query_shape: Any, value_shape: Any = None) -> Any:
         return tuple(query_shape)

@@ -1,4 +1,4 @@
-"""Sequences cut into blocks, for attention that sees no further than the block beside its own."""
+"""Sequences cut into blocks, for restricted self-attention (paper, section 4)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 from keras import ops
 
-# Smaller blocks are more products, each too small to keep a core busy.
+# Smaller blocks give more matrix products, each too small to keep a core busy.
 _LEAST_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """A sequence as blocks of one size, each with what its queries see of its neighbours.
+    """A sequence cut into blocks of equal size, each attending to its own and neighbouring keys.
 
-    Sizes are ints where the sequence's length is one, otherwise int scalar tensors.
+    Sizes are ints if the length of the sequence is an int, otherwise int scalar tensors.
 
     Args:
         count: number of blocks, N.
-        size: positions of a block, b; the last block is filled up.
-        before: positions in front of a block that its queries may see.
-        after: positions behind a block that its queries may see.
+        size: positions of a block, b; the last block is padded.
+        before: positions before a block that its queries may attend to.
+        after: positions after a block that its queries may attend to.
     """
 
     count: Any
@@ -31,38 +31,39 @@ class Blocks:
 
     @classmethod
     def of_window(cls, length: Any, window: int, causal: bool) -> Blocks:
-        """Cuts `length` positions where each sees those at a distance of at most `window` // 2.
+        """Cuts `length` positions, each attending to a distance of at most `window` // 2.
 
-        More than one block is at least `window` // 2 and at most `window` + 1 positions (or
-        `_LEAST_SIZE` + 1), so that a query is compared with at most twice as many keys as it sees.
+        If there are several blocks, each has at least `window` // 2 and at most `window` + 1
+        positions (or `_LEAST_SIZE` + 1), so that a query is compared with at most about twice as
+        many keys as it may attend to.
         """
         most = max(window, _LEAST_SIZE)
         count = length // (most + 1) + 1
         size = -(-length // count)
-        # All that is outside a single block is nothing.
+        # A single block has no neighbours.
         reach = _lesser(window // 2, length - size)
         return cls(count, size, reach, 0 if causal else reach)
 
     @property
     def is_one(self) -> bool:
-        """Whether the sequence is known to be a single block."""
+        """True if the sequence is known to be a single block."""
         return isinstance(self.count, int) and self.count == 1
 
     @property
     def seen(self) -> Any:
-        """Number of keys that the queries of a block are compared with."""
+        """The number of keys that the queries of a block are compared with."""
         return self.before + self.size + self.after
 
     def fill(self, sequences: Any) -> Any:
-        """Fills `[B, T, D]` up with zeros, to `[B, N * b, D]`."""
+        """Pads `[B, T, D]` with zeros to `[B, N * b, D]`."""
         missing = self.count * self.size - ops.shape(sequences)[1]
         return ops.pad(sequences, ((0, 0), (0, missing), (0, 0)))
 
     def with_neighbours(self, sequences: Any) -> Any:
-        """Cuts `[B, N * b, D]` into blocks and what they see around them.
+        """Cuts `[B, N * b, D]` into blocks with their neighbouring positions.
 
         Returns:
-            `[B * N, before + b + after, D]`; zeros where there is nothing to see.
+            `[B * N, before + b + after, D]`, with zeros outside the sequence.
         """
         batch, width = ops.shape(sequences)[0], sequences.shape[-1]
         blocks = ops.reshape(sequences, (batch, self.count, self.size, width))

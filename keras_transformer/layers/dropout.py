@@ -1,4 +1,4 @@
-"""Dropout whose mask can be made a pure function of a seed that the caller hands in."""
+"""Dropout whose mask can be a pure function of a given seed (paper, section 5.4)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import keras
 from keras import ops
 
-_scope = threading.local()  # each replica of a MirroredStrategy traces in a thread of its own
+_scope = threading.local()  # a MirroredStrategy traces each replica in a separate thread
 
 
 @contextlib.contextmanager
 def dropout_seed(seed: Any) -> Iterator[None]:
-    """Makes every `Dropout` called inside a pure function of (`seed`, its own path).
+    """Makes every `Dropout` called inside a pure function of `seed` and the layer's path.
 
     Args:
-        seed: integer tensor `[2]`; differs wherever masks must differ (step,
-            accumulation step, replica).
+        seed: integer tensor `[2]`, which must differ where masks must differ (step,
+            microbatch, replica).
     """
     outer = getattr(_scope, "seed", None)
     _scope.seed = seed
@@ -31,7 +31,7 @@ def dropout_seed(seed: Any) -> Iterator[None]:
 
 
 class _GivenSeed(keras.random.SeedGenerator):
-    """A seed generator without state: `keras.random` takes no plain tensor as a seed."""
+    """A seed generator without state, because `keras.random` does not accept a tensor as seed."""
 
     def __init__(self, seed: Any):
         self._seed = seed
@@ -42,13 +42,13 @@ class _GivenSeed(keras.random.SeedGenerator):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Layer):
-    """Zeroes a share `rate` of its input while training and scales the rest (paper, section 5.4).
+    """Zeroes a fraction `rate` of its input in training and scales up the rest.
 
-    Inside `dropout_seed` the mask depends on that seed and on this layer's path
-    alone; elsewhere it comes from a seed generator with state, as in Keras.
+    Inside `dropout_seed` the mask depends only on that seed and on the path of this layer.
+    Elsewhere it comes from a seed generator with state, as in Keras.
 
     Args:
-        rate: share to drop, 0 <= rate < 1.
+        rate: fraction to drop, 0 <= rate < 1.
         seed: initial seed of the generator with state.
 
     Raises:
@@ -66,7 +66,7 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
 
     def build(self, input_shape: Any) -> None:
-        # The path is complete only now that all parents have been named.
+        # The path is complete only when all parents have been named.
         self._salt = zlib.crc32(self.path.encode()) & 0x7FFFFFFF
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -81,7 +81,7 @@ class Dropout(keras.layers.Layer):
 
     def _generator_of(self, seed: Any) -> _GivenSeed:
         salted = seed + ops.convert_to_tensor([self._salt, 0], dtype=seed.dtype)
-        if keras.backend.backend() == "jax":  # whose keys are unsigned
+        if keras.backend.backend() == "jax":  # its keys are unsigned
             salted = ops.cast(salted, "uint32")
         return _GivenSeed(salted)
 
@@ -93,10 +93,10 @@ class Dropout(keras.layers.Layer):
 
 
 def _kept(shape: Any, rate: float, seed: keras.random.SeedGenerator) -> Any:
-    """Draws bool `shape`, True with probability 1 - `rate`, to the nearest 1 / 65,536.
+    """Draws bool `shape`, True with probability 1 - `rate`, rounded to 1 / 65,536.
 
-    A drawn integer has 32 random bits, enough for two decisions: drawing is most of
-    what dropout costs on a CPU.
+    One random integer has 32 bits, enough for two decisions: on a CPU most of the cost of
+    dropout is drawing.
     """
     count = 1
     for size in shape:

@@ -1,4 +1,4 @@
-"""Token embeddings, which are also the pre-softmax product (paper, section 3.4)."""
+"""Token embeddings, which are also the pre-softmax linear transformation (paper, section 3.4)."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.linear import linear, shape_for_reshape
+from keras_transformer.layers.fast_paths import linear, shape_for_reshape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(keras.layers.Layer):
-    """Looks tokens up in a matrix E `[V, d_model]`, and multiplies by its transpose for logits.
+    """Looks up tokens in a matrix E `[V, d_model]` and multiplies with its transpose for logits.
 
     Args:
         vocab_size: number of tokens, V.
         d_model: width.
-        scale: multiply what is looked up by √d_model (section 3.4).
+        scale: multiply embeddings by √d_model (section 3.4).
 
     Call arguments:
-        ids: int `[...]`, or whole numbers as floats, as of a `keras.Input` without a dtype.
+        ids: int `[...]`, or integers in a float dtype, which a `keras.Input` without a dtype has.
 
     Returns:
-        `[..., d_model]` in float32: positions are added before it is rounded.
+        Embeddings `[..., d_model]` in float32: the positions are added before rounding.
+
+    Example:
+    >>> embedding = TokenEmbedding(vocab_size=10, d_model=4)
+    >>> vectors = embedding(keras.ops.array([[1, 2, 3]]))
+    >>> tuple(vectors.shape), tuple(embedding.logits(vectors).shape)
+    ((1, 3, 4), (1, 3, 10))
     """
 
     def __init__(self, vocab_size: int, d_model: int, scale: bool = True, **kwargs: Any):
         super().__init__(**kwargs)
-        self.autocast = False  # ids that come as floats are still whole numbers
+        self.autocast = False  # float ids must not be rounded to bfloat16
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.scale = scale
@@ -36,36 +42,24 @@ class TokenEmbedding(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
             shape=(self.vocab_size, self.d_model),
-            # Scaled by √d_model when looked up, these have variance 1; as a kernel, they
-            # give logits of about that size.
+            # Embeddings scaled by √d_model have variance 1, and so do about the logits.
             initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
             name="embeddings",
-            autocast=False,  # or a whole table would be cast for a few looked-up rows
+            autocast=False,  # casting the whole table for a few rows would be slow
         )
 
     def call(self, ids: Any) -> Any:
         if not keras.backend.is_int_dtype(ids.dtype):
             ids = ops.cast(ids, "int32")
-        # As one list of rows: of such alone LiteRT looks up int8 with a scale for each row.
+        # LiteRT looks up int8 rows with a scale each only if the ids have one dimension.
         rows = ops.take(self.embeddings, ops.reshape(ids, (-1,)), axis=0)
         rows = ops.cast(rows, "float32")
         rows = rows * self.d_model**0.5 if self.scale else rows
         return ops.reshape(rows, (*shape_for_reshape(ids), self.d_model))
 
-    def logits(self, inputs: Any, parts: int = 1) -> Any:
-        """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`.
-
-        Args:
-            inputs: float `[..., d_model]`.
-            parts: products that the one is made of, each of a part of the vocabulary. A few
-                rows take no longer than reading E does, and several cores read faster.
-        """
-        kernel = ops.cast(self.embeddings, inputs.dtype)
-        if parts == 1:
-            return linear(inputs, ops.transpose(kernel))
-        cuts = [part * self.vocab_size // parts for part in range(1, parts)]
-        kernels = ops.split(kernel, cuts, axis=0)  # rows of E: nothing is copied
-        return ops.concatenate([linear(inputs, ops.transpose(each)) for each in kernels], axis=-1)
+    def logits(self, inputs: Any) -> Any:
+        """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
+        return linear(inputs, ops.transpose(ops.cast(self.embeddings, inputs.dtype)))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)

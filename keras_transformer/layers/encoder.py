@@ -7,14 +7,15 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention import LayerOutput
 from keras_transformer.layers.residual import ResidualLayer, ResidualStack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(ResidualLayer):
-    """Self-attention, then a feed-forward network, each residual and normalized.
+    """Self-attention, then a feed-forward network; both are residual and normalized.
 
-    Args: those of `ResidualLayer`.
+    Args: see `ResidualLayer`.
 
     Call arguments:
         inputs: `[B, S, d_model]`.
@@ -25,16 +26,17 @@ class EncoderLayer(ResidualLayer):
     Returns:
         `[B, S, d_model]`; with `return_attention_scores` a tuple of it and the
         weights `[B, H, S, S]`.
+
+    Example:
+    >>> layer = EncoderLayer(num_heads=2, key_dim=4, d_ff=16)
+    >>> tuple(layer(keras.ops.ones((1, 3, 8))).shape)
+    (1, 3, 8)
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.self_attention = self._make_self_attention(causal=False)
-        self.self_attention_dropout = self._make_dropout("self_attention_dropout")
-        self.self_attention_norm = self._make_norm("self_attention_norm")
-        self.feed_forward = self._make_feed_forward()
-        self.feed_forward_dropout = self._make_dropout("feed_forward_dropout")
-        self.feed_forward_norm = self._make_norm("feed_forward_norm")
+        self._add_self_attention(causal=False)
+        self._add_feed_forward()
 
     def build(self, inputs_shape: Any) -> None:
         for layer in (
@@ -47,6 +49,29 @@ class EncoderLayer(ResidualLayer):
         ):
             layer.build(inputs_shape)
 
+    def forward(
+        self,
+        inputs: Any,
+        padding_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> LayerOutput:
+        """Returns the output and the weights (None if self-attention ran in blocks)."""
+        # --> [B, 1, S], the same for all queries
+        mask = None if padding_mask is None else ops.expand_dims(padding_mask, 1)
+        attended = self._residual(
+            "self_attention",
+            inputs,
+            lambda x: self.self_attention.forward(
+                x,
+                mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+            ),
+            training,
+        )
+        return attended._replace(output=self._feed_forward(attended.output, training))
+
     def call(
         self,
         inputs: Any,
@@ -54,38 +79,11 @@ class EncoderLayer(ResidualLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        mask = None if padding_mask is None else ops.expand_dims(padding_mask, 1)
-        weights = None
-
-        def attend(x: Any) -> Any:
-            nonlocal weights
-            output = self.self_attention(
-                x,
-                attention_mask=mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-            )
-            if return_attention_scores:
-                output, weights = output
-            return output
-
-        x = self._residual(
-            inputs, attend, self.self_attention_norm, self.self_attention_dropout, training
-        )
-        x = self._residual(
-            x,
-            lambda x: self.feed_forward(x, training=training),
-            self.feed_forward_norm,
-            self.feed_forward_dropout,
-            training,
-        )
-        return (x, weights) if return_attention_scores else x
+        result = self.forward(inputs, padding_mask, return_attention_scores, training)
+        return (result.output, result.weights) if return_attention_scores else result.output
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         return tuple(inputs_shape)
-
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -103,14 +101,31 @@ class Encoder(ResidualStack):
 
     Returns:
         The memory `[B, S, d_model]`; with `return_attention_scores` a tuple of
-        it and a list of `[B, H, S, S]`, one a layer.
+        it and a list of the weights of each layer, `[B, H, S, S]`.
+
+    Example:
+    >>> encoder = Encoder([EncoderLayer(num_heads=2, key_dim=4, d_ff=16) for _ in range(2)])
+    >>> tuple(encoder(keras.ops.ones((1, 3, 8))).shape)
+    (1, 3, 8)
     """
 
     def build(self, inputs_shape: Any) -> None:
+        self._build_stack(inputs_shape)
+
+    def forward(
+        self,
+        inputs: Any,
+        padding_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> LayerOutput:
+        """Returns the memory and a list of the weights of each layer."""
+        x, weights = inputs, []
         for layer in self.layers:
-            layer.build(inputs_shape)
-        if self.norm is not None:
-            self.norm.build(inputs_shape)
+            result = layer.forward(x, padding_mask, return_attention_scores, training)
+            x = result.output
+            weights.append(result.weights)
+        return LayerOutput(self._final_norm(x, training), weights=weights)
 
     def call(
         self,
@@ -119,20 +134,5 @@ class Encoder(ResidualStack):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        x, all_weights = inputs, []
-        for layer in self.layers:
-            x = layer(
-                x,
-                padding_mask=padding_mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-            )
-            if return_attention_scores:
-                x, weights = x
-                all_weights.append(weights)
-        if self.norm is not None:
-            x = self.norm(x, training=training)
-        return (x, all_weights) if return_attention_scores else x
-
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        result = self.forward(inputs, padding_mask, return_attention_scores, training)
+        return (result.output, result.weights) if return_attention_scores else result.output

@@ -7,16 +7,16 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.linear import linear, shape_for_reshape
+from keras_transformer.layers.fast_paths import linear
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
-    """FFN(x) = max(0, x W₁ + b₁) W₂ + b₂ at every position (paper, equation 2).
+    """Computes FFN(x) = max(0, x W₁ + b₁) W₂ + b₂ at every position (paper, equation 2).
 
     Args:
         d_ff: width of the inner layer.
-        activation: name of a Keras activation; the paper's is "relu".
+        activation: name of a Keras activation; the paper uses "relu".
         dropout: dropout of the inner layer ("ReLU dropout"; the paper has none).
 
     Call arguments:
@@ -28,6 +28,10 @@ class FeedForward(keras.layers.Layer):
 
     Raises:
         ValueError: for a `d_ff` below 1.
+
+    Example:
+    >>> tuple(FeedForward(d_ff=16)(keras.ops.ones((1, 3, 4))).shape)
+    (1, 3, 4)
     """
 
     def __init__(self, d_ff: int, activation: str = "relu", dropout: float = 0.0, **kwargs: Any):
@@ -56,10 +60,9 @@ class FeedForward(keras.layers.Layer):
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        leading = shape_for_reshape(inputs)[:-1]
-        inner = self._activate(linear(inputs, self.inner_kernel, self.inner_bias, leading))
+        inner = self._activate(linear(inputs, self.inner_kernel, self.inner_bias))
         inner = self.inner_dropout(inner, training=training)
-        return linear(inner, self.outer_kernel, self.outer_bias, leading)
+        return linear(inner, self.outer_kernel, self.outer_bias)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

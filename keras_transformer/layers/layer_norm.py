@@ -1,4 +1,4 @@
-"""Layer normalization (Ba et al., 2016), whose gradient is written out."""
+"""Layer normalization (Ba et al., 2016; paper, section 3.1), with its gradient in closed form."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNorm(keras.layers.Layer):
-    """γ (x - mean) / √(variance + ε) + β over the last axis, computed in float32.
+    """Computes γ (x - mean) / √(variance + ε) + β over the last axis, in float32.
 
-    While training the gradient is the closed formula: autodiff of the same lines
-    passes over the input some three times as often, and this is memory's work.
+    In training on TensorFlow the gradient is computed in closed form: automatic differentiation
+    passes over the input about three times as often, and layer norm is memory-bound.
 
     Args:
         epsilon: ε.
 
     Call arguments:
         inputs: `[..., d]`.
-        training: True takes the written-out gradient, on TensorFlow; the result is the same.
+        training: True uses the closed-form gradient; the output is the same.
 
     Returns:
         `[..., d]` in the compute dtype.
@@ -39,7 +39,7 @@ class LayerNorm(keras.layers.Layer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if training and keras.backend.backend() == "tensorflow":
-            # Tensors: a function with a gradient of its own may not be handed variables.
+            # As tensors: a function with a custom gradient must not be given variables.
             gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
             return _with_gradient(self.epsilon)(inputs, gamma, beta)
         gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
@@ -53,7 +53,7 @@ class LayerNorm(keras.layers.Layer):
 
 
 def _normalize(inputs: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any, Any]:
-    """The output, and what its gradient needs: (x - mean) / deviation and 1 / deviation."""
+    """Returns the output, (x - mean) / deviation and 1 / deviation; the gradient needs them."""
     x = ops.cast(inputs, "float32")
     centered = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
@@ -68,7 +68,7 @@ def _with_gradient(epsilon: float) -> Any:
         output, normal, inverse = _normalize(inputs, gamma, beta, epsilon)
 
         def gradient(upstream: Any) -> tuple[Any, Any, Any]:
-            with keras.name_scope("layer_norm_gradient"):  # for whoever profiles a step
+            with keras.name_scope("layer_norm_gradient"):  # visible in profiles
                 return _gradient(inputs, gamma, normal, inverse, upstream)
 
         return output, gradient
@@ -79,13 +79,13 @@ def _with_gradient(epsilon: float) -> Any:
 def _gradient(
     inputs: Any, gamma: Any, normal: Any, inverse: Any, upstream: Any
 ) -> tuple[Any, Any, Any]:
-    """The gradients by input, γ and β."""
+    """Returns the gradients with respect to the input, γ and β."""
     upstream = ops.cast(upstream, "float32")
     rows = tuple(range(len(inputs.shape) - 1))
     by_gamma = upstream * normal
     by_normal = upstream * gamma
     mean = ops.mean(by_normal, axis=-1, keepdims=True)
-    # What lies along the normalized vector changes its length, which is fixed.
+    # The part along the normalized vector would change its length, which is fixed.
     along = ops.mean(by_gamma * gamma, axis=-1, keepdims=True)
     by_input = (by_normal - mean - normal * along) * inverse
     return ops.cast(by_input, inputs.dtype), ops.sum(by_gamma, axis=rows), ops.sum(upstream, rows)

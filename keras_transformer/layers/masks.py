@@ -16,7 +16,7 @@ def padding_mask(ids: Any, pad_id: int) -> Any:
 def position_mask(
     query_positions: Any, key_positions: Any, causal: bool = False, window: int | None = None
 ) -> Any:
-    """Which keys a query may see by their positions alone.
+    """Returns which keys a query may attend to according to their positions.
 
     Args:
         query_positions: int `[T]`.
@@ -26,7 +26,11 @@ def position_mask(
             distance of at most r // 2.
 
     Returns:
-        bool `[T, S]`, or None where nothing is forbidden.
+        bool `[T, S]`, or None if nothing is forbidden.
+
+    Example:
+    >>> position_mask(keras.ops.arange(2), keras.ops.arange(2), causal=True).numpy().tolist()
+    [[True, False], [True, True]]
     """
     if not causal and window is None:
         return None
@@ -41,18 +45,18 @@ def position_mask(
 
 
 def mask_to_bias(mask: Any) -> Any:
-    """Turns a boolean mask into float32 of the same shape: 0 where True, -1e9 where False.
+    """Converts a boolean mask to float32 of the same shape: 0 where True, -1e9 where False.
 
-    Added to float32 scores, -1e9 leaves nothing of those below 32, so that a row in
-    which nothing may be attended to gets equal weights instead of NaN. An addition
-    broadcasts over heads far faster than a `where` does on a CPU.
+    Adding -1e9 to a float32 score below 32 rounds to -1e9, so a row in which all keys are
+    forbidden gets equal weights instead of NaN. On a CPU an addition broadcasts over heads much
+    faster than `where`.
     """
     return (ops.cast(mask, "float32") - 1.0) * 1e9
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PaddingMask(keras.layers.Layer):
-    """`padding_mask` as a layer, for functional models: int `[B, S]` to bool `[B, S]`."""
+    """Computes `padding_mask` as a layer, for functional models: int `[B, S]` to bool `[B, S]`."""
 
     def __init__(self, pad_id: int = 0, **kwargs: Any):
         super().__init__(**kwargs)

@@ -11,14 +11,14 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SinusoidalPositions(keras.layers.Layer):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same), of any length.
+    """Computes PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)).
 
-    Computed in float32 whatever the policy: bfloat16 has no integers above 256.
+    The dtype is float32 under any policy, because bfloat16 cannot represent all integers above 256.
 
     Args:
         d_model: width of the encoding; even.
-        layout: "interleaved" as the paper writes it, sine and cosine in turn,
-            or "halves", all sines first.
+        layout: "interleaved" for alternating sines and cosines, as in the paper, or "halves" for
+            all sines first.
 
     Call arguments:
         positions: int `[T]`.
@@ -27,7 +27,11 @@ class SinusoidalPositions(keras.layers.Layer):
         float32 `[T, d_model]`.
 
     Raises:
-        ValueError: for a `d_model` that is odd or below 2, or another layout.
+        ValueError: for a `d_model` that is odd or below 2, or an unknown layout.
+
+    Example:
+    >>> tuple(SinusoidalPositions(d_model=8)(keras.ops.arange(5)).shape)
+    (5, 8)
     """
 
     def __init__(self, d_model: int, layout: str = "interleaved", **kwargs: Any):
@@ -38,8 +42,8 @@ class SinusoidalPositions(keras.layers.Layer):
             raise ValueError(f"layout is {layout!r}; expected interleaved or halves")
         self.d_model = d_model
         self.layout = layout
-        # A float32 product position * frequency is off by up to 2^-24 of itself, which is
-        # much at position 5,000. Frequencies are split into 10 leading bits, whose product
+        # A float32 product position * frequency has a relative error of up to 2^-24, which is
+        # too much at position 5,000. Frequencies are split into 10 leading bits, whose product
         # with a position below 16,384 is exact, and a small rest.
         frequencies = 10_000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
         mantissa, exponent = np.frexp(frequencies)
@@ -50,7 +54,7 @@ class SinusoidalPositions(keras.layers.Layer):
         position = ops.cast(positions, "float32")[:, None]
         coarse = position * ops.convert_to_tensor(self._coarse, "float32")
         fine = position * ops.convert_to_tensor(self._fine, "float32")
-        # sin(a + b) and cos(a + b), in which a is exact and b small.
+        # sin(a + b) and cos(a + b), where a is exact and b is small.
         sine = ops.sin(coarse) * ops.cos(fine) + ops.cos(coarse) * ops.sin(fine)
         cosine = ops.cos(coarse) * ops.cos(fine) - ops.sin(coarse) * ops.sin(fine)
         if self.layout == "halves":
@@ -70,11 +74,11 @@ class SinusoidalPositions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LearnedPositions(keras.layers.Layer):
-    """One learned vector a position (paper, section 3.5 and Table 3, row E).
+    """Looks up a learned vector for each position (paper, section 3.5 and Table 3, row E).
 
     Args:
         d_model: width of the encoding.
-        max_positions: number of vectors; later positions get the last one.
+        max_positions: number of vectors; later positions get the last vector.
 
     Call arguments:
         positions: int `[T]`.

@@ -1,4 +1,4 @@
-"""What encoder and decoder layers share: arguments, and how a sublayer is wrapped."""
+"""Residual sublayers with layer norm, and stacks of such layers (paper, sections 3.1 and 5.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.layers.attention import CrossAttention
+from keras_transformer.layers.attention import CrossAttention, LayerOutput
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
@@ -15,25 +15,26 @@ from keras_transformer.layers.self_attention import SelfAttention
 
 
 class ResidualLayer(keras.layers.Layer):
-    """A layer of residual sublayers, each with its layer norm (paper, sections 3.1 and 5.4).
+    """The base of encoder and decoder layers: residual sublayers, each with a layer norm.
 
     Args:
         num_heads: number of attention heads, h.
         key_dim: size of a head's queries and keys, d_k.
         d_ff: width of the feed-forward network's inner layer.
         value_dim: size of a head's values, d_v; `key_dim` by default.
-        norm_position: "post", LayerNorm(x + Dropout(Sublayer(x))), as in the
-            paper, or "pre", x + Dropout(Sublayer(LayerNorm(x))).
+        norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the
+            paper, or "pre" for x + Dropout(Sublayer(LayerNorm(x))).
         layer_norm_epsilon: ε of the layer norms.
         activation: activation of the feed-forward network.
         attention_bias: add biases to the attention projections.
         attention_window: r of restricted self-attention, None for no limit.
-        attention_dropout, relu_dropout, residual_dropout: dropout of the
-            attention weights, of the inner feed-forward layer, and of what each
-            sublayer adds.
+        attention_dropout: dropout of the attention weights.
+        relu_dropout: dropout of the inner layer of the feed-forward network.
+        residual_dropout: dropout of the output of each sublayer (section 5.4).
 
     Attributes:
-        self_attention_layer, cross_attention_layer: of what classes these are.
+        self_attention_layer: class of the self-attention layer.
+        cross_attention_layer: class of the cross-attention layer.
 
     Raises:
         ValueError: for another `norm_position`.
@@ -74,57 +75,91 @@ class ResidualLayer(keras.layers.Layer):
         self.relu_dropout = relu_dropout
         self.residual_dropout = residual_dropout
 
-    def _make_self_attention(self, causal: bool) -> SelfAttention:
-        return self.self_attention_layer(
-            self.num_heads,
-            self.key_dim,
-            self.value_dim,
-            dropout=self.attention_dropout,
-            use_bias=self.attention_bias,
-            causal=causal,
-            window=self.attention_window,
-            name="self_attention",
-            dtype=self.dtype_policy,
+    def _add_self_attention(self, causal: bool) -> None:
+        self._add_sublayer(
+            self.self_attention_layer(
+                self.num_heads,
+                self.key_dim,
+                self.value_dim,
+                dropout=self.attention_dropout,
+                use_bias=self.attention_bias,
+                causal=causal,
+                window=self.attention_window,
+                name="self_attention",
+                dtype=self.dtype_policy,
+            )
         )
 
-    def _make_cross_attention(self) -> CrossAttention:
-        return self.cross_attention_layer(
-            self.num_heads,
-            self.key_dim,
-            self.value_dim,
-            dropout=self.attention_dropout,
-            use_bias=self.attention_bias,
-            name="cross_attention",
-            dtype=self.dtype_policy,
+    def _add_cross_attention(self) -> None:
+        self._add_sublayer(
+            self.cross_attention_layer(
+                self.num_heads,
+                self.key_dim,
+                self.value_dim,
+                dropout=self.attention_dropout,
+                use_bias=self.attention_bias,
+                name="cross_attention",
+                dtype=self.dtype_policy,
+            )
         )
 
-    def _make_feed_forward(self) -> FeedForward:
-        return FeedForward(
-            self.d_ff,
-            self.activation,
-            dropout=self.relu_dropout,
-            name="feed_forward",
-            dtype=self.dtype_policy,
+    def _add_feed_forward(self) -> None:
+        self._add_sublayer(
+            FeedForward(
+                self.d_ff,
+                self.activation,
+                dropout=self.relu_dropout,
+                name="feed_forward",
+                dtype=self.dtype_policy,
+            )
         )
 
-    def _make_norm(self, name: str) -> LayerNorm:
-        return LayerNorm(self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
-
-    def _make_dropout(self, name: str) -> Dropout:
-        return Dropout(self.residual_dropout, name=name, dtype=self.dtype_policy)
+    def _add_sublayer(self, sublayer: keras.layers.Layer) -> None:
+        """Adds a sublayer under its name, with its dropout and layer norm."""
+        name, policy = sublayer.name, self.dtype_policy
+        dropout = Dropout(self.residual_dropout, name=f"{name}_dropout", dtype=policy)
+        norm = LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", dtype=policy)
+        for layer in (sublayer, dropout, norm):
+            setattr(self, layer.name, layer)
 
     def _residual(
         self,
+        name: str,
         inputs: Any,
-        sublayer: Callable[[Any], Any],
-        norm: keras.layers.Layer,
-        dropout: keras.layers.Layer,
+        sublayer: Callable[[Any], LayerOutput],
         training: bool | None,
-    ) -> Any:
+    ) -> LayerOutput:
+        """Applies the named sublayer, its dropout and its layer norm to `inputs`.
+
+        Args:
+            name: name of the sublayer.
+            inputs: x, `[B, T, d_model]`.
+            sublayer: calls the sublayer.
+            training: whether dropout is on.
+
+        Returns:
+            The result of the sublayer, with the residual sum as its output.
+        """
+        dropout, norm = getattr(self, f"{name}_dropout"), getattr(self, f"{name}_norm")
         if self.norm_position == "pre":
-            normal = norm(inputs, training=training)
-            return inputs + dropout(sublayer(normal), training=training)
-        return norm(inputs + dropout(sublayer(inputs), training=training), training=training)
+            result = sublayer(norm(inputs, training=training))
+            return result._replace(output=inputs + dropout(result.output, training=training))
+        result = sublayer(inputs)
+        output = inputs + dropout(result.output, training=training)
+        return result._replace(output=norm(output, training=training))
+
+    def _feed_forward(self, inputs: Any, training: bool | None) -> Any:
+        """Applies the feed-forward sublayer (section 3.3)."""
+        return self._residual(
+            "feed_forward",
+            inputs,
+            lambda x: LayerOutput(self.feed_forward(x, training=training)),
+            training,
+        ).output
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # Traced, because the output depends on `return_attention_scores`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         names = (
@@ -135,13 +170,13 @@ class ResidualLayer(keras.layers.Layer):
 
 
 class ResidualStack(keras.layers.Layer):
-    """Layers of one kind on top of each other, with a final norm where they are pre-norm.
+    """A stack of identical layers, with a final layer norm if they are pre-norm.
 
     Args:
-        layers: the layers, first to last; `ResidualLayer`s of one `norm_position`.
+        layers: the layers, first to last; `ResidualLayer`s with the same `norm_position`.
 
     Raises:
-        ValueError: where there are none.
+        ValueError: for an empty list.
     """
 
     def __init__(self, layers: list[ResidualLayer], **kwargs: Any):
@@ -149,16 +184,31 @@ class ResidualStack(keras.layers.Layer):
         if not layers:
             raise ValueError("layers is empty; expected at least one layer")
         self.layers = list(layers)
+        self.norm = None
         last = self.layers[-1]
-        self.norm = last._make_norm("norm") if last.norm_position == "pre" else None
+        if last.norm_position == "pre":
+            self.norm = LayerNorm(last.layer_norm_epsilon, name="norm", dtype=last.dtype_policy)
+
+    def _build_stack(self, inputs_shape: Any, *shapes: Any) -> None:
+        for layer in self.layers:
+            layer.build(inputs_shape, *shapes)
+        if self.norm is not None:
+            self.norm.build(inputs_shape)
+
+    def _final_norm(self, inputs: Any, training: bool | None) -> Any:
+        return inputs if self.norm is None else self.norm(inputs, training=training)
 
     def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
         return tuple(inputs_shape)
 
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # Traced, because the output depends on `return_attention_scores`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
     def get_config(self) -> dict[str, Any]:
         layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]
         for layer in layers:
-            layer.pop("build_config", None)  # built with the stack, or it would be built twice
+            layer.pop("build_config", None)  # the stack builds its layers
         return {**super().get_config(), "layers": layers}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Self-attention: of all to all, or of each position to those around it (paper, section 3.2.2)."""
+"""Self-attention, over all positions or over a window of them (paper, sections 3.2.3 and 4)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from keras import ops
 
 from keras_transformer.layers.attention import (
     KeyValue,
+    LayerOutput,
     MultiHeadAttention,
-    is_step,
     split_heads,
 )
 from keras_transformer.layers.blocks import Blocks
-from keras_transformer.layers.linear import shape_for_reshape
 from keras_transformer.layers.masks import position_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SelfAttention(MultiHeadAttention):
-    """Multi-head attention of a sequence to itself (paper, section 3.2.2), with one fused kernel.
+    """Multi-head attention of a sequence to itself (paper, section 3.2.3).
 
-    With a window a whole sequence takes O(r·n·d) time and memory (section 4, table 1), not
-    O(n²·d): it is cut into blocks of about r positions, of 64 where r is less, each of which is
-    compared with what lies around it. Where what is given or asked for has n² numbers itself, a
-    mask of T rows or the weights, the window is but a mask; so it is in a cache, where the queries
-    are few. The results are the same, except those of a query that may see nothing: its weights
-    are equal, over its block and what lies around it, or where there is a mask over all keys.
+    Queries, keys and values share one fused kernel.
+
+    With a window (restricted self-attention, section 4 and Table 1) a whole sequence takes
+    O(r·n·d) time and memory instead of O(n²·d): it is cut into blocks of at least 64 positions,
+    and each block is compared with its neighbourhood only. The window is applied as an ordinary
+    mask where n² numbers are needed anyway (a mask with T rows, or the weights as a result) and in
+    a cache. The results are equal, with one exception: a query whose mask allows no key gets equal
+    weights over its neighbourhood in the one case, over all keys in the other.
 
     Args:
         num_heads: number of heads, h.
@@ -35,31 +36,28 @@ class SelfAttention(MultiHeadAttention):
         value_dim: size of a head's values, d_v; `key_dim` by default.
         dropout: dropout of the attention weights.
         use_bias: add biases to the projections (the paper has none).
-        causal: no position sees a later one (section 3.2.3).
-        window: r of restricted self-attention (section 4), None for no limit: positions at a
-            distance of at most r // 2 are seen.
+        causal: forbid attention to later positions.
+        window: r, which allows positions at a distance of at most r // 2; None for no limit.
 
     Call arguments:
         query: `[B, T, d_model]`.
-        attention_mask: bool, broadcastable to `[B, T, T]` (with a cache: `[B, T, L]`); padding
-            is `[B, 1, T]`.
-        cache: keys and values of all places, from `init_cache`. The layer adds those of
-            the query and attends to all that the mask allows. The T queries are
-            alternatives (beams) at one position, so the mask says whose history is
-            whose; by default all that has been written is allowed, which is right for T = 1.
-        position: int scalar, of the queries: their keys and values are written to the places
-            `position` * T to `position` * T + T - 1. Without it they are appended, and
-            the cache grows.
-        return_attention_scores: also return the weights.
+        attention_mask: bool, broadcastable to `[B, T, T]`; a padding mask has the shape
+            `[B, 1, T]`.
+        return_attention_scores: also return the attention weights.
         training: whether dropout is on.
 
     Returns:
-        The output `[B, T, d_model]`; with a cache a tuple of it and the new
-        cache; with `return_attention_scores` the weights, float32 `[B, H, T, T]`
-        (`[B, H, T, L]` with a cache of L positions), come last.
+        The output `[B, T, d_model]`; with `return_attention_scores` a tuple of the output and
+        the weights, float32 `[B, H, T, T]`.
 
     Raises:
         ValueError: for a number of heads, a width or a window below 1.
+
+    Example:
+    >>> layer = SelfAttention(num_heads=2, key_dim=4, causal=True)
+    >>> output, weights = layer(keras.ops.ones((1, 3, 8)), return_attention_scores=True)
+    >>> tuple(output.shape), tuple(weights.shape)
+    ((1, 3, 8), (1, 2, 3, 3))
     """
 
     def __init__(
@@ -87,14 +85,14 @@ class SelfAttention(MultiHeadAttention):
         self.weights_dropout.build((None, self.num_heads, None, None))
 
     def init_cache(self, batch_size: Any, length: Any) -> KeyValue:
-        """Returns an empty cache for `batch_size` sentences, of `length` places (steps × T)."""
+        """Returns an empty cache for `batch_size` sentences with `length` places (steps × T)."""
         shape = (batch_size, self.num_heads, length)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
         }
 
-    def call(
+    def forward(
         self,
         query: Any,
         attention_mask: Any = None,
@@ -102,33 +100,76 @@ class SelfAttention(MultiHeadAttention):
         position: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
+        """Attends to the whole sequence, or with a cache from one position to all before it.
+
+        Args:
+            query: `[B, T, d_model]`. With a cache, the T queries are alternatives (beams) at
+                one position.
+            attention_mask: bool, broadcastable to `[B, T, T]`. With a cache of L places it is
+                `[B, T, L]` and says which places belong to the history of which query. Without
+                a mask all written places are allowed, which is right for T = 1.
+            cache: keys and values from `init_cache` or from the step before.
+            position: int scalar, position of the queries. Keys and values are written to the
+                places `position` * T to `position` * T + T - 1. If None, they are appended.
+            return_attention_scores: compute the weights even where blocks would avoid them.
+            training: whether dropout is on.
+
+        Returns:
+            The output, the extended cache (None without one), and the weights
+            `[B, H, T, T or L]` (None if the sequence was cut into blocks).
+        """
         if cache is None and not return_attention_scores and _has_one_row(attention_mask):
             blocks = self._blocks(ops.shape(query)[1])
             if blocks is not None:
-                return self._attend_in_blocks(query, blocks, attention_mask, training)
-        few, leading = is_step(query, cache), shape_for_reshape(query)[:-1]
+                return LayerOutput(self._attend_in_blocks(query, blocks, attention_mask, training))
         dims = self.key_dim, self.key_dim, self.value_dim
-        query_heads, key, value = self._project_to_heads("qkv", query, leading, *dims, few=few)
+        query_heads, key, value = self._project_to_heads("qkv", query, *dims)
         key_value = {"key": key, "value": value}
         if cache is not None:
-            key_value = {name: _add(cache[name], key_value[name], position) for name in cache}
+            cache = {name: _write(cache[name], key_value[name], position) for name in cache}
+            key_value = cache
         if cache is None or attention_mask is None or self.window is not None:
-            is_cached = cache is not None
-            attention_mask = self._allowed(
-                query, key_value["key"], position, is_cached, attention_mask
-            )
+            places = ops.arange(ops.shape(key_value["key"])[2])
+            allowed = self._allowed(ops.shape(query)[1], places, cache is not None, position)
+            attention_mask = _both(allowed, attention_mask)
         heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        outputs = [self._merge_and_project(heads, leading, few)]
-        if cache is not None:
-            outputs.append(key_value)
-        if return_attention_scores:
-            outputs.append(weights)
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+        return LayerOutput(self._merge_and_project(heads), cache, weights)
+
+    def call(
+        self,
+        query: Any,
+        attention_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Any:
+        result = self.forward(
+            query,
+            attention_mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+        )
+        return (result.output, result.weights) if return_attention_scores else result.output
+
+    def _allowed(self, length: Any, places: Any, is_cached: bool, position: Any) -> Any:
+        """Returns what causality and the window allow, bool `[1, T, S]`, or None for everything."""
+        query_positions, key_positions = ops.arange(length), places
+        if is_cached:
+            key_positions = places // length  # each step has written T places
+            last = key_positions[-1] if position is None else position
+            query_positions = ops.reshape(last, (1,))
+        allowed = position_mask(
+            query_positions,
+            key_positions,
+            # In a cache of fixed size, places after `position` have not been written yet.
+            causal=self.causal or position is not None,
+            window=self.window,
+        )
+        return None if allowed is None else ops.expand_dims(allowed, 0)
 
     def _blocks(self, length: Any) -> Blocks | None:
-        """The blocks of a sequence that is restricted and known to need more than one."""
-        # On JAX a length is an int, but where shapes alone are computed, of a functional model.
+        """Returns the blocks of a restricted sequence, or None if one block is enough."""
+        # A symbolic length is neither an int nor a tensor: JAX, when only shapes are computed.
         if self.window is None or not (isinstance(length, int) or ops.is_tensor(length)):
             return None
         blocks = Blocks.of_window(length, self.window, self.causal)
@@ -137,21 +178,21 @@ class SelfAttention(MultiHeadAttention):
     def _attend_in_blocks(
         self, query: Any, blocks: Blocks, attention_mask: Any, training: bool | None
     ) -> Any:
-        """What the mask would give, from the keys around each block alone.
+        """Computes restricted attention from each block to its neighbourhood.
 
-        To what follows a block is a sentence of its own: no tensor has more than four dimensions.
+        Blocks become rows of the batch, so that no tensor has more than four dimensions.
         """
         batch, length = ops.shape(query)[:2]
-        rows = self._project("qkv", blocks.fill(query))  # --> [batch, place, dims of all heads]
+        projected = self._project("qkv", blocks.fill(query))  # --> [batch, place, all heads]
         keys = self.num_heads * self.key_dim
-        query_rows, key_rows, value_rows = ops.split(rows, [keys, 2 * keys], axis=-1)
-        seen = batch * blocks.count, blocks.seen
+        query_rows, key_rows, value_rows = ops.split(projected, [keys, 2 * keys], axis=-1)
+        # --> [batch * block, size, heads * key_dim]
+        query_rows = ops.reshape(query_rows, (batch * blocks.count, blocks.size, keys))
         key_value = {
-            "key": split_heads(blocks.with_neighbours(key_rows), seen, self.key_dim),
-            "value": split_heads(blocks.with_neighbours(value_rows), seen, self.value_dim),
+            "key": split_heads(blocks.with_neighbours(key_rows), self.num_heads),
+            "value": split_heads(blocks.with_neighbours(value_rows), self.num_heads),
         }
-        query_heads = split_heads(query_rows, (batch * blocks.count, blocks.size), self.key_dim)
-        # What lies before the first place and behind the last is no more than padding.
+        # Places before the first and after the last position count as padding.
         real = ops.ones((batch, 1, length), "float32")
         if attention_mask is not None:
             real = real * ops.cast(attention_mask, "float32")
@@ -162,32 +203,13 @@ class SelfAttention(MultiHeadAttention):
             self.causal,
             self.window,
         )
-        allowed = ops.logical_and(near, ops.swapaxes(real, 1, 2) > 0)  # --> [block, b, seen]
+        # --> [batch * block, size, seen]
+        allowed = ops.logical_and(near, ops.swapaxes(real, 1, 2) > 0)
+        query_heads = split_heads(query_rows, self.num_heads)
         heads, _ = self._attend(query_heads, key_value, allowed, training)
-        output = self._merge_and_project(heads, (batch, blocks.count * blocks.size))
+        output = self._merge_and_project(heads)  # --> [batch * block, size, d_model]
+        output = ops.reshape(output, (batch, blocks.count * blocks.size, output.shape[-1]))
         return output[:, :length]
-
-    def _allowed(
-        self, query: Any, key: Any, position: Any, is_cached: bool, attention_mask: Any
-    ) -> Any:
-        """What positions, causality, the window and `attention_mask` allow together."""
-        length, places = ops.shape(query)[1], ops.arange(ops.shape(key)[2])
-        query_positions, key_positions = ops.arange(length), places
-        if is_cached:
-            key_positions = places // length
-            last = key_positions[-1] if position is None else position
-            query_positions = ops.reshape(last, (1,))
-        allowed = position_mask(
-            query_positions,
-            key_positions,
-            # What lies behind `position` in a cache has not been written yet.
-            causal=self.causal or position is not None,
-            window=self.window,
-        )
-        if allowed is None:
-            return attention_mask
-        allowed = ops.expand_dims(allowed, 0)  # --> [1, T, S]
-        return allowed if attention_mask is None else ops.logical_and(allowed, attention_mask)
 
     def compute_output_shape(self, query_shape: Any) -> Any:
         return tuple(query_shape)
@@ -196,19 +218,25 @@ class SelfAttention(MultiHeadAttention):
         return {**super().get_config(), "causal": self.causal, "window": self.window}
 
 
-def _add(cached: Any, new: Any, position: Any) -> Any:
-    """Adds `new` `[B, H, T, D]` to `cached` `[B, H, L, D]`: at the end, or at `position` * T.
+def _write(cached: Any, new: Any, position: Any) -> Any:
+    """Writes `new` `[B, H, T, D]` into `cached` `[B, H, L, D]` at `position` * T, or appends it.
 
-    At the end by a copy: TensorFlow on a CPU copies the whole to write into it, too, and what
-    is not there yet need not be attended to.
+    Appending is preferred on TensorFlow's CPU kernels: an update copies the whole cache, too, and
+    attention to places that are not written yet is wasted.
     """
     if position is None:
         return ops.concatenate([cached, new], axis=2)
     return ops.slice_update(cached, (0, 0, position * new.shape[2], 0), new)
 
 
+def _both(mask: Any, other: Any) -> Any:
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return ops.logical_and(mask, other)
+
+
 def _has_one_row(attention_mask: Any) -> bool:
-    """Whether the mask, if there is one, is known to be the same for all queries, as padding is."""
+    """True without a mask, or if the mask is the same for all queries, as padding is."""
     if attention_mask is None:
         return True
     return len(attention_mask.shape) > 1 and attention_mask.shape[-2] == 1

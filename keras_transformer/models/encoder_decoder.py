@@ -1,10 +1,14 @@
-"""What training, search and runs know of a model: the Transformer, or one compared with it."""
+"""The protocol of encoder-decoder models, and the registry of their architectures.
+
+Training, search, scoring and run directories use a model only by the methods of `EncoderDecoder`.
+`Transformer` implements it; other architectures subclass it and register themselves.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import keras
 
@@ -13,35 +17,55 @@ from keras_transformer.errors import InputError
 
 
 class Memory(NamedTuple):
-    """What the encoder leaves for the decoder."""
+    """The encoder's output for the decoder.
 
-    states: Any  # [B, S, d_model]
-    mask: Any  # bool [B, S], True for real tokens
-    # Once projected: every layer's keys and values (of other models whatever they need of it).
+    Attributes:
+        states: `[B, S, d_model]`.
+        mask: bool `[B, S]`, True for real tokens.
+        cache: result of `project_memory`, such as the keys and values of each decoder layer, or
+            None.
+    """
+
+    states: Any
+    mask: Any
     cache: Any = None
 
 
 class Decoded(NamedTuple):
-    """What `Transformer.decode` returns."""
+    """The result of `EncoderDecoder.decode`.
 
-    logits: Any  # [B, T, target_vocab_size]
-    cache: Any  # where one was given
-    attention: list[dict[str, Any]]  # a layer's `self` [B, H, T, T or L], `cross` [B, H, T, S]
+    Attributes:
+        features: `[B, T, d_model]`, from which `logits` computes logits.
+        cache: the extended cache, or None if none was given.
+        attention: a dict of weights for each layer: `cross` `[B, H, T, S]`, and for a Transformer
+            `self` `[B, H, T, T or L]`, which is None if it was not computed. The list is None
+            for a model that does not return its attention.
+    """
+
+    features: Any
+    cache: Any = None
+    attention: list[dict[str, Any]] | None = None
 
 
 class EncoderDecoder(keras.Model):
-    """What training, search and runs know of a model, whatever it is made of.
+    """The base class of models that map source ids and target ids to logits.
+
+    A subclass implements `encode`, `project_memory`, `init_cache`, `decode`, `logits`,
+    `output_weights` and `_make_embedding`, sets the attributes below, and is decorated with
+    `register_architecture`. One method, `decode`, runs the decoder: over whole targets in training
+    and scoring, and over one position with a cache in search.
 
     Attributes:
-        run_config: the configuration of its runs, which says what its architecture is called.
-        cache_follows: whether `decode`'s cache is of hypotheses, as `[B, beams, ...]`, and has to
-            follow them when they change places. Otherwise it is of places that do not move.
-        config: its shape.
+        run_config: class of the configuration of its runs, which has the architecture's name.
+        needs_cache_reordering: True if the cache of `decode` has one state for each hypothesis,
+            `[B, beams, ...]`, which must be reordered with the hypotheses. False if it has one
+            entry for each place, and a mask says which places a hypothesis may see.
+        config: sizes and variants of the model.
         source_embedding, target_embedding: layers with the weights `embeddings`.
 
     Call arguments:
         inputs: `{"source_ids": int [B, S], "target_ids": int [B, T]}`, padded
-            with `config.pad_id`; the target begins with the start id.
+            with `config.pad_id`; targets begin with the start id.
         training: whether dropout is on.
 
     Returns:
@@ -49,71 +73,26 @@ class EncoderDecoder(keras.Model):
     """
 
     run_config: ClassVar[type[RunConfig]]
-    cache_follows: ClassVar[bool] = False
+    needs_cache_reordering: ClassVar[bool] = False
     config: EncoderDecoderConfig
     source_embedding: Any
     target_embedding: Any
-
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
-        return self.logits(self.features(inputs, training=training))
-
-    def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
-        return (*input_shape["target_ids"], self.config.target_vocab_size)
-
-    def export(self, *args: Any, input_signature: Any = None, **kwargs: Any) -> None:
-        """Keras's export, of the logits of given targets, for batches and lengths of any size.
-
-        A translator, which searches and takes text, is what `keras_transformer.export` makes.
-
-        Args:
-            *args, **kwargs: as of `keras.Model.export`.
-            input_signature: likewise; by default that of `call`, int32 `[None, None]`.
-        """
-        ids = {
-            name: keras.InputSpec("int32", (None, None), name=name)
-            for name in ("source_ids", "target_ids")
-        }
-        super().export(*args, input_signature=input_signature or [ids], **kwargs)
-
-    @property
-    def max_positions(self) -> int | None:
-        """Places of a sequence that it knows, or None where they have no end."""
-        return None
-
-    @property
-    def has_attention_at_hand(self) -> bool:
-        """Whether `target_features` takes `return_attention_scores`, at no cost."""
-        return False
-
-    def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
-        """The decoder's output `[B, T, d_model]`, from which `logits` makes logits."""
-        memory = self.encode(inputs["source_ids"], training=training)
-        return self.target_features(inputs["target_ids"], memory, training)
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         """Encodes int `[B, S]`, padded with `config.pad_id`."""
         raise NotImplementedError
 
     def project_memory(self, memory: Memory) -> Memory:
-        """Adds what the decoder makes of the memory, where it will ask many times."""
-        raise NotImplementedError
-
-    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
-        """`features` of int `[B, T]`, after a source that is encoded already."""
-        raise NotImplementedError
-
-    def logits(self, features: Any, parts: int = 1) -> Any:
-        """`[..., d_model]` to `[..., target_vocab_size]`, in so many `parts` if it likes."""
-        raise NotImplementedError
-
-    def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
-        """The weights of `logits`: the kernel `[V, d_model]` (untied: `[d_model, V]`), the bias."""
+        """Adds everything that the decoder computes from the memory alone, once for all steps."""
         raise NotImplementedError
 
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
-        """The cache of `batch_size` sentences before the first of `length` positions (0: grows).
+        """Returns an empty cache for decoding with `beams` alternatives at each position.
 
-        At each position there will be `beams` alternatives.
+        Args:
+            batch_size: number of sentences.
+            length: number of positions; 0 for a cache that grows.
+            beams: alternatives (hypotheses) of a sentence at each position.
         """
         raise NotImplementedError
 
@@ -125,17 +104,75 @@ class EncoderDecoder(keras.Model):
         position: Any = 0,
         attention_mask: Any = None,
         grow: bool = False,
+        return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        """Decodes one position of a target with a cache; arguments as `Transformer.decode`'s."""
+        """Decodes a whole target, or one position of it with a cache.
+
+        Args:
+            target_ids: int `[B, T]`. With a cache, T alternatives (beams) at one position.
+            memory: from `encode` or `project_memory`.
+            cache: from `init_cache` or from the step before.
+            position: int scalar, position of all `target_ids`; used with a cache only.
+            attention_mask: bool `[B, T, L]`, which of the L places of the cache each alternative
+                may see; used with a cache only. Without a mask, all written places.
+            grow: append to the cache instead of writing at `position`.
+            return_attention_scores: compute the weights of all layers, even where restricted
+                attention would avoid it.
+            training: whether dropout is on.
+        """
+        raise NotImplementedError
+
+    def logits(self, features: Any) -> Any:
+        """Maps `[..., d_model]` to `[..., target_vocab_size]` (paper, section 3.4)."""
+        raise NotImplementedError
+
+    def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
+        """Returns the weights of `logits`: kernel `[V, d_model]` (untied: `[d_model, V]`), bias."""
         raise NotImplementedError
 
     def _make_embedding(self, name: str, vocab_size: int) -> Any:
-        """Returns a layer of int `[...]` to `[..., d_model]`, with the weights `embeddings`."""
+        """Returns a layer that maps int `[...]` to `[..., d_model]`, with weights `embeddings`."""
         raise NotImplementedError
 
+    @property
+    def max_positions(self) -> int | None:
+        """The number of positions the model knows, or None if it has no limit."""
+        return None
+
+    @property
+    def can_return_attention(self) -> bool:
+        """True if `decode` can return the weights of all layers at no extra cost."""
+        return False
+
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
+        return self.logits(self.features(inputs, training=training))
+
+    def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
+        """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits."""
+        memory = self.encode(inputs["source_ids"], training=training)
+        return self.decode(inputs["target_ids"], memory, training=training).features
+
+    def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
+        return (*input_shape["target_ids"], self.config.target_vocab_size)
+
+    def export(self, *args: Any, input_signature: Any = None, **kwargs: Any) -> None:
+        """Exports the logits of given targets with Keras, for batches and lengths of any size.
+
+        `keras_transformer.export` exports a translator, which takes text and searches.
+
+        Args:
+            *args, **kwargs: arguments of `keras.Model.export`.
+            input_signature: as in Keras; by default that of `call`, int32 `[None, None]`.
+        """
+        ids = {
+            name: keras.InputSpec("int32", (None, None), name=name)
+            for name in ("source_ids", "target_ids")
+        }
+        super().export(*args, input_signature=input_signature or [ids], **kwargs)
+
     def _add_embeddings(self) -> None:
-        """Makes the embeddings of both sides: one layer where they are tied."""
+        """Adds the embeddings of both sides: one shared layer if they are tied."""
         c = self.config
         if c.tie_embeddings == "all":
             self.embedding = self._make_embedding("embedding", c.target_vocab_size)
@@ -145,17 +182,17 @@ class EncoderDecoder(keras.Model):
             self.target_embedding = self._make_embedding("target_embedding", c.target_vocab_size)
 
     def weights_by_path(self) -> dict[str, keras.Variable]:
-        """Every weight by its path below the model, as in `encoder/layer_0/…/qkv_kernel`."""
-        # Inside another model all paths begin with the same names more.
+        """Returns every weight by its path in the model, as in `encoder/layer_0/…/qkv_kernel`."""
+        # Inside another model, all paths have a longer common prefix.
         first = self.source_embedding
         above = len(first.embeddings.path) - len(f"{first.name}/embeddings")
         return {v.path[above:]: v for v in self.weights}
 
     def assign_weights(self, arrays: Mapping[str, Any]) -> None:
-        """Sets all weights from arrays addressed as by `weights_by_path`.
+        """Sets all weights from arrays with the keys of `weights_by_path`.
 
         Raises:
-            InputError: where a weight is missing, not this model's, or of another shape.
+            InputError: for a missing weight, an unknown one, or one with another shape.
         """
         own = self.weights_by_path()
         different = sorted(own.keys() ^ arrays.keys())
@@ -173,3 +210,32 @@ class EncoderDecoder(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "config": dataclasses.asdict(self.config)}
+
+
+_Model = TypeVar("_Model", bound=type[EncoderDecoder])
+_ARCHITECTURES: dict[str, type[EncoderDecoder]] = {}
+
+
+def register_architecture(model_class: _Model) -> _Model:
+    """Registers a model class under the architecture name of its `run_config`, as a decorator."""
+    _ARCHITECTURES[model_class.run_config.architecture] = model_class
+    return model_class
+
+
+def get_architecture(name: str) -> type[EncoderDecoder]:
+    """Returns the model class that is registered under a name.
+
+    Raises:
+        InputError: for a name that is not registered.
+
+    Example:
+    >>> from keras_transformer.models.transformer import Transformer
+    >>> get_architecture("transformer") is Transformer
+    True
+    """
+    if name not in _ARCHITECTURES:
+        raise InputError(
+            f"the architecture {name!r} is not registered ({', '.join(_ARCHITECTURES)} are). "
+            "Import the module that defines it first"
+        )
+    return _ARCHITECTURES[name]

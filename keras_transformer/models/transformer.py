@@ -1,4 +1,4 @@
-"""The Transformer: an encoder and a decoder over tied token embeddings (paper, section 3)."""
+"""The Transformer: an encoder and a decoder over token embeddings (paper, section 3)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,28 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
-from keras_transformer.models.encoder_decoder import Decoded, EncoderDecoder, Memory
+from keras_transformer.models.encoder_decoder import (
+    Decoded,
+    EncoderDecoder,
+    Memory,
+    register_architecture,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class OutputProjection(keras.layers.Layer):
-    """The pre-softmax linear map where it is not the embedding's, or where it has a bias.
+    """The pre-softmax linear transformation if embeddings are untied, or its bias if tied.
 
     Args:
-        vocab_size: V.
-        use_kernel: own a kernel `[d_model, V]`.
-        use_bias: own a bias `[V]`.
+        vocab_size: number of tokens, V.
+        use_kernel: add a kernel `[d_model, V]`.
+        use_bias: add a bias `[V]`.
+
+    Call arguments:
+        inputs: `[..., d_model]` with a kernel, otherwise logits `[..., V]`.
+
+    Returns:
+        Logits `[..., V]`.
     """
 
     def __init__(self, vocab_size: int, use_kernel: bool, use_bias: bool, **kwargs: Any):
@@ -51,7 +62,6 @@ class OutputProjection(keras.layers.Layer):
             self.bias = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="bias")
 
     def call(self, inputs: Any) -> Any:
-        """`[..., d_model]` to `[..., V]`; without a kernel `[..., V]` to `[..., V]`."""
         outputs = ops.matmul(inputs, self.kernel) if self.use_kernel else inputs
         return outputs + self.bias if self.use_bias else outputs
 
@@ -67,14 +77,26 @@ class OutputProjection(keras.layers.Layer):
         }
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(EncoderDecoder):
-    """The encoder-decoder that a `ModelConfig` describes.
+    """The Transformer (paper, section 3), with the sizes and variants of a `ModelConfig`.
 
     Args:
         config: the shape of the model, or a dict of its fields.
 
-    Call arguments: as `EncoderDecoder`'s.
+    Call arguments: see `EncoderDecoder`.
+
+    Attributes:
+        encoder_layer: class of the encoder layers.
+        decoder_layer: class of the decoder layers.
+
+    Example:
+    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
+    >>> ids = keras.ops.array([[5, 6, 3]])
+    >>> tuple(model({"source_ids": ids, "target_ids": ids}).shape)
+    (1, 3, 20)
     """
 
     run_config: ClassVar[type[RunConfig]] = Config
@@ -126,7 +148,7 @@ class Transformer(EncoderDecoder):
             name="decoder",
             dtype=policy,
         )
-        self.output_projection: Any = None  # needed for a kernel or a bias of its own
+        self.output_projection: Any = None
         if c.tie_embeddings == "none" or c.output_bias:
             self.output_projection = OutputProjection(
                 c.target_vocab_size,
@@ -141,7 +163,7 @@ class Transformer(EncoderDecoder):
         return self.config.max_positions if self.config.positions == "learned" else None
 
     @property
-    def has_attention_at_hand(self) -> bool:
+    def can_return_attention(self) -> bool:
         return self.config.attention_window is None
 
     def _make_embedding(self, name: str, vocab_size: int) -> TokenEmbedding:
@@ -157,11 +179,11 @@ class Transformer(EncoderDecoder):
         return SinusoidalPositions(c.d_model, c.sinusoid_layout, name=name, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes all weights; they do not depend on the shapes of the input."""
+        """Builds all weights; they do not depend on the shapes of the input."""
         if getattr(self, "built", False):
             return
         ids, embedded = (None, None), (None, None, self.config.d_model)
-        # One scope for all, or the layers would not know that they belong to this model.
+        # The scope puts the model's name in front of all paths.
         with keras.name_scope(self.name, caller=self):
             for layer in dict.fromkeys((self.source_embedding, self.target_embedding)):
                 layer.build(ids)
@@ -174,38 +196,10 @@ class Transformer(EncoderDecoder):
                 self.output_projection.build(embedded)
         self.built = True
 
-    def target_features(
-        self,
-        target_ids: Any,
-        memory: Memory,
-        training: bool | None = None,
-        return_attention_scores: bool = False,
-    ) -> Any:
-        """`features` of int `[B, T]`, after a source that is encoded already.
-
-        With `return_attention_scores` a tuple of them and of a list of every layer's `self`
-        `[B, H, T, T]` and `cross` `[B, H, T, S]`.
-        """
-        embedded = self._embed_target(target_ids, training)
-        return self.decoder(
-            embedded,
-            memory.states if memory.cache is None else None,
-            memory_mask=memory.mask,
-            memory_cache=memory.cache,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
-
-    def logits(self, features: Any, parts: int = 1) -> Any:
-        """`[..., d_model]` to `[..., target_vocab_size]` (paper, section 3.4).
-
-        Args:
-            features: the decoder's output.
-            parts: as `TokenEmbedding.logits`'s, where embeddings are tied.
-        """
+    def logits(self, features: Any) -> Any:
         if self.config.tie_embeddings == "none":
             return self.output_projection(features)
-        logits = self.target_embedding.logits(features, parts)
+        logits = self.target_embedding.logits(features)
         return logits if self.output_projection is None else self.output_projection(logits)
 
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
@@ -214,27 +208,20 @@ class Transformer(EncoderDecoder):
         untied = self.config.tie_embeddings == "none"
         return (projection.kernel if untied else self.target_embedding.embeddings), bias
 
-    def encode(
-        self, source_ids: Any, training: bool | None = None, return_attention_scores: bool = False
-    ) -> Any:
-        """Encodes int `[B, S]`, padded with `config.pad_id`, as a `Memory`.
-
-        With `return_attention_scores` a tuple of it and of a list of `[B, H, S, S]`, one a layer.
-        """
-        embedded = self._embed_source(source_ids, training)
+    def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         mask = padding_mask(source_ids, self.config.pad_id)
-        outputs = self.encoder(
-            embedded,
-            padding_mask=mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
-        if return_attention_scores:
-            return Memory(outputs[0], mask), outputs[1]
-        return Memory(outputs, mask)
+        embedded = self._embed_source(source_ids, training)
+        return Memory(self.encoder.forward(embedded, mask, training=training).output, mask)
+
+    def encoder_attention(self, source_ids: Any) -> list[Any]:
+        """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
+        mask = padding_mask(source_ids, self.config.pad_id)
+        embedded = self._embed_source(source_ids, training=False)
+        result = self.encoder.forward(embedded, mask, return_attention_scores=True, training=False)
+        weights: list[Any] = result.weights
+        return weights
 
     def project_memory(self, memory: Memory) -> Memory:
-        """Adds every layer's keys and values, for a decoder that will ask many times."""
         return memory._replace(cache=self.decoder.project_memory(memory.states))
 
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> list[KeyValue]:
@@ -248,59 +235,38 @@ class Transformer(EncoderDecoder):
         position: Any = 0,
         attention_mask: Any = None,
         grow: bool = False,
+        return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        """Decodes a whole target, or with a cache one position of it.
-
-        Args:
-            target_ids: int `[B, T]`; with a cache T alternatives (beams) at one position.
-            memory: from `encode`, projected or not.
-            cache: from `init_cache`, or from the step before.
-            position: int scalar; place of the first of `target_ids`, or of them all.
-            attention_mask: bool `[B, T, L]`, which places of the cache each
-                alternative may see, as `SelfAttention`'s.
-            grow: append to the cache, in place of writing at `position`.
-        """
-        outputs = self.decoder(
-            self._embed_target(target_ids, training, position, cache is not None),
-            memory.states if memory.cache is None else None,
-            memory_mask=memory.mask,
-            memory_cache=memory.cache,
-            cache=cache,
-            position=None if grow else position,
-            attention_mask=attention_mask,
-            return_attention_scores=True,
-            training=training,
+        if memory.cache is None:
+            memory = self.project_memory(memory)
+        result = self.decoder.forward(
+            self._embed_target(target_ids, None if cache is None else position, training),
+            memory.cache,
+            memory.mask,
+            cache,
+            None if grow or cache is None else position,
+            attention_mask,
+            return_attention_scores,
+            training,
         )
-        # A tenth of a step at batch 1; but XLA, whose caches do not grow, loses more by it.
-        logits = self.logits(outputs[0], parts=2 if cache is not None and grow else 1)
-        return Decoded(logits, outputs[1] if cache is not None else None, outputs[-1])
+        return Decoded(result.output, result.cache, result.weights)
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
-        if not self.built:  # or the first `encode` would make its layers' weights one by one
+        if not self.built:  # all weights are built together, with their full paths
             self.build()
-        embedded = self._add_positions(
-            self.source_embedding(source_ids),
-            self.source_positions(ops.arange(ops.shape(source_ids)[1])),
-        )
-        return self.source_dropout(embedded, training=training)
+        positions = ops.arange(ops.shape(source_ids)[1])
+        embedded = self.source_embedding(source_ids) + self.source_positions(positions)
+        # The sum is computed in float32 and rounded once.
+        return self.source_dropout(ops.cast(embedded, self.compute_dtype), training=training)
 
-    def _embed_target(
-        self, target_ids: Any, training: bool | None, position: Any = 0, same: bool = False
-    ) -> Any:
-        """Embeds targets from `position` on, or all at the `same` position."""
+    def _embed_target(self, target_ids: Any, position: Any, training: bool | None) -> Any:
+        """Embeds int `[B, T]`, all at one `position`, or at the positions 0 to T - 1 if None."""
         if not self.built:
             self.build()
-        positions = (
-            ops.reshape(position, (1,))
-            if same
-            else (ops.arange(ops.shape(target_ids)[1]) + position)
-        )
-        embedded = self._add_positions(
-            self.target_embedding(target_ids), self.target_positions(positions)
-        )
-        return self.target_dropout(embedded, training=training)
-
-    def _add_positions(self, embedded: Any, positions: Any) -> Any:
-        # Summed in float32 and rounded once.
-        return ops.cast(embedded + positions, self.compute_dtype)
+        if position is None:
+            positions = ops.arange(ops.shape(target_ids)[1])
+        else:
+            positions = ops.reshape(position, (1,))
+        embedded = self.target_embedding(target_ids) + self.target_positions(positions)
+        return self.target_dropout(ops.cast(embedded, self.compute_dtype), training=training)

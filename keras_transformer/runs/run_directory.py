@@ -1,7 +1,8 @@
 """The format of a run on disk.
 
     config.json       the three configurations, and the architecture that the run is of
-    data.json         fingerprint of the corpus that the run is trained on; what it began from
+    data.json         fingerprint of the corpus that the run is trained on, the version of the
+                      order of its batches, and what the run began from
     tokenizer/        SentencePiece models
     checkpoints/      step-00001000/{weights, state, ema}.npz and checkpoint.json, newest last
     averages/         NAME/weights.npz and checkpoint.json, averaged over checkpoints
@@ -31,7 +32,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config import Config, RunConfig
+from keras_transformer.config import RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     is_leftover,
@@ -125,6 +126,11 @@ def training_alone(path: Path) -> Iterator[None]:
         os.close(directory)
 
 
+def _write_data(path: Path, fingerprint: str, init_from: str | None, batch_order: int) -> None:
+    data = {"fingerprint": fingerprint, "init_from": init_from, "batch_order": batch_order}
+    write_text(path / "data.json", json.dumps(data) + "\n")
+
+
 class RunDirectory:
     """A run on disk.
 
@@ -132,17 +138,19 @@ class RunDirectory:
         path: its directory.
         config: the three configurations.
         data_fingerprint: that of what it is trained and validated on.
+        batch_order: the version of the order of batches that it was begun with.
         init_from: where its first weights came from, or None.
 
     Args:
         path: an existing run directory.
-        config_type: that of the architecture that the run is expected to be of.
+        config_type: configuration class of the expected architecture; by default any
+            registered architecture is accepted.
 
     Raises:
-        InputError: where there is none, or one of another architecture.
+        InputError: for a missing run, or one of another architecture.
     """
 
-    def __init__(self, path: str | Path, config_type: type[RunConfig] = Config):
+    def __init__(self, path: str | Path, config_type: type[RunConfig] = RunConfig):
         self.path = Path(path)
         if not self.is_run(path):
             missing = next(n for n in ("config.json", "data.json") if not (self.path / n).is_file())
@@ -154,6 +162,7 @@ class RunDirectory:
         with reading(data, "JSON"):
             content = dict(json.loads(data.read_text(encoding="utf-8")))
             self.data_fingerprint = str(content["fingerprint"])
+            self.batch_order = int(content.get("batch_order", 1))  # older runs do not say
             self.init_from: str | None = content.get("init_from")
 
     @staticmethod
@@ -169,6 +178,7 @@ class RunDirectory:
         tokenizer: Tokenizer,
         data_fingerprint: str,
         init_from: str | None = None,
+        batch_order: int = 1,
     ) -> RunDirectory:
         """Makes a run directory, or opens the one that is there to continue it.
 
@@ -179,6 +189,8 @@ class RunDirectory:
             data_fingerprint: that of what is trained and validated on.
             init_from: where the first weights come from; a run that is continued
                 keeps what it began with.
+            batch_order: the version of the order of batches, which a run keeps from its first
+                checkpoint on.
 
         Raises:
             InputError: where `path` holds something else, a run of another
@@ -189,6 +201,8 @@ class RunDirectory:
             run = cls(path, type(config))
             run._check_continues(config, tokenizer, data_fingerprint)
             with writing(path):
+                if not run.checkpoints():
+                    _write_data(path, run.data_fingerprint, run.init_from, batch_order)
                 for folder in (path, path / "checkpoints", path / "averages"):
                     remove_leftovers(folder)
                 write_text(path / "config.json", config.to_json())
@@ -205,8 +219,7 @@ class RunDirectory:
             remove_leftovers(path)
             tokenizer.save(path / "tokenizer")
             sync_tree(path / "tokenizer")
-            data = {"fingerprint": data_fingerprint, "init_from": init_from}
-            write_text(path / "data.json", json.dumps(data) + "\n")
+            _write_data(path, data_fingerprint, init_from, batch_order)
             write_text(path / "config.json", config.to_json())  # last: it makes the run whole
         return cls(path, type(config))
 

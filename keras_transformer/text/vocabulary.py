@@ -12,17 +12,14 @@ import io
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import sentencepiece
 
-from keras_transformer.config import RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 
-AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
 
@@ -230,38 +227,6 @@ class Vocabulary:
         """SHA-256 of the two models, in hex: equal for equal segmentations."""
         digests = (hashlib.sha256(m).digest() for m in (self.source_model, self.target_model))
         return hashlib.sha256(b"".join(digests)).hexdigest()
-
-    def fit(self, config: AnyConfig, settings: Mapping[str, Any] | None = None) -> AnyConfig:
-        """Returns the configuration with this vocabulary's sizes and special ids, and `settings`.
-
-        Two vocabularies cannot share one matrix for all; the paper's other tie is left.
-
-        Raises:
-            InputError: for settings that do not fit the configuration, or the vocabulary.
-        """
-        fitted = self._fit(config).updated(settings or {})
-        for field in fields(fitted.model):
-            asked, own = (getattr(c.model, field.name) for c in (fitted, self._fit(fitted)))
-            if asked != own:
-                raise InputError(
-                    f"model.{field.name} is {asked}, and of the data's vocabulary it is {own}; "
-                    "expected that one, which needs no setting"
-                )
-        return fitted
-
-    def _fit(self, config: AnyConfig) -> AnyConfig:
-        tying = config.model.tie_embeddings
-        return config.updated(
-            {
-                "model.source_vocab_size": self.source_vocab_size,
-                "model.target_vocab_size": self.target_vocab_size,
-                "model.pad_id": self.pad_id,
-                "model.unknown_id": self.unknown_id,
-                "model.start_id": self.start_id,
-                "model.end_id": self.end_id,
-                "model.tie_embeddings": "target" if tying == "all" and not self.joint else tying,
-            }
-        )
 
     def encode_source(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
         """Returns the ids of each line, which end with `end_id`; with -1 threads, one a core."""

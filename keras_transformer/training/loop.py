@@ -6,7 +6,7 @@ import logging
 import math
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -21,7 +21,6 @@ from keras_transformer.training.callbacks import CallbackList, Checkpoints, Stop
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
-from keras_transformer.training.validation import BleuValidation, EarlyStopping
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +108,8 @@ def fit(
     valid_batches: Batches,
     metrics: Mapping[str, float],
     stop: StopTraining,
-    early_stopping: EarlyStopping,
-    bleu: Callable[[], float] | None = None,
+    validation_callbacks: Sequence[keras.callbacks.Callback] = (),
     is_chief: bool = True,
-    steps_after: int = 0,
 ) -> dict[str, float]:
     """Trains from the trainer's step on until something stops it.
 
@@ -122,11 +119,9 @@ def fit(
         batches: to train on.
         valid_batches: to validate on.
         metrics: of the checkpoint that the trainer continues from.
-        stop: what ends training at a step.
-        early_stopping: what ends it after a validation.
-        bleu: gives the BLEU of the weights as they are, if that is asked for.
+        stop: ends training at a step.
+        validation_callbacks: callbacks that add to the logs of a validation, or read them.
         is_chief: whether this worker writes checkpoints and shows progress.
-        steps_after: of trainings that follow, for the time left that is shown.
 
     Returns:
         The metrics of the newest checkpoint.
@@ -143,12 +138,9 @@ def fit(
         run.tensorboard_directory,
         len(batches.shapes) * trainer.local_replicas,
         is_shown=is_chief,
-        steps_after=steps_after,
     )
     writer = _CheckpointWriter(trainer, run, progress, metrics, is_chief)
-    callbacks = [stop, early_stopping, progress, Checkpoints(writer)]
-    if bleu is not None:
-        callbacks.insert(0, BleuValidation(bleu, config))
+    callbacks = [*validation_callbacks, stop, progress, Checkpoints(writer)]
     strategy = trainer.distribute_strategy
     validation = valid_batches.distributed(strategy, 0, valid_batches.steps_per_epoch)
     try:

@@ -5,17 +5,12 @@ plus ε / V on every class, so the gradient by the logits is
 softmax - (1 - ε) onehot - ε / V. The last term is the same for all classes: what
 it adds to the loss and to the gradients comes from the kernel's sum over classes.
 So the softmax of a slice of rows at a time is all that ever has V columns.
-
-R-Drop (Liang et al., 2021) adds how far the distributions P and Q of two passes over
-the same tokens are apart: α/4 (KL(P ‖ Q) + KL(Q ‖ P)) a token beside the mean of their
-cross entropies, which is half of the authors' sum. With z the difference of the logits,
-which is log P - log Q but for a constant, and E_P its mean under P, that is
-α/4 (E_P z - E_Q z), and its gradient by P's logits α/4 (P (z - E_P z) + P - Q).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +26,7 @@ class LossSums(NamedTuple):
     loss: Any  # label-smoothed cross entropy, nats
     log_likelihood: Any  # of the true labels, without smoothing, nats
     tokens: Any  # number of real tokens
-    alignment: Any = 0.0  # cross-entropy of a guided alignment, nats
+    auxiliary: Any = 0.0  # the auxiliary loss, before its weight; 0 without one
 
 
 class EvaluationSums(NamedTuple):
@@ -50,23 +45,59 @@ class LossGradients(NamedTuple):
     kernel: tf.Tensor  # float32 [V, d]
 
 
+class AuxiliaryLoss(Protocol):
+    """A loss that training adds to the cross entropy, on the features or the attention.
+
+    Attributes:
+        name: the metric that the loss per target token is logged as, which ends with "_loss".
+    """
+
+    name: str
+
+    def __call__(
+        self,
+        inputs: Mapping[str, tf.Tensor],
+        features: tf.Tensor,
+        attention: Sequence[Mapping[str, Any]],
+    ) -> tf.Tensor:
+        """Returns the loss of some sentences, float32 scalar, summed over their target tokens.
+
+        Args:
+            inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`.
+            features: the output of the decoder, `[B, T, d_model]`.
+            attention: for each layer of the decoder the attention weights `self`
+                `[B, H, T, T]` and `cross` `[B, H, T, S]`.
+        """
+        ...
+
+
 def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
     """Returns 1 for real tokens and 0 for padding, float32, in the shape of `labels`."""
     return tf.cast(tf.not_equal(labels, pad_id), tf.float32)
 
 
-def _sliced(rows: tf.Tensor, fill: Any = 0, passes: int = 1) -> tf.Tensor:
-    """`[passes * N, ...]` to `[count, SLICE_ROWS, ...]`, the last slice filled with `fill`.
+def reference_loss(
+    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float, pad_id: int
+) -> tf.Tensor:
+    """Returns the summed label-smoothed cross entropy of full logits (paper, section 5.4).
 
-    A slice has the same rows of each pass, one pass after the other.
+    This is the definition of the loss. Training computes it by `loss_and_gradients`, which
+    needs less memory; the tests compare the two.
+
+    Args:
+        logits: `[N, V]`.
+        labels: int32 `[N]`.
+        label_smoothing: ε.
+        pad_id: the label of padding, which has no loss.
+
+    >>> float(reference_loss(tf.zeros([2, 4]), tf.constant([3, 0]), 0.1, pad_id=0))
+    1.3862943649291992
     """
-    height, shape = SLICE_ROWS // passes, rows.shape[1:]
-    by_pass = tf.reshape(rows, [passes, -1, *shape])
-    missing = -tf.shape(by_pass)[1] % height
-    paddings = [[0, 0], [0, missing], *[[0, 0]] * len(shape)]
-    padded = tf.pad(by_pass, paddings, constant_values=fill)
-    slices = tf.reshape(padded, [passes, -1, height, *shape])
-    return tf.concat(tf.unstack(slices), axis=1)
+    classes = tf.shape(logits)[1]
+    true = tf.one_hot(labels, classes, dtype=logits.dtype)
+    target = (1.0 - label_smoothing) * true + label_smoothing / tf.cast(classes, logits.dtype)
+    losses = -tf.reduce_sum(target * tf.nn.log_softmax(logits), axis=-1)
+    return tf.reduce_sum(tf.where(labels != pad_id, losses, 0.0))
 
 
 def loss_and_gradients(
@@ -77,7 +108,6 @@ def loss_and_gradients(
     label_smoothing: float,
     pad_id: int,
     scale: tf.Tensor | float = 1.0,
-    r_drop: float = 0.0,
 ) -> tuple[LossSums, LossGradients]:
     """The loss of logits = features kernelᵀ, and its gradients, in one pass.
 
@@ -87,40 +117,28 @@ def loss_and_gradients(
         labels: int32 `[N]`.
         kernel: float32 `[V, d]`.
         label_smoothing: ε.
-        pad_id: label that weighs nothing.
+        pad_id: the label of padding, which has no loss.
         scale: factor of the gradients (1 / tokens of the global batch).
-        r_drop: R-Drop's α. If it is not 0, the rows are those of one pass and then those
-            of another over the same tokens; the sums are of tokens then, not of rows.
     """
-    passes = 2 if r_drop else 1
-    scale = scale / float(passes)  # each of two passes counts half
     low_kernel = tf.cast(kernel, features.dtype)
     real = real_tokens(labels, pad_id)
     row_scale = (real * scale)[:, None]
     scaled = tf.cast(features, tf.float32) * row_scale
-    x_slices, y_slices = _sliced(features, 0, passes), _sliced(labels, pad_id, passes)
-    scaled_slices = _sliced(tf.cast(scaled, features.dtype), 0, passes)
+    x_slices, y_slices = _sliced(features), _sliced(labels, pad_id)
+    scaled_slices = _sliced(tf.cast(scaled, features.dtype))
     count = tf.shape(y_slices)[0]
 
     def one_slice(
-        i: Any,
-        label_logits: Any,
-        likelihoods: Any,
-        distances: Any,
-        by_features: Any,
-        by_kernel: Any,
+        i: Any, label_logits: Any, likelihoods: Any, by_features: Any, by_kernel: Any
     ) -> Any:
         x = x_slices[i]
         places = tf.stack([tf.range(SLICE_ROWS), y_slices[i]], axis=1)
         logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
         softmax = tf.nn.softmax(logits)
         likelihood = _label_log(softmax, places)
-        distance, by_logit = tf.zeros_like(likelihood), softmax
-        if r_drop:
-            distance, by_logit = _drawn_together(logits, softmax, r_drop)
         with tf.control_dependencies([likelihood]):  # then it is changed in place
             by_logit = tf.tensor_scatter_nd_sub(
-                by_logit, places, tf.fill([SLICE_ROWS], 1.0 - label_smoothing)
+                softmax, places, tf.fill([SLICE_ROWS], 1.0 - label_smoothing)
             )
         by_logit = tf.cast(by_logit, features.dtype)
         more = tf.matmul(by_logit, scaled_slices[i], transpose_a=True)
@@ -128,7 +146,6 @@ def loss_and_gradients(
             i + 1,
             label_logits.write(i, tf.gather_nd(logits, places)),
             likelihoods.write(i, likelihood),
-            distances.write(i, distance),
             by_features.write(i, tf.matmul(by_logit, low_kernel)),
             by_kernel + tf.cast(more, tf.float32),
         )
@@ -136,64 +153,41 @@ def loss_and_gradients(
     def rows_of(dtype: Any, *shape: int) -> tf.TensorArray:
         return tf.TensorArray(dtype, count, element_shape=[SLICE_ROWS, *shape])
 
-    floats, width = tf.float32, features.shape[-1]
-    start = (*(rows_of(floats) for _ in range(3)), rows_of(features.dtype, width))
+    start = (
+        rows_of(tf.float32), rows_of(tf.float32), rows_of(features.dtype, features.shape[-1])
+    )  # fmt: skip
     _, *sliced, by_kernel = tf.while_loop(
         lambda i, *_: i < count,
         one_slice,
         (0, *start, tf.zeros_like(kernel)),
         parallel_iterations=1,
     )
-    label_logits, likelihoods, distances, by_features = (
-        _joined(rows, tf.shape(labels)[0], passes) for rows in sliced
-    )
+    label_logits, likelihoods, by_features = (_joined(rows, tf.shape(labels)[0]) for rows in sliced)
     # What the smoothing adds: ε (the label's logit - the mean logit), and its gradients.
     kernel_mean = tf.reduce_mean(kernel, axis=0)
     mean_logits = tf.linalg.matvec(tf.cast(features, tf.float32), kernel_mean)
     losses = label_smoothing * (label_logits - mean_logits) - likelihoods
-    losses += 0.25 * r_drop * distances
     by_feature = tf.cast(by_features, tf.float32) - label_smoothing * kernel_mean
     per_class = label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
     by_kernel -= per_class * tf.reduce_sum(scaled, axis=0)
-    sums = (tf.reduce_sum(rows * real) / float(passes) for rows in (losses, likelihoods, real))
     return (
-        LossSums(*sums),
+        LossSums(*(tf.reduce_sum(rows * real) for rows in (losses, likelihoods, real))),
         LossGradients(tf.cast(by_feature * row_scale, features.dtype), by_kernel),
     )
 
 
-def _drawn_together(
-    logits: tf.Tensor, softmax: tf.Tensor, r_drop: float
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """How far apart two passes are, and the softmax with R-Drop's part of the gradient.
-
-    That is α/2 (P (z - E_P z) + P - Q): a row's loss has half the weight of a token's.
-
-    Args:
-        logits, softmax: float32 `[2 N, V]`, N rows of one pass and N of the other.
-        r_drop: α.
-
-    Returns:
-        KL(P ‖ Q) + KL(Q ‖ P), float32 `[2 N]`, and float32 `[2 N, V]`.
-    """
-    (first, second), (p, q) = tf.split(logits, 2), tf.split(softmax, 2)
-    factor = 0.5 * r_drop
-    z = factor * (first - second)
-    # Products of a row with a row: no array of V columns is written for them.
-    under_p, under_q = (tf.linalg.matmul(z[:, None], each[:, :, None])[:, 0] for each in (p, q))
-    distance = (under_p - under_q)[:, 0] / factor
-    by_first = p * (z + (1.0 + factor - under_p)) - factor * q
-    by_second = q * ((1.0 + factor + under_q) - z) - factor * p
-    return tf.tile(distance, [2]), tf.concat([by_first, by_second], axis=0)
+def _sliced(rows: tf.Tensor, fill: Any = 0) -> tf.Tensor:
+    """`[N, ...]` to `[count, SLICE_ROWS, ...]`, the last slice filled with `fill`."""
+    shape = rows.shape[1:]
+    paddings = [[0, -tf.shape(rows)[0] % SLICE_ROWS], *[[0, 0]] * len(shape)]
+    padded = tf.pad(rows, paddings, constant_values=fill)
+    return tf.reshape(padded, [-1, SLICE_ROWS, *shape])
 
 
-def _joined(slices: tf.TensorArray, count: tf.Tensor, passes: int) -> tf.Tensor:
-    """Slices of `SLICE_ROWS` rows to `count` rows in one tensor, one pass after the other."""
-    by_pass = tf.split(slices.stack(), passes, axis=1)
-    shape = by_pass[0].shape[2:]
-    return tf.concat(
-        [tf.reshape(rows, [-1, *shape])[: count // passes] for rows in by_pass], axis=0
-    )
+def _joined(slices: tf.TensorArray, count: tf.Tensor) -> tf.Tensor:
+    """Slices of `SLICE_ROWS` rows to their first `count` rows in one tensor."""
+    rows = slices.stack()
+    return tf.reshape(rows, [-1, *rows.shape[2:]])[:count]
 
 
 def _label_log(softmax: tf.Tensor, places: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ and writes the run directory. Without `TF_CONFIG` there is one worker, and nothi
 here does anything.
 
 TensorFlow cannot take a worker back into a running cluster. So when one is lost the
-others begin anew, as `restart` does, and wait for it to be started again.
+others end, and all of them have to be started again, as a supervisor does.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.training.tf_config import read_tf_config
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +38,9 @@ _SECONDS_BETWEEN_WARNINGS = 60.0
 _GROUP = 1 << 20
 _CHUNK_BYTES = 1 << 24
 _ARRAY = "numpy.ndarray"  # stands for an array in JSON
+_EXPECTED_TF_CONFIG = (
+    'expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
+)
 
 
 class WorkerLost(RuntimeError):
@@ -264,13 +265,6 @@ def _num_gpus() -> int:
     return len(tf.config.get_visible_devices("GPU"))
 
 
-def restart() -> NoReturn:
-    """Begins this program anew in this process, with the same command line."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
 @contextlib.contextmanager
 def _listen(address: str) -> Iterator[None]:
     """Answers at this worker's port, which has to be free, as TensorFlow's server will."""
@@ -334,3 +328,49 @@ def _put_arrays(value: Any, array: Callable[..., npt.NDArray[Any]]) -> Any:
     if isinstance(value, list):
         return [_put_arrays(each, array) for each in value]
     return value
+
+
+def read_tf_config(text: str) -> tuple[list[str], int]:
+    """Returns `host:port` of every worker, the chief's first, and which of them this process is.
+
+    Raises:
+        InputError: where `text`, the value of `TF_CONFIG`, does not say so.
+    """
+
+    def require(condition: object, what: str) -> None:
+        if not condition:
+            raise InputError(f"TF_CONFIG {what}; {_EXPECTED_TF_CONFIG}")
+
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"TF_CONFIG is no JSON: {text[:80]!r}; {_EXPECTED_TF_CONFIG}") from None
+    require(isinstance(config, dict), f"is {text[:80]!r}")
+    cluster, task = config.get("cluster"), config.get("task")
+    require(isinstance(cluster, dict) and cluster.get("worker"), f'has the "cluster" {cluster!r}')
+    require(isinstance(task, dict), f'has the "task" {task!r}')
+    for job, addresses in cluster.items():
+        require(job in ("chief", "worker"), f"lists {job!r} in its cluster, not chief and workers")
+        require(isinstance(addresses, list), f"has the {job} list {addresses!r}")
+        for address in addresses:
+            require(_is_address(address), f"lists the {job} {address!r}, not a host:port")
+    chiefs = cluster.get("chief", [])
+    require(len(chiefs) <= 1, f"lists {len(chiefs)} chiefs")
+    workers = chiefs + cluster["worker"]
+    for address in workers:
+        require(workers.count(address) == 1, f"lists {address} twice")
+    job, index = task.get("type"), task.get("index")
+    require(job in ("chief", "worker"), f"has the task type {job!r}, not worker or chief")
+    places = len(cluster.get(job, []))
+    require(
+        type(index) is int and 0 <= index < places,
+        f"has the task index {index!r}, and lists {places} of type {job}",
+    )
+    return workers, index + (len(chiefs) if job == "worker" else 0)
+
+
+def _is_address(address: object) -> bool:
+    if not isinstance(address, str):
+        return False
+    host, _, port = address.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16

@@ -37,8 +37,6 @@ class Progress(keras.callbacks.Callback):
         tensorboard_directory: for event files.
         num_programs: how many XLA will compile: one a batch shape and replica.
         is_shown: False where another worker shows the same.
-        steps_after: of trainings that follow this one, whose time is shown too, as if each of
-            their steps took what these take.
 
     Raises:
         InputError: where TensorBoard's files cannot be written.
@@ -54,7 +52,6 @@ class Progress(keras.callbacks.Callback):
         tensorboard_directory: Path,
         num_programs: int,
         is_shown: bool = True,
-        steps_after: int = 0,
     ):
         super().__init__()
         self._config = config
@@ -64,7 +61,6 @@ class Progress(keras.callbacks.Callback):
             self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
         self._num_programs = num_programs
         self._is_shown = is_shown
-        self._steps_after = steps_after
         self._num_compiles = 0
         self._recent: list[Mapping[str, Any]] = []
         self._step = first_step  # counted here: reading the trainer's would wait for a GPU
@@ -155,11 +151,7 @@ class Progress(keras.callbacks.Callback):
         if metrics["skipped"]:
             parts.append(f"{metrics['skipped']:.0f} steps skipped, their gradients not finite")
         steps_left = self._config.max_steps - self._step
-        left = f"{tqdm.format_interval(steps_left * seconds_per_step)} left"
-        if self._steps_after:
-            seconds = (steps_left + self._steps_after) * seconds_per_step
-            left += f" ({tqdm.format_interval(seconds)} of all trainings)"
-        parts.append(left)
+        parts.append(f"{tqdm.format_interval(steps_left * seconds_per_step)} left")
         if self._bar.disable:
             self._say(f"step {self._step} of {self._config.max_steps}: {', '.join(parts)}")
         else:
@@ -203,8 +195,8 @@ def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     tokens = max(sum(logs["tokens"] for logs in taken), 1.0)
     means = {
         name: sum(logs[name] * logs["tokens"] for logs in taken) / tokens
-        for name in ("loss", "log_perplexity", "alignment_loss")
-        if name in taken[0]
+        for name in taken[0]
+        if name == "log_perplexity" or name.endswith("loss")
     }
     log_perplexity = means.pop("log_perplexity")
     return {

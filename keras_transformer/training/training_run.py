@@ -1,25 +1,22 @@
-"""Joins the modules above: trains a run from prepared data, or continues one."""
+"""Trains a run from prepared data, or continues one."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
 import math
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import Config, RunConfig, TrainingConfig
-from keras_transformer.data.batching.mixing import MixedBatches, parse_mix
-from keras_transformer.data.batching.subword_sampling import SubwordSampler
+from keras_transformer.config import Config, RunConfig
+from keras_transformer.data.batching.batches import BATCH_ORDER
+from keras_transformer.data.batching.mixing import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
@@ -27,18 +24,16 @@ from keras_transformer.inference import evaluate, loading
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.paper.parsing.symbol_vocabulary import word_boundaries
-from keras_transformer.presets import preset
-from keras_transformer.runs.run_directory import RunDirectory, data_report_name, training_alone
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.presets import preset, resolve_config
+from keras_transformer.runs.run_directory import RunDirectory, training_alone
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import loop
-from keras_transformer.training.alignment import GuidedAlignment
-from keras_transformer.training.callbacks import StopTraining
+from keras_transformer.training.callbacks import BleuValidation, EarlyStopping, StopTraining
+from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
+from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.trainer import Trainer
-from keras_transformer.training.validation import EarlyStopping
 
 log = logging.getLogger(__name__)
 
@@ -81,78 +76,93 @@ class Trained(NamedTuple):
         return f"{', '.join(parts)}; {run_dir} (selected weights: {self.selected})"
 
 
+class TrainOptions(NamedTuple):
+    """How one call of `train` uses its data and its machine.
+
+    Attributes:
+        mix: the corpora's shares of the steps, as in "a:2,b:1", where a and b are the last
+            parts of their paths. By default all pairs come equally often.
+        mix_temperature: makes shares the corpora's sizes to the power of its inverse.
+        init_from: another run, whose selected weights a new run begins with, or `RUN:NAME` for
+            others of its weights.
+        device: "cpu", "gpu", or "auto" for GPUs where there are any.
+        logical_cpus: the number of replicas to split the CPU into.
+        max_minutes: stop after this time in this call. The same call continues the run.
+    """
+
+    mix: str | None = None
+    mix_temperature: float | None = None
+    init_from: str | None = None
+    device: str = "auto"
+    logical_cpus: int | None = None
+    max_minutes: float | None = None
+
+
 def train(
     data_dir: str | Path | Sequence[str | Path],
     run_dir: str | Path,
     preset_name: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    options: TrainOptions | None = None,
     *,
-    mix: str | None = None,
-    mix_temperature: float | None = None,
-    init_from: str | None = None,
-    device: str = "auto",
-    logical_cpus: int | None = None,
-    max_minutes: float | None = None,
-    steps_after: int = 0,
     architecture: type[EncoderDecoder] = Transformer,
+    make_auxiliary_loss: Callable[[Vocabulary], AuxiliaryLoss | None] | None = None,
 ) -> Trained:
     """Trains, or continues training, the run in `run_dir` on the prepared data in `data_dir`.
 
     Args:
-        data_dir: what `prepare` wrote; several, of one vocabulary, are mixed.
+        data_dir: the directory that `prepare` wrote. Several, of one vocabulary, are mixed.
         run_dir: a new directory, or that of the same run, which is continued.
         preset_name: the configuration to begin with; by default the run's own, or "base".
-        settings: what differs from it, as in `{"training.max_steps": 1000}`.
-        mix: the corpora's shares of the steps, as in "a:2,b:1", where a and b are the last
-            parts of their paths; by default all pairs come equally often.
-        mix_temperature: makes shares the corpora's sizes to the power of its inverse.
-        init_from: another run, with whose selected weights a new run begins, or
-            `RUN:NAME` for others of its weights.
-        device: "cpu", "gpu", or "auto" for GPUs where there are any.
-        logical_cpus: split the CPU into so many replicas.
-        max_minutes: stop after so much time in this call, to be continued.
-        steps_after: of trainings that are to follow, for the time left that is shown.
-        architecture: of the model. One other than the Transformer has no presets, and begins
-            with the defaults of its own configuration.
+        settings: changes of this configuration, as in `{"training.max_steps": 1000}`.
+        options: how this call uses its data and its machine.
+        architecture: the class of the model. One other than the Transformer has no presets, and
+            begins with the defaults of its own configuration.
+        make_auxiliary_loss: returns the loss that `training.guided_alignment` weighs, for the
+            vocabulary of the data, or None if such data has none.
 
     Raises:
         InputError: for data, settings or a run directory that do not fit together,
             and where too many gradients were not finite.
     """
+    options = options or TrainOptions()
+    max_minutes = options.max_minutes
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
     cluster = Cluster.from_environment()
-    if logical_cpus is not None:
-        _split_cpu(logical_cpus, cluster)
-    strategy = cluster.connect(device)  # before TensorFlow runs anything
+    if options.logical_cpus is not None:
+        _split_cpu(options.logical_cpus, cluster)
+    strategy = cluster.connect(options.device)  # before TensorFlow runs anything
     with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, training_alone(run_dir):
-        data = _Data.open(data_dir, mix, mix_temperature)
+        data = TrainingData.open(data_dir, options.mix, options.mix_temperature)
+        vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
         config_type = architecture.run_config
         cluster.agree({
             "architecture": config_type.architecture, "preset": preset_name, **settings,
-            "init_from": init_from, **data.facts,
+            "init_from": options.init_from, **data.facts,
         })  # fmt: skip
-        first = functools.partial(_first_config, run_dir, preset_name, config_type)
-        config = config_type.from_json(
-            cluster.from_chief(lambda: data.tokenizer.vocabulary.fit(first(), settings).to_json())
-        )
+
+        def resolve() -> str:
+            start = _first_config(run_dir, preset_name, config_type)
+            return resolve_config(start, settings, vocabulary).to_json()
+
+        config = config_type.from_json(cluster.from_chief(resolve))
         batches, valid_batches = data.batches(config.training)
-        platform = choose_platform(config.training, len(batches.shapes), device, strategy)
+        platform = choose_platform(config.training, len(batches.shapes), options.device, strategy)
         cluster.agree({"precision": platform.precision, "XLA": platform.jit_compile})
-        alignment = _alignment(data.tokenizer.vocabulary)
-        trainer = _make_trainer(architecture, config, platform, cluster, alignment)
-        run, metrics = _open_run(run_dir, cluster, trainer, config, data, init_from)
+        auxiliary_loss = make_auxiliary_loss(vocabulary) if make_auxiliary_loss else None
+        trainer = _make_trainer(architecture, config, platform, cluster, auxiliary_loss)
+        run, metrics = _open_run(run_dir, cluster, trainer, config, data, options.init_from)
         stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
         early_stopping = EarlyStopping(config.training, metrics)
         _introduce(platform, trainer, config, batches, early_stopping)
         if trainer.step < config.training.max_steps and not early_stopping.stopped:
             try:
                 metrics = loop.fit(
-                    trainer, run, batches, valid_batches, metrics, stop, early_stopping,
-                    bleu=_make_bleu(cluster, trainer, run, data),
+                    trainer, run, batches, valid_batches, metrics, stop,
+                    [*_bleu_validation(cluster, trainer, run, data), early_stopping],
                     is_chief=cluster.is_chief,
-                    steps_after=steps_after,
                 )  # fmt: skip
             except InputError:
                 with contextlib.suppress(InputError):  # a disk that is full stays full
@@ -161,15 +171,6 @@ def train(
         trained = _finish(trainer, run, metrics, stop, early_stopping)
         cluster.finish()
         return trained
-
-
-def data_fingerprint(data_dir: str | Path) -> str:
-    """Returns what tells prepared data from other; a run that is trained on it alone keeps it.
-
-    Raises:
-        InputError: for a directory that `prepare` did not write.
-    """
-    return _Data.open(data_dir).fingerprint
 
 
 def _split_cpu(logical_cpus: int, cluster: Cluster) -> None:
@@ -191,95 +192,6 @@ def _own_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
             yield Path(folder) / "run"
 
 
-class _Data(NamedTuple):
-    """Prepared data, of one corpus or several, and the batches of it."""
-
-    directories: list[Path]
-    tokenizer: Tokenizer
-    train: list[TokenStore]
-    valid: list[TokenStore]
-    weights: list[Fraction] | None
-    temperature: float
-
-    @classmethod
-    def open(
-        cls,
-        data_dir: str | Path | Sequence[str | Path],
-        mix: str | None = None,
-        temperature: float | None = None,
-    ) -> _Data:
-        if isinstance(data_dir, str | Path):
-            data_dir = [data_dir]
-        directories = [Path(directory) for directory in data_dir]
-        tokenizer = Tokenizer.load(directories[0])
-        for other in directories[1:]:
-            if Vocabulary.load(other).fingerprint != tokenizer.fingerprint:
-                raise InputError(
-                    f"{other} has another vocabulary than {directories[0]}; expected the same in "
-                    f"corpora that are mixed: prepare it with --vocab_from={directories[0]}"
-                )
-        if mix is not None and temperature is not None:
-            raise InputError(
-                f"the mixture is given twice, by --mix={mix} and by --mix_temperature="
-                f"{temperature}; expected one of them"
-            )
-        names = [
-            directory.name if directory.name not in ("", "..") else directory.resolve().name
-            for directory in directories
-        ]
-        return cls(
-            directories,
-            tokenizer,
-            [TokenStore(directory / "train") for directory in directories],
-            [TokenStore(directory / "valid") for directory in directories],
-            None if mix is None else parse_mix(mix, names),
-            1.0 if temperature is None else temperature,
-        )
-
-    @property
-    def fingerprint(self) -> str:
-        """Of what a run is trained and validated on."""
-        both = zip(self.train, self.valid, strict=True)
-        parts = [store.fingerprint for stores in both for store in stores]
-        if len(parts) > 2:
-            parts.append(self._mixture)
-        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-    @property
-    def _mixture(self) -> str:
-        if self.weights is None:
-            return f"temperature {self.temperature}"
-        return " ".join(str(weight / sum(self.weights)) for weight in self.weights)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What several workers have to have in common."""
-        return {
-            "training data": " ".join(store.fingerprint for store in self.train),
-            "validation data": " ".join(store.fingerprint for store in self.valid),
-            "mixture": self._mixture,
-            "vocabulary": self.tokenizer.fingerprint,
-        }
-
-    def batches(self, config: TrainingConfig) -> tuple[MixedBatches, MixedBatches]:
-        """Returns those to train and those to validate on."""
-        # Validation sentences may be longer than any that was trained on.
-        longest = max(int(store.target_lengths.max(initial=0)) for store in self.valid)
-        ids = (self.tokenizer.pad_id, self.tokenizer.start_id)
-        sampler = None
-        if config.subword_alpha is not None:
-            sampler = SubwordSampler(self.tokenizer.vocabulary, config.subword_alpha)
-        return (
-            MixedBatches(
-                self.train, config.batch_tokens, config.seed, *ids, sampler=sampler,
-                weights=self.weights, temperature=self.temperature,
-            ),
-            MixedBatches(
-                self.valid, max(config.batch_tokens, longest), config.seed, *ids, shuffle=False
-            ),
-        )  # fmt: skip
-
-
 def _first_config(
     run_dir: str | Path, preset_name: str | None, config_type: type[RunConfig]
 ) -> RunConfig:
@@ -291,23 +203,17 @@ def _first_config(
     return preset(preset_name or "base")
 
 
-def _alignment(vocabulary: Vocabulary) -> GuidedAlignment | None:
-    """Returns what words targets stand for; only the symbols of trees tell it."""
-    boundaries = word_boundaries(vocabulary)
-    return None if boundaries is None else GuidedAlignment(*boundaries, vocabulary.pad_id)
-
-
 def _make_trainer(
     architecture: type[EncoderDecoder],
     config: RunConfig,
     platform: Platform,
     cluster: Cluster,
-    alignment: GuidedAlignment | None,
+    auxiliary_loss: AuxiliaryLoss | None,
 ) -> Trainer:
     keras.utils.set_random_seed(config.training.seed)
     with platform.strategy.scope():
         transformer = architecture(config.model, dtype=platform.policy())
-        trainer = Trainer(transformer, config.training, platform.jit_compile, alignment)
+        trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
     if cluster.num_workers > 1:
         trainer.stop_flag = tf.Variable(0, trainable=False)  # each worker's own
     return trainer
@@ -318,7 +224,7 @@ def _open_run(
     cluster: Cluster,
     trainer: Trainer,
     config: RunConfig,
-    data: _Data,
+    data: TrainingData,
     init_from: str | None,
 ) -> tuple[RunDirectory, dict[str, float]]:
     """Makes or continues the run, and puts what the chief has of it into every trainer.
@@ -328,15 +234,21 @@ def _open_run(
     """
 
     def create(init_from: str | None) -> RunDirectory:
-        return RunDirectory.create(run_dir, config, data.tokenizer, data.fingerprint, init_from)
+        return RunDirectory.create(
+            run_dir, config, data.tokenizer, data.fingerprint, init_from, BATCH_ORDER
+        )
 
     def begin() -> dict[str, float]:
         if begins_from := _where_to_begin(run_dir, init_from, type(config)):
             loop.begin_from(begins_from, trainer, data.tokenizer)
         # Not before: a mistake found until here leaves no run directory behind.
         run = create(begins_from)
-        _copy_reports(data.directories, run)
-        return loop.restore(run, trainer)
+        data.copy_reports(run)
+        metrics = loop.restore(run, trainer)
+        early_stopping = EarlyStopping(config.training, metrics)
+        if trainer.step < config.training.max_steps and not early_stopping.stopped:
+            _check_batch_order(run)
+        return metrics
 
     metrics = loop.begin_alike(cluster, trainer, begin)
     run = RunDirectory(run_dir, type(config)) if cluster.is_chief else create(None)
@@ -344,14 +256,29 @@ def _open_run(
     return run, metrics
 
 
-def _make_bleu(
-    cluster: Cluster, trainer: Trainer, run: RunDirectory, data: _Data
-) -> Callable[[], float] | None:
-    """What scores the validation set, on the chief, and tells every worker; None if not asked."""
+def _check_batch_order(run: RunDirectory) -> None:
+    """Refuses to train on in another order of batches than the run was begun with."""
+    if run.batch_order != BATCH_ORDER:
+        last = run.checkpoints()[-1]
+        raise InputError(
+            f"{run.path} was begun by a version of this program that ordered batches differently, "
+            f"so it cannot be continued after step {last.step}. Finish it with that version, or "
+            f"begin a new run with --init_from={run.path}:{last.path.name}. The run still "
+            "evaluates and exports."
+        )
+
+
+def _bleu_validation(
+    cluster: Cluster, trainer: Trainer, run: RunDirectory, data: TrainingData
+) -> list[BleuValidation]:
+    """Returns the callback that scores the validation set, if the configuration asks for it.
+
+    The chief computes the score, and tells every worker.
+    """
     if not run.config.training.bleu_steps:
-        return None
+        return []
     score = _ValidationBleu(trainer, run, data.valid) if cluster.is_chief else float
-    return functools.partial(cluster.from_chief, score)
+    return [BleuValidation(functools.partial(cluster.from_chief, score), run.config.training)]
 
 
 def _where_to_begin(
@@ -367,17 +294,6 @@ def _where_to_begin(
             "expected another --run_dir for another beginning"
         )
     return None if run.checkpoints() else run.init_from
-
-
-def _copy_reports(directories: Sequence[Path], run: RunDirectory) -> None:
-    """Keeps what `prepare` said of the data beside what is trained on it."""
-    for number, directory in enumerate(directories, start=1):
-        try:
-            shutil.copyfile(directory / "report.json", run.path / data_report_name(number))
-        except OSError as error:
-            raise InputError(
-                f"{directory / 'report.json'} cannot be copied to {run.path} ({error.strerror})"
-            ) from error
 
 
 def _introduce(

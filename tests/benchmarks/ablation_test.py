@@ -15,6 +15,7 @@ import pytest
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.paper.recipes.recipe import Recipe
 from tests.conftest import ROOT
+from tests.messages import mentions
 
 
 @pytest.fixture
@@ -116,18 +117,18 @@ def test_a_variant_that_diverges_is_a_row(
     [
         (
             {"variants": ["ema"], "writers": {"distillation": "a"}},
-            "no variant has pairs of distillation, which --synthetic_from names",
+            mentions("distillation", "--synthetic_from"),
         ),
         (
             {"variants": ["ema"], "writers": {}, "base": "long"},
-            "the variant long has tests; expected a --base with",
+            mentions("long", "tests", "--base"),
         ),
     ],
 )
 def test_mistakes_show_before_anything_is_followed(
     followed: list[tuple[str, dict[str, str]]], given: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=message):
         ablate(**given)
     assert followed == []
 
@@ -141,8 +142,8 @@ def test_one_writer_of_a_kind_is_for_all(followed: list[tuple[str, dict[str, str
     }
     recipe = dataclasses.replace(Recipe.load(ROOT / "recipes", "multi30k_en_de"), variants=variants)
     for others, message in (
-        (["one", "two"], "has another writer of back_translation than one before; expected"),
-        (["none"], "there is no recipe 'nobody'"),
+        (["one", "two"], mentions("back_translation", "writer")),
+        (["none"], mentions("recipe", "nobody")),
     ):
         with pytest.raises(InputError, match=message):
             ablation.ablate(
@@ -154,8 +155,8 @@ def test_one_writer_of_a_kind_is_for_all(followed: list[tuple[str, dict[str, str
 @pytest.mark.parametrize(
     ("argument", "code", "told"),
     [
-        ("--synthetic_from=a", 1, "is 'a'; expected KIND=EXPORT"),
-        ("post_norm", 2, "'post_norm' is no flag; expected --name=value"),
+        ("--synthetic_from=a", 1, mentions("a", "KIND=EXPORT")),
+        ("post_norm", 2, mentions("post_norm", "--name=value")),
     ],
 )
 def test_the_command_tells_a_mistake_in_one_sentence(
@@ -167,5 +168,5 @@ def test_the_command_tells_a_mistake_in_one_sentence(
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == code
     assert ended.stderr.splitlines()[-1].startswith("error: ")
-    assert told in ended.stderr.splitlines()[-1]
+    assert re.search(told, ended.stderr.splitlines()[-1])
     assert "Traceback" not in ended.stderr

@@ -12,6 +12,7 @@ import tensorflow as tf
 from complexity.graph import Graph
 
 from keras_transformer.layers import SelfAttention
+from tests.messages import mentions
 
 N, D = 6, 4
 
@@ -68,9 +69,9 @@ def test_a_loop_is_as_long_as_if_it_were_unrolled(layer: Any) -> None:
     assert sum(rolled.flop().values()) == sum(unrolled.flop().values())
 
 
-def test_turns_that_no_constant_tells() -> None:
+def test_a_loop_with_an_unknown_number_of_iterations_is_refused() -> None:
     made = graph(lambda x: loop(tf.tanh, x, tf.cast(x[0, 0], tf.int32)))
-    with pytest.raises(ValueError, match="a loop whose number of turns no constant tells"):
+    with pytest.raises(ValueError, match=mentions("loop", "unknown")):
         made.sequential_operations()
 
 
@@ -113,7 +114,7 @@ def test_largest_tensor() -> None:
     inside = graph(lambda x: loop(lambda y: tf.reduce_sum(y[:, None] * y[None], axis=0), x, 3))
     assert inside.largest_tensor() == N * N * D
     unknown = tf.function(lambda x: x + 1.0).get_concrete_function(tf.TensorSpec([None]))
-    with pytest.raises(ValueError, match="is AddV2 of unknown shape"):
+    with pytest.raises(ValueError, match=mentions("AddV2", "shape")):
         Graph(unknown).largest_tensor()
 
 

@@ -13,6 +13,7 @@ from complexity.layers import KINDS, Sizes
 from hypothesis import strategies as st
 
 from keras_transformer.layers import SelfAttention
+from tests.messages import mentions
 
 
 def distances(direct: paths.Dependencies) -> int:
@@ -28,17 +29,12 @@ def distances(direct: paths.Dependencies) -> int:
 
 @hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(st.integers(1, 12), st.floats(0, 0.5), st.integers(0, 2**32 - 1))
-def test_same_layers_are_as_many_as_the_longest_of_the_shortest_paths(
+def test_identical_layers_are_as_many_as_the_longest_of_the_shortest_paths(
     length: int, density: float, seed: int
 ) -> None:
     direct = np.random.default_rng(seed).random((length, length)) < density
     direct |= np.eye(length, dtype=bool)
-    assert paths.same_layers(direct) == distances(direct)
-
-
-def test_an_output_that_forgets_its_own_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not depend on the input at its own position"):
-        paths.same_layers(~np.eye(3, dtype=bool))
+    assert paths.identical_layers(direct) == distances(direct)
 
 
 def test_dependencies_are_those_of_the_layers() -> None:
@@ -71,15 +67,5 @@ def test_path_lengths_are_the_papers(n: int) -> None:
 def test_a_stack_that_connects_too_little() -> None:
     near = np.tri(5, dtype=bool) & ~np.tri(5, k=-2, dtype=bool)
     assert paths.stacked_layers([near] * 9, np.tri(5, dtype=bool)) == 4
-    with pytest.raises(ValueError, match="do not connect"):
+    with pytest.raises(ValueError, match=mentions("connect")):
         paths.stacked_layers([near] * 3, np.tri(5, dtype=bool))
-
-
-def test_a_cell_without_memory() -> None:
-    class Forgetful(keras.layers.SimpleRNNCell):
-        def call(self, inputs, states, training=False):  # type: ignore[no-untyped-def]
-            return inputs, [inputs]
-
-    assert paths.cell_dependencies(Forgetful(3), 3) == (True, False)
-    with pytest.raises(ValueError, match="passes nothing on"):
-        paths.recurrent_steps(Forgetful(3), 5, 3)

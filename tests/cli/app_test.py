@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.cli import config_flags
 from keras_transformer.errors import InputError
+from tests.messages import mentions, tells
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -138,18 +140,22 @@ def test_help_is_a_screen_with_the_programs_own_flags(run):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "error: --data_dir is missing; --help shows the flags"),
-        (["--data_dir=x", "--dat=3"], 2, "error: Unknown command line flag 'dat'"),
-        (["--data_dir=x", "stray"], 2, "error: 'stray' is no flag; expected --name=value"),
-        (["--data_dir=x", "--do=dance"], 2, "error: flag --do=dance: value should be one of"),
-        (["--data_dir=x", "--nolowercase=1"], 2, "error: --nolowercase=1 does not take"),
-        (["--data_dir=x", "--max_steps=few"], 1, "max_steps is 'few'; expected a whole number"),
-        (["--data_dir=x", "--preset=huge"], 1, "error: 'huge' is no preset; expected one of"),
-        (["--data_dir=x", "--set=training.sed=1"], 1, "error: 'training.sed' is no setting"),
+        ([], 2, mentions("error:", "--data_dir", "--help")),
+        (["--data_dir=x", "--dat=3"], 2, mentions("error:", "dat")),
+        (["--data_dir=x", "stray"], 2, mentions("error:", "stray", "--name=value")),
+        (["--data_dir=x", "--do=dance"], 2, mentions("error:", "--do=dance")),
+        (["--data_dir=x", "--nolowercase=1"], 2, mentions("error:", "--nolowercase=1")),
+        (["--data_dir=x", "--max_steps=few"], 1, mentions("max_steps", "few")),
+        (["--data_dir=x", "--preset=huge"], 1, mentions("error:", "huge", "preset")),
+        (
+            ["--data_dir=x", "--set=training.sed=1"],
+            1,
+            mentions("error:", "training.sed", "setting"),
+        ),
         (
             ["--data_dir=x", "--beam_size=2", "--set=decoding.beam_size=3"],
             1,
-            "error: decoding.beam_size is given twice, by --beam_size=2 and by --set=",
+            mentions("error:", "decoding.beam_size", "--beam_size=2", "--set="),
         ),
     ],
 )
@@ -157,7 +163,7 @@ def test_mistakes_are_one_sentence(run, arguments, code, message):
     returned, _, err = run(*arguments)
     (sentence,) = [line for line in err.splitlines() if line != "said by the package"]
     assert returned == code
-    assert sentence.startswith("error: ") and message in sentence
+    assert sentence.startswith("error: ") and re.search(message, sentence)
 
 
 def test_a_defect_keeps_its_stack_trace(run):
@@ -172,17 +178,15 @@ def test_ctrl_c_is_one_sentence(start):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Traceback" not in err and "error: stopped by Ctrl-C" in err
+    assert "Traceback" not in err and tells(err, "error:", "Ctrl-C")
 
 
 @pytest.mark.parametrize("value", ["", "a,", ",a"])
 def test_a_flag_without_a_value_is_named(run, value):
     code, out, err = run(f"--data_dir={value}")
     assert (code, out) == (2, "")
-    assert err == (
-        "error: --data_dir has an empty value; expected one, or no such flag; --help shows the "
-        "flags\n"
-    )
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert tells(err, "--data_dir", "empty", "--help")
 
 
 def test_a_reader_that_leaves_is_no_error(start):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
 from tests.evaluation.test_sets_test import sgml
+from tests.messages import mentions
 
 FILES = "--source=six.en --reference=six.de"
 SCORED = {
@@ -23,22 +25,27 @@ SCORED = {
     "--write_files=of/test_set",
 }
 MISTAKES = {
-    "--reference=six.de": "--model_dir and --hypothesis: neither given; expected one of them",
-    f"--model_dir=run --hypothesis=six.de {FILES}": "--model_dir and --hypothesis: both given; e",
-    "--model_dir=run --source=six.en": "--test_set and --reference: neither given; expected one",
-    "--model_dir=run --test_set=wmt14 --reference=six.de": "--test_set and --reference: both given",
-    "--model_dir=run --test_set=wmt14 --source=six.en": "--test_set and --source: both given; exp",
-    f"--model_dir=run {FILES} --language_pair=en-de": "--reference and --language_pair: both given",
-    f"--hypothesis=six.en {FILES} --output=new": "--hypothesis and --output: both given; expected",
-    "--model_dir=run --reference=six.de": "--source is missing; expected the text that --model_dir",
-    "--hypothesis=six.en --reference=six.de --write_files=new": "--source is missing; expected the",
-    f"--model_dir=run {FILES} --baseline=two.de": "two.de has 2 lines and the reference 6; ex",
-    "--hypothesis=two.de --reference=six.de": "two.de has 2 lines and the reference 6; ex",
-    f"--model_dir=none {FILES} --write_files=full": "full/source.txt is there already; expected a",
-    "--model_dir=none --test_set=wmt14": "the test set wmt14 has no language pair ''; expected one",
-    "--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu": "the test set "
-    "wmt14/full of en-fr is not in ",
-    "--hypothesis=latin1.de --reference=six.de": "latin1.de, line 2: byte 0xe4 ",
+    "--reference=six.de": mentions("--model_dir", "--hypothesis", "neither"),
+    f"--model_dir=run --hypothesis=six.de {FILES}": mentions("--model_dir", "--hypothesis", "both"),
+    "--model_dir=run --source=six.en": mentions("--test_set", "--reference", "neither"),
+    "--model_dir=run --test_set=wmt14 --reference=six.de": mentions(
+        "--test_set", "--reference", "both"
+    ),
+    "--model_dir=run --test_set=wmt14 --source=six.en": mentions("--test_set", "--source", "both"),
+    f"--model_dir=run {FILES} --language_pair=en-de": mentions(
+        "--reference", "--language_pair", "both"
+    ),
+    f"--hypothesis=six.en {FILES} --output=new": mentions("--hypothesis", "--output", "both"),
+    "--model_dir=run --reference=six.de": mentions("--source", "missing", "--model_dir"),
+    "--hypothesis=six.en --reference=six.de --write_files=new": mentions("--source", "missing"),
+    f"--model_dir=run {FILES} --baseline=two.de": mentions("two.de", "2", "reference", "6"),
+    "--hypothesis=two.de --reference=six.de": mentions("two.de", "2", "reference", "6"),
+    f"--model_dir=none {FILES} --write_files=full": mentions("full/source.txt"),
+    "--model_dir=none --test_set=wmt14": mentions("wmt14", "language pair", "''"),
+    "--model_dir=none --test_set=wmt14/full --language_pair=en-fr --paper_bleu": mentions(
+        "wmt14/full", "en-fr"
+    ),
+    "--hypothesis=latin1.de --reference=six.de": mentions("latin1.de", "line 2", "0xe4"),
 }
 
 
@@ -75,7 +82,7 @@ def ended(folder: Path) -> dict[str, Ended]:
 def test_a_mistake_is_one_sentence_before_anything_is_written(ended, arguments) -> None:
     code, out, err, left = ended[arguments]
     assert (code, out, left) == (1, "", [])
-    assert err.startswith(f"error: {MISTAKES[arguments]}")
+    assert err.startswith("error: ") and re.search(MISTAKES[arguments], err)
     assert err.count("\n") == 1
 
 

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.driver import Driver, Ended
+from tests.messages import mentions
 
 TEXT = "--source=a.en --target=a.de"
 VALID = "--valid_source=a.en --valid_target=a.de"
-ONE, BOTH = "expected one of them", "expected both, or neither"
 MISTAKES = {
-    f"prepare {TEXT} --vocab_from=data --vocab_size=80": f"--vocab_size has no effect beside "
-    f"--vocab_from; {ONE}",
-    f"prepare {TEXT} --vocab_from=data --nobyte_fallback": "--byte_fallback has no effect beside ",
-    f"prepare {TEXT} --vocab_from=data --model_type=bpe": "--model_type has no effect beside ",
-    f"prepare {TEXT} --vocab_from=data --normalization=nfkc": "--normalization has no effect ",
-    f"prepare {TEXT} {VALID} --valid_pairs=2": "--valid_pairs has no effect beside text to "
-    f"validate on; {ONE}",
-    f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2": "--valid_pairs has no effect beside text",
-    f"prepare {TEXT} --tfds_split=train": f"--tfds_split has no effect without --tfds; {BOTH}",
-    f"prepare {TEXT} --tfds_valid_split=test": "--tfds_valid_split has no effect without --tfds;",
-    f"prepare {TEXT} --notfds_download": "--tfds_download has no effect without --tfds; ",
-    f"prepare {TEXT} --target_language=de": f"--target_language has no effect without --tfds or "
-    f"--tmx; {BOTH}",
-    f"prepare {TEXT} --workers=2 --beam=--runner=DirectRunner": "--workers has no effect beside "
-    f"--beam; {ONE}",
-    "translate_corpus --model_dir=m --source=a.en --workers=2 --beam=--runner=DirectRunner": (
-        f"--workers has no effect beside --beam; {ONE}"
+    f"prepare {TEXT} --vocab_from=data --vocab_size=80": mentions(
+        "--vocab_size", "--vocab_from"
     ),
-    "prepare_trees --trees=a.tree --valid_trees=b.tree --valid_pairs=2": "--valid_pairs has no "
-    f"effect beside --valid_trees; {ONE}",
-    "prepare_trees --trees=a.tree --valid_ids=ids": "--valid_ids has no effect without "
-    f"--valid_trees; {BOTH}",
+    f"prepare {TEXT} --vocab_from=data --nobyte_fallback": mentions(
+        "--byte_fallback", "--vocab_from"
+    ),
+    f"prepare {TEXT} --vocab_from=data --model_type=bpe": mentions("--model_type", "--vocab_from"),
+    f"prepare {TEXT} --vocab_from=data --normalization=nfkc": mentions(
+        "--normalization", "--vocab_from"
+    ),
+    f"prepare {TEXT} {VALID} --valid_pairs=2": mentions("--valid_pairs", "validate"),
+    f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2": mentions("--valid_pairs", "validate"),
+    f"prepare {TEXT} --tfds_split=train": mentions("--tfds_split", "--tfds"),
+    f"prepare {TEXT} --tfds_valid_split=test": mentions("--tfds_valid_split", "--tfds"),
+    f"prepare {TEXT} --notfds_download": mentions("--tfds_download", "--tfds"),
+    f"prepare {TEXT} --target_language=de": mentions("--target_language", "--tfds", "--tmx"),
+    f"prepare {TEXT} --workers=2 --beam=--runner=DirectRunner": mentions(
+        "--workers", "--beam"
+    ),
+    "translate_corpus --model_dir=m --source=a.en --workers=2 --beam=--runner=DirectRunner": (
+        mentions("--workers", "--beam")
+    ),
+    "prepare_trees --trees=a.tree --valid_trees=b.tree --valid_pairs=2": mentions(
+        "--valid_pairs", "--valid_trees"
+    ),
+    "prepare_trees --trees=a.tree --valid_ids=ids": mentions("--valid_ids", "--valid_trees"),
 }  # fmt: skip
 TAKEN = (
     f"prepare {TEXT} --vocab_size=60 --valid_pairs=2 --seed=3 --workers=1",
@@ -78,7 +83,8 @@ def test_a_flag_that_would_do_nothing_is_refused(
     driver: Driver, folder: Path, command: str
 ) -> None:
     ended = run(driver, folder, command)
-    assert ended.code == 1 and ended.err.startswith(f"error: {MISTAKES[command]}")
+    assert ended.code == 1 and ended.err.startswith("error: ")
+    assert re.search(MISTAKES[command], ended.err)
     assert ended.err.count("\n") == 1 and ended.left == []
 
 

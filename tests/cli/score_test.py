@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
+from tests.messages import mentions, tells
 
 MODEL = "--model_dir=run "
 FILES = MODEL + "--source=six.en --target=six.de"
@@ -27,34 +29,34 @@ SCORED = {
 MISTAKES = {
     "different numbers of lines": (
         MODEL + "--source=six.en --target=two.de", "",
-        "six.en has 6 lines and two.de has 2; expected the same number",
+        mentions("six.en", "6", "two.de", "2"),
     ),
     "no UTF-8": (
         MODEL + "--source=six.en --target=latin1.de", "",
-        "latin1.de, line 2: byte 0xe4 at byte offset 7 is not UTF-8 (",
+        mentions("latin1.de", "line 2", "0xe4", "7", "UTF-8"),
     ),
-    "no tab": (MODEL, "a\tb\na b\n", "standard input, line 2 has no tabs; expected one, between"),
+    "no tab": (MODEL, "a\tb\na b\n", mentions("standard input", "line 2", "tabs")),
     "two tabs": (
-        MODEL + "--pairs=three.tsv", "", "three.tsv, line 1 has 2 tabs; expected one, between"
+        MODEL + "--pairs=three.tsv", "", mentions("three.tsv", "line 1", "2", "tabs")
     ),
-    "no pairs": (MODEL, "", "standard input is empty; expected lines of a source, a tab and a "),
+    "no pairs": (MODEL, "", mentions("standard input", "empty", "tab")),
     "no ids": (
-        MODEL + "--target_ids --output=new", STDIN, "standard input, line 1: 'zwei' is no token id"
+        MODEL + "--target_ids --output=new", STDIN,
+        mentions("standard input", "line 1", "'zwei'", "id")
     ),
     "a source alone": (
         MODEL + "--source=six.en", "",
-        "pairs are given by --source; expected --source and --target, or --pairs, or none of them",
+        mentions("pairs", "--source", "--target", "--pairs"),
     ),
     "too many files": (
-        FILES + " --pairs=six.tsv", "", "pairs are given by --pairs and --source and --target; exp"
+        FILES + " --pairs=six.tsv", "", mentions("--pairs", "--source", "--target")
     ),
     "a SavedModel": (
         "--model_dir=export", STDIN,
-        "export is a SavedModel, which is asked for scores by its signature score; "
-        "expected the run directory that it was exported from",
+        mentions("export", "SavedModel", "run directory"),
     ),
     "a field of the model": (
-        MODEL + "--set=model.d_ff=8", STDIN, "model.d_ff cannot be changed after training; expected"
+        MODEL + "--set=model.d_ff=8", STDIN, mentions("model.d_ff", "training")
     ),
 }  # fmt: skip
 
@@ -90,7 +92,7 @@ def results(
 def test_a_mistake_is_one_sentence_and_leaves_nothing(results: dict[str, Ended], name: str) -> None:
     code, out, err, left = results[name]
     assert (code, out, left) == (1, "", [])
-    assert err.startswith("error: " + MISTAKES[name][2]) and err.count("\n") == 1
+    assert err.startswith("error: ") and re.search(MISTAKES[name][2], err) and err.count("\n") == 1
 
 
 def test_files_one_file_and_standard_input_are_scored_alike(results: dict[str, Ended]) -> None:
@@ -101,7 +103,7 @@ def test_files_one_file_and_standard_input_are_scored_alike(results: dict[str, E
     assert all(float(log_prob) < 0 for log_prob, *_ in rows)
     tokens = sum(int(tokens) for _, tokens, *_ in rows)
     assert err.startswith("perplexity ")
-    assert f", {tokens} tokens, {len(PHRASES)} sentences, scored in " in err
+    assert tells(err, f"{tokens} tokens", f"{len(PHRASES)} sentences")
 
 
 def test_json_lines_tell_the_same(results: dict[str, Ended]) -> None:
@@ -124,7 +126,7 @@ def test_what_is_empty_or_cut_is_scored_and_told(results: dict[str, Ended]) -> N
     code, out, err, _ = results["empty and long"]
     assert code == 3 and len(out.splitlines()) == 3
     empty, cut, summary = err.splitlines()
-    assert empty == "line 1: the source is empty, and was scored as it is"
-    assert cut.startswith("line 3: the source has ") and "the first 40 were used" in cut
-    assert ", 3 sentences, " in summary
+    assert tells(empty, "line 1", "source", "empty")
+    assert tells(cut, "line 3", "source", "40")
+    assert tells(summary, "3 sentences")
     assert out.splitlines()[1].split("\t")[1] == "1"  # the end token

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import TOKENIZERS, assess, compare, evaluate, paper_bleu
 from keras_transformer.evaluation.test_sets import EvaluationSet
+from tests.messages import mentions, tells
 
 REFERENCES = ["Two young men are outside .", "A dog runs on the beach ."]
 
@@ -91,9 +93,9 @@ def test_an_empty_hypothesis_is_scored_not_dropped():
 @pytest.mark.parametrize(
     ("hypotheses", "references", "tokenize", "message"),
     [
-        (["a"], ["a", "b"], "13a", "1 hypotheses and 2 references"),
-        ([], [], "13a", "at least one sentence"),
-        (["a"], ["a"], "13b", "'13b'.*expected one of .*13a"),
+        (["a"], ["a", "b"], "13a", mentions("1", "hypotheses", "2", "references")),
+        ([], [], "13a", mentions("hypotheses", "sentence")),
+        (["a"], ["a"], "13b", mentions("13b", "13a")),
     ],
 )
 def test_bad_input_is_named(hypotheses, references, tokenize, message):
@@ -105,7 +107,7 @@ def test_a_tokenizer_that_is_not_installed_is_one_sentence(monkeypatch):
     assert "ja-mecab" in TOKENIZERS
     monkeypatch.setitem(sys.modules, "MeCab", None)
     sys.modules.pop("sacrebleu.tokenizers.tokenizer_ja_mecab", None)
-    with pytest.raises(InputError, match=r"'ja-mecab' cannot be had here: .*sacrebleu\[ja\]") as e:
+    with pytest.raises(InputError, match=mentions("ja-mecab", "sacrebleu[ja]")) as e:
         evaluate(["a"], ["a"], tokenize="ja-mecab")
     assert "\n" not in str(e.value)
 
@@ -168,13 +170,13 @@ def test_the_papers_bleu_is_of_german():
     german = EvaluationSet([["ja"]], name="wmt14/full", language_pair="en-de")
     assert "|test:wmt14/full|lang:en-de|" in paper_bleu(["ja"], german).paper_signature
     french = dataclasses.replace(german, language_pair="en-fr")
-    with pytest.raises(InputError, match="splits German compounds, but en-fr is not into German"):
+    with pytest.raises(InputError, match=mentions("German", "en-fr")):
         paper_bleu(["oui"], french)
 
 
 def test_the_papers_bleu_without_its_package_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(InputError, match=r"needs the extra moses \(.*sacremoses.*\[moses\]' -c"):
+    with pytest.raises(InputError, match=mentions("sacremoses", "[moses]")):
         paper_bleu(["ja"], ["ja"])
 
 
@@ -207,8 +209,8 @@ def test_a_comparison_is_that_of_the_sacrebleu_command(tmp_path):
     assert result.baseline_interval == pytest.approx(baseline["ci"])
     assert result.p_value == system["p_value"] < 0.05
     assert result.comparison_signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|")
-    assert ": significantly better, p = 0.0" in result.summary()
-    assert ": significantly worse, p = 0.0" in compare(worse, better, references).summary()
+    assert re.search(r"significantly better\b.*\b0\.0", result.summary())
+    assert re.search(r"significantly worse\b.*\b0\.0", compare(worse, better, references).summary())
 
 
 def test_a_difference_that_may_be_chance_is_called_so():
@@ -216,7 +218,7 @@ def test_a_difference_that_may_be_chance_is_called_so():
     other = [references[0], *system[1:]]
     result = compare(system, other, references)
     assert result.p_value is not None and result.p_value > 0.05
-    assert f"no significant difference, p = {result.p_value:.4f};" in result.summary()
+    assert tells(result.summary(), "no significant difference", f"{result.p_value:.4f}")
 
 
 def test_equal_systems_have_no_p_value():
@@ -238,7 +240,7 @@ def test_the_seed_is_sacrebleus(monkeypatch):
     assert "|seed:none|" in compare(system, other, references).comparison_signature
     for seed in ("", "0", "-1", "1.5", "x"):  # 0 would be another seed each time
         monkeypatch.setenv("SACREBLEU_SEED", seed)
-        with pytest.raises(InputError, match=f"SACREBLEU_SEED is '{seed}'; expected a whole num"):
+        with pytest.raises(InputError, match=mentions("SACREBLEU_SEED", f"'{seed}'")):
             compare(system, other, references)
 
 
@@ -260,5 +262,5 @@ def test_all_that_is_asked_of_a_system_and_nothing_else():
     assert len(result.summary().split("\n")) == 3
     assert fields["paper_bleu"] == pytest.approx(paper_bleu(system, references).paper_bleu)
     assert "case:lc" in fields["comparison"]["comparison_signature"]
-    with pytest.raises(InputError, match="19 baseline translations and 20 references"):
+    with pytest.raises(InputError, match=mentions("19", "baseline", "20", "references")):
         assess(system, references, baseline=other[1:])

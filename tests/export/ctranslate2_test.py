@@ -27,6 +27,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
+from tests.messages import mentions
 
 SENTENCES = [*PHRASES, "", "ball " * 30, "☃ 雪"]
 PAIRS = [("a small dog", "ein kleiner Hund"), ("", "das Haus am Fluss"), ("☃ ball", "")]
@@ -234,8 +235,8 @@ def test_special_pieces_of_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model__attention_window": 3}, r"model.attention_window is 3, which .* expected none"),
-        ({"model__value_dim": 4}, r"model.value_dim is 4, .* expected model.key_dim \(8\)"),
+        ({"model__attention_window": 3}, mentions("model.attention_window", "3", "none")),
+        ({"model__value_dim": 4}, mentions("model.value_dim", "4", "model.key_dim", "8")),
     ],
 )
 def test_what_the_engine_cannot_express(
@@ -259,17 +260,12 @@ def test_other_weights_are_not_published(
 
     monkeypatch.setattr(exporter, "_fill_norm", tampered)
     factor = 1.01
-    with pytest.raises(InputError, match=r"translation of sentence \d .* nothing was exported"):
+    with pytest.raises(InputError, match=r"sentence \d\b.*nothing was exported"):
         export(runs("paper"), tmp_path, SENTENCES, format="ctranslate2")
     factor = float("nan")
-    with pytest.raises(InputError, match="log-probability nan"):
-        export(
-            runs("paper"),
-            tmp_path,
-            SENTENCES,
-            ExportOptions(quantization="int8"),
-            format="ctranslate2",
-        )
+    with pytest.raises(InputError, match=mentions("log-probability", "nan")):
+        options = ExportOptions(quantization="int8")
+        export(runs("paper"), tmp_path, SENTENCES, options, format="ctranslate2")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -277,14 +273,14 @@ def test_mistakes(
     runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs("paper")
-    with pytest.raises(InputError, match="quantization is 'int4'; expected one of none, int8, "):
+    with pytest.raises(InputError, match=mentions("quantization", "int4", "none", "int8")):
         export(run, tmp_path, SENTENCES, ExportOptions(quantization="int4"), format="ctranslate2")
-    with pytest.raises(InputError, match="quantization is int8, but the format is saved_model; "):
+    with pytest.raises(InputError, match=mentions("quantization", "int8", "format", "saved_model")):
         export(run, tmp_path, SENTENCES, ExportOptions(quantization="int8"))
-    with pytest.raises(InputError, match="decoding.beam_size cannot be stored in a CTranslate2 "):
+    with pytest.raises(InputError, match=mentions("decoding.beam_size", "CTranslate2")):
         export(run, tmp_path, SENTENCES, format="ctranslate2", settings={"decoding.beam_size": "2"})
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file cannot be written"):
+    with pytest.raises(InputError, match=mentions("file", "written")):
         export(run, tmp_path / "file", SENTENCES, format="ctranslate2")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match=r"needs the extra ctranslate2 \(.*\[ctranslate2\]'"):

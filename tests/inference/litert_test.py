@@ -23,6 +23,7 @@ from keras_transformer.inference import litert, loading
 from keras_transformer.inference.litert import LiteRTModel
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
+from tests.messages import mentions
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +89,18 @@ def test_bytes_that_are_no_text(file: Path, run_directory: RunDirectory) -> None
 @pytest.mark.parametrize(
     ("method", "arguments", "sentence"),
     [
-        ("translate", (b"a",), "b'a' is no text; expected a str"),
-        ("translate", (None,), "None is no text"),
+        ("translate", (b"a",), mentions("b'a'", "text")),
+        ("translate", (None,), mentions("None", "text")),
         (
             "translate",
             ("a", 2**31),
-            r"max_length is \[2147483648\] .it does not fit.; expected int32",
+            mentions("max_length", "[2147483648]", "int32"),
         ),
-        ("translate", ("a", 1.5), "max_length is .*; expected int32"),
-        ("translate", ("a", 0, "x"), "length_penalty is .*; expected float32"),
-        ("translate_ids", ([5.5],), "ids is .*; expected int32"),
-        ("translate_ids", ([2**31],), "ids is .*it does not fit"),
-        ("translate_ids", ([[1, 2]],), "ids has 2 dimensions; expected the ids of one sentence"),
+        ("translate", ("a", 1.5), mentions("max_length", "int32")),
+        ("translate", ("a", 0, "x"), mentions("length_penalty", "float32")),
+        ("translate_ids", ([5.5],), mentions("ids", "int32")),
+        ("translate_ids", ([2**31],), mentions("ids", "fit")),
+        ("translate_ids", ([[1, 2]],), mentions("ids", "2 dimensions")),
     ],
 )
 def test_inputs_that_are_none(file: Path, method: str, arguments: Any, sentence: str) -> None:
@@ -111,16 +112,16 @@ def test_inputs_that_are_none(file: Path, method: str, arguments: Any, sentence:
 
 
 def test_what_is_opened_and_asked_for_otherwise(file: Path) -> None:
-    with pytest.raises(InputError, match="is a directory; expected the file model.tflite in it"):
+    with pytest.raises(InputError, match=mentions("directory", "model.tflite")):
         LiteRTModel(file.parent)
     model = LiteRTModel(file, text_in_graph=True)
-    with pytest.raises(InputError, match="was opened with text_in_graph, which takes text"):
+    with pytest.raises(InputError, match=mentions("text_in_graph")):
         model.translate_ids([5, 3])
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2", 1025, True])
 def test_threads_that_are_none(file: Path, threads: Any) -> None:
-    with pytest.raises(InputError, match="threads is .*; expected a number from 1 to 1,024"):
+    with pytest.raises(InputError, match=mentions("threads", "1", "1,024")):
         LiteRTModel(file, threads)
 
 
@@ -129,23 +130,23 @@ def test_a_file_that_is_cut_off(file: Path, tmp_path: Path, share: float) -> Non
     content = file.read_bytes()
     path = tmp_path / "model.tflite"
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(InputError, match="no vocabulary at its end .* cut off, or none of"):
+    with pytest.raises(InputError, match=mentions("vocabulary", "cut off")):
         LiteRTModel(path)
 
 
 def test_files_that_are_none(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="none.tflite cannot be read .No such file"):
+    with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         LiteRTModel(tmp_path / "none.tflite")
     other = tmp_path / "other.tflite"
     with zipfile.ZipFile(file) as archive, zipfile.ZipFile(other, "w") as copy:
         for name in archive.namelist():
             copy.writestr(name, archive.read(name))
-    with pytest.raises(InputError, match="cannot be run by ai-edge-litert .* expected a file"):
+    with pytest.raises(InputError, match=mentions("ai-edge-litert", "file")):
         LiteRTModel(other)
     newer = tmp_path / "newer.tflite"
     with zipfile.ZipFile(newer, "w") as archive:
         archive.writestr("model.json", json.dumps({"format_version": 99}))
-    with pytest.raises(InputError, match="has the format 99; expected 1, or a keras_transf"):
+    with pytest.raises(InputError, match=mentions("format", "99", "1")):
         LiteRTModel(newer)
 
 
@@ -154,7 +155,7 @@ def test_an_older_runtime(file: Path, tmp_path: Path) -> None:
         for code in model.operatorCodes:
             code.version = 1000
 
-    with pytest.raises(InputError, match="expected a newer ai-edge-litert"):
+    with pytest.raises(InputError, match=mentions("newer", "ai-edge-litert")):
         LiteRTModel(changed(file, tmp_path, newer))
 
 
@@ -165,11 +166,11 @@ def test_a_runtime_without_the_operations_of_text(
         return interpreter.Interpreter(**options)
 
     monkeypatch.setattr(litert, "_with_tensorflow_text", lambda: (plain, []))
-    with pytest.raises(InputError, match="expected tensorflow-text's operations in the runtime"):
+    with pytest.raises(InputError, match=mentions("tensorflow-text", "runtime")):
         LiteRTModel(file, text_in_graph=True).translate("a")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "tensorflow_text.core.pybinds", None)
-    with pytest.raises(InputError, match="expected pip install tensorflow-text, or the signature"):
+    with pytest.raises(InputError, match=mentions("pip install tensorflow-text")):
         LiteRTModel(file, text_in_graph=True)
 
 

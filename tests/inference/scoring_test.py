@@ -20,6 +20,7 @@ from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
+from tests.messages import mentions, tells
 
 SOURCES = [*PHRASES, "", "a", "", "ball " * 30, PHRASES[0]]
 TARGETS = [*reversed(PHRASES), "das Haus", "", "", "Ball", "Ball " * 60]
@@ -189,7 +190,7 @@ def test_a_target_beyond_all_memory(scorer: Scorer, monkeypatch: pytest.MonkeyPa
     assert too_long == [-1e9] * 3 and lengths[1] > 100
     (alone,) = scoring.score_pairs(scorer, ["a"], ["a"])
     assert other == pytest.approx(alone.log_prob, abs=1e-4)
-    with pytest.raises(InputError, match=r"target of pair 2 has .* tokens; expected at most 50"):
+    with pytest.raises(InputError, match=mentions("pair 2", "50")):
         scoring.score_pairs(limited, ["a"] * 2, ["a", "ball " * 1000])
 
 
@@ -197,7 +198,7 @@ def test_weights_that_are_no_numbers(run_directory: RunDirectory) -> None:
     broken = scoring.load_scorer(run_directory.path)
     weights = broken.translator.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
-    with pytest.raises(InputError, match="log-probability of pair 1 is nan; expected a model"):
+    with pytest.raises(InputError, match=mentions("pair 1", "nan")):
         scoring.score_pairs(broken, ["a"], ["a"])
 
 
@@ -215,8 +216,8 @@ def test_remarks_name_the_lines(scorer: Scorer) -> None:
     lines = ["a"] * 1030
     lines[3], lines[1027] = " ", "ball " * 200
     empty, cut = scoring.remarks(scorer, lines)
-    assert empty == "line 4: the source is empty, and was scored as it is"
-    assert cut.startswith("line 1028: the source has ") and "the first 40 were used" in cut
+    assert tells(empty, "line 4", "source", "empty")
+    assert tells(cut, "line 1028", "source", "40")
 
 
 class TestFormats:
@@ -242,8 +243,9 @@ class TestFormats:
 
     def test_summary(self) -> None:
         results = [PairScore(-2.0, [5, 3], np.float32([-1, -1]))] * 1000
-        assert scoring.summary(results, 2.0) == (
-            "perplexity 2.7183, 2,000 tokens, 1,000 sentences, scored in 2.0 s (500 a second)"
+        told = scoring.summary(results, 2.0)
+        assert tells(
+            told, "perplexity", "2.7183", "2,000 tokens", "1,000 sentences", "2.0 s", "500"
         )
 
 
@@ -254,9 +256,9 @@ class TestParsers:
     @pytest.mark.parametrize(
         ("lines", "message"),
         [
-            (["a\tb", "ab"], "x, line 2 has no tabs; expected one, between"),
-            (["a\tb\tc"], "x, line 1 has 2 tabs; expected one, between"),
-            ([], "x is empty; expected lines of a source, a tab and a target"),
+            (["a\tb", "ab"], mentions("x", "line 2", "tabs")),
+            (["a\tb\tc"], mentions("x", "line 1", "2 tabs")),
+            ([], mentions("x", "empty", "tab")),
         ],
     )
     def test_what_is_no_pair(self, lines: list[str], message: str) -> None:
@@ -278,7 +280,7 @@ class TestParsers:
 
     @pytest.mark.parametrize("line", ["", "60", "-1", "+1", "1_0", "1.0", "ein", "٣", "9" * 5000])
     def test_what_is_no_id(self, line: str) -> None:
-        with pytest.raises(InputError, match=r"x, line 2: '.{0,20}' is no token id; expected ids"):
+        with pytest.raises(InputError, match=mentions("x", "line 2", "token id")):
             scoring.parse_ids(["3", line], 60, "x")
 
     @given(st.lists(st.text("0123 x\t٣-", max_size=6) | st.text(max_size=6), max_size=4))
@@ -303,11 +305,11 @@ class TestLoadScorer:
         (tmp_path / "3").mkdir()
         (tmp_path / "3" / "saved_model.pb").touch()
         for path in (tmp_path, tmp_path / "3"):
-            with pytest.raises(InputError, match=f"{path} is a SavedModel, .* the run directory"):
+            with pytest.raises(InputError, match=mentions(path, "SavedModel", "run directory")):
                 scoring.load_scorer(path)
 
     def test_no_run(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="is no run directory"):
+        with pytest.raises(InputError, match=mentions("run directory")):
             scoring.load_scorer(tmp_path)
-        with pytest.raises(InputError, match="missing is not there"):
+        with pytest.raises(InputError, match=mentions("missing")):
             scoring.load_scorer(tmp_path / "missing")

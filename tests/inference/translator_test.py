@@ -18,6 +18,7 @@ from keras_transformer.inference.translator import CompiledTranslator, Translato
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.messages import mentions, tells
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
 
@@ -143,7 +144,8 @@ def uncached_search(translator: Translator, texts: list[str]) -> decoding.Search
         for transformer, memory in members:
             rows = [tf.gather(part, cache["sentence"]) for part in memory[:2]]
             decoded = transformer.decode(ids, memory._replace(states=rows[0], mask=rows[1]))
-            logits.append(tf.nn.log_softmax(tf.gather(decoded.logits, position, axis=1)))
+            features = tf.gather(decoded.features, position, axis=1)
+            logits.append(tf.nn.log_softmax(transformer.logits(features)))
         cache = {"ids": ids, "sentence": cache["sentence"]}
         return tf.add_n(logits) / len(logits), cache, None
 
@@ -189,11 +191,11 @@ def test_an_ensemble_averages_log_probabilities(run_directory: RunDirectory) -> 
 def test_an_ensemble_of_other_vocabularies_is_refused(run_directory: RunDirectory) -> None:
     config = run_directory.config.replace(model__target_vocab_size=7, model__source_vocab_size=7)
     other = Transformer(config.model)
-    with pytest.raises(InputError, match="model 2 has vocabularies of 7 and 7 tokens; expected"):
+    with pytest.raises(InputError, match=mentions("model 2", "7", "tokens")):
         Translator(
             [make_transformer(run_directory), other], run_directory.tokenizer(), config.decoding
         )
-    with pytest.raises(InputError, match="there is no model to translate with"):
+    with pytest.raises(InputError, match=mentions("model", "translate")):
         Translator([], run_directory.tokenizer(), config.decoding)
 
 
@@ -312,4 +314,4 @@ def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> Non
         [Translation(t["text"], t["score"]) for t in each["translations"]] for each in details
     ]
     (remark,) = inference.remarks(model, TEXTS[:2], results, prefixes)
-    assert remark.startswith("line 1 has a prefix that its translation does not begin with")
+    assert tells(remark, "line 1", "prefix")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from typing import NamedTuple
 
@@ -11,13 +12,14 @@ import pytest
 from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import training_run
+from keras_transformer.training.data import TrainingData
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
+from tests.messages import mentions
 
 
 class Case(NamedTuple):
-    """A command line, and how its standard error ends."""
+    """A command line, and what its standard error mentions."""
 
     binary: str
     arguments: str
@@ -35,318 +37,316 @@ CASES = {
     # Text to prepare.
     "files of different length": Case(
         "prepare", _prepare("six.en", "two.de"),
-        "error: six.en has 6 lines and two.de has 2; expected the same number",
+        mentions("six.en", "6", "two.de", "2"),
     ),
     "different numbers of files": Case(
         "prepare", _prepare("six.en,two.en", "six.de"),
-        "error: there are 2 source files and 1 target files; expected the same number",
+        mentions("2", "source files", "1", "target files"),
     ),
     "an empty file": Case(
         "prepare", _prepare("empty", "two.de"),
-        "error: empty is empty; expected one sentence a line",
+        mentions("empty", "sentence"),
     ),
     "no UTF-8": Case(
         "prepare", _prepare("latin1.en", "two.de"),
-        "error: latin1.en, line 2: byte 0xe4 at byte offset 7 is not UTF-8 (",
+        mentions("latin1.en", "line 2", "0xe4", "7", "UTF-8"),
     ),
     "a missing file": Case(
         "prepare", _prepare("six.en", "none.de"),
-        "error: none.de is missing; expected a text file, one sentence a line",
+        mentions("none.de", "missing"),
     ),
     "a directory for a file": Case(
-        "prepare", _prepare("six.en", "data"), "error: data is no regular file; expected a text",
+        "prepare", _prepare("six.en", "data"), mentions("data", "regular file"),
     ),
     "nothing left": Case(
         "prepare", _prepare("blank", "two.de"),
-        "error: no pair is left for train of 2 read (dropped: 2 empty)",
+        mentions("train", "2", "empty"),
     ),
     "a bad validation file": Case(
         "prepare", _prepare("six.en", "six.de", "--valid_source=two.en --valid_target=none.de"),
-        "error: none.de is missing; expected a text file",
+        mentions("none.de", "missing"),
     ),
     "a prepared directory of other text": Case(
         "prepare", "--source=six.en --target=two_six.de --output_dir=data --vocab_size=60",
-        "error: data holds data prepared from other input",
+        mentions("data", "input"),
     ),
     "an unknown flag": Case(
         "prepare", _prepare("six.en", "six.de", "--vocabsize=9"),
-        "error: Unknown command line flag 'vocabsize'", code=2,
+        mentions("vocabsize"), code=2,
     ),
     "a flag missing": Case(
-        "prepare", "--source=six.en --target=six.de", "error: --output_dir is missing", code=2
+        "prepare", "--source=six.en --target=six.de", mentions("--output_dir", "missing"), code=2
     ),
     "a vocabulary of 1": Case(
         "prepare", "--source=six.en --target=six.de --output_dir=new --vocab_size=1",
-        "error: vocab_size is 1; expected at least 5",
+        mentions("vocab_size", "1", "5"),
     ),
     "a vocabulary below the characters": Case(
         "prepare", "--source=six.en --target=six.de --output_dir=new --vocab_size=9",
-        "error: vocab_size is 9; expected at least ",
+        mentions("vocab_size", "9"),
     ),
     # What to train.
-    "no data": Case("train", "--data_dir=none --run_dir=new", "error: none"),
+    "no data": Case("train", "--data_dir=none --run_dir=new", mentions("none")),
     "data without its training part": Case(
-        "train", "--data_dir=half --run_dir=new", "error: half/train"
+        "train", "--data_dir=half --run_dir=new", mentions("half/train")
     ),
     "data of another vocabulary": Case(
         "train", "--data_dir=other --run_dir=run",
-        "error: run was trained with another vocabulary than the data directory's; expected the "
-        "data directory that the run began with",
+        mentions("run", "vocabulary", "data"),
     ),
     "data of another corpus": Case(
         "train", "--data_dir=same_vocabulary --run_dir=run",
-        "error: run was trained on another corpus than the data directory's; expected the data",
+        mentions("run", "corpus", "data"),
     ),
     "another configuration": Case(
         "train", _TRAIN + "run --set=model.d_ff=64",
-        "error: run holds a run with model.d_ff 32, not 64; expected the configuration it began "
-        "with, or another --run_dir",
+        mentions("run", "model.d_ff", "32", "64", "--run_dir"),
     ),
-    "another preset": Case("train", _TRAIN + "run --preset=tiny", "error: run holds a run with "),
+    "another preset": Case("train", _TRAIN + "run --preset=tiny", mentions("run", "--run_dir")),
     "an unknown preset": Case(
         "train", _TRAIN + "new --preset=huge",
-        "error: 'huge' is no preset; expected one of tiny, small, base, big",
+        mentions("huge", "preset", "tiny", "small", "base", "big"),
     ),
     "an unknown field": Case(
         "train", _TRAIN + "new --set=training.sed=1",
-        "error: 'training.sed' is no setting; the fields of training are max_steps, ",
+        mentions("training.sed", "max_steps"),
     ),
     "a setting without a value": Case(
-        "train", _TRAIN + "new --set=training.seed", "error: --set=training.seed is no setting; exp"
+        "train", _TRAIN + "new --set=training.seed", mentions("--set=training.seed", "setting")
     ),
     "a value of another type": Case(
         "train", _TRAIN + "new --max_steps=many",
-        "error: training.max_steps is 'many'; expected a whole number",
+        mentions("training.max_steps", "many"),
     ),
     "batches below a sentence": Case(
         "train", _TRAIN + "new --preset=tiny --batch_tokens=2",
-        "error: batch_tokens is 2, but the longest target sentence",
+        mentions("batch_tokens", "2", "longest target sentence"),
     ),
     "a run directory of something else": Case(
         "train", _TRAIN + "data --preset=tiny",
-        "error: data exists and is no run directory; expected a new or empty one",
+        mentions("data", "exists", "run directory"),
     ),
     "a file for a run directory": Case(
-        "train", _TRAIN + "six.en --preset=tiny", "error: six.en exists and is no run directory"
+        "train", _TRAIN + "six.en --preset=tiny", mentions("six.en", "exists", "run directory")
     ),
     "a damaged configuration": Case(
-        "train", _TRAIN + "damaged --preset=tiny", "error: damaged/config.json is no JSON: "
+        "train", _TRAIN + "damaged --preset=tiny", mentions("damaged/config.json", "JSON")
     ),
     "no replicas": Case(
         "train", _TRAIN + "new --preset=tiny --logical_cpus=0",
-        "error: the number of logical CPUs is 0; expected at least 1",
+        mentions("logical CPUs", "0", "1"),
     ),
     "a damaged vocabulary": Case(
         "train", "--data_dir=damaged_vocabulary --run_dir=new",
-        "error: damaged_vocabulary/tokenizer/joint.model: 8 bytes that are no SentencePiece model",
+        mentions("damaged_vocabulary/tokenizer/joint.model", "8", "SentencePiece"),
     ),
     "a damaged token store": Case(
         "train", "--data_dir=damaged_store --run_dir=new --preset=tiny",
-        "error: damaged_store/train/00000/source_ids.npy cannot be read",
+        mentions("damaged_store/train/00000/source_ids.npy", "read"),
     ),
     # What to do with a run.
     "a beam of 0": Case(
         "translate", "--model_dir=run --beam_size=0 --output=new", code=1, text="the dog\n",
-        message="error: decoding.beam_size is 0; expected at least 1",
+        message=mentions("decoding.beam_size", "0", "1"),
     ),
     "more results than the beam": Case(
         "translate", "--model_dir=run --beam_size=2 --n_best=3 --output=new",
-        "error: decoding.n_best is 3; expected at most decoding.beam_size (2)", text="the dog\n",
+        mentions("decoding.n_best", "3", "decoding.beam_size", "2"), text="the dog\n",
     ),
     "several translations of a document": Case(
         "translate", "--model_dir=run --document --n_best=2 --output=new", text="the dog\n",
-        message="error: run gives 2 translations of each sentence (decoding.n_best); expected 1 to "
-        "translate a document",
+        message=mentions("run", "2", "decoding.n_best", "1", "document"),
     ),
     "the attention as text": Case(
         "translate", "--model_dir=run --attention --prefix=six.en", text="the dog\n",
-        message="error: --attention does not go into text; expected --format=jsonl",
+        message=mentions("--attention", "text", "--format=jsonl"),
     ),
     "details of a document": Case(
         "translate", "--model_dir=run --document --format=jsonl", text="the dog\n",
-        message="error: --document is for plain translation; expected no --format=jsonl and no --p",
+        message=mentions("--document", "--format=jsonl", "--prefix"),
     ),
     "a prefix of a document": Case(
         "translate", "--model_dir=run --document --prefix=six.en", text="the dog\n",
-        message="error: --document is for plain translation; expected no --format=jsonl and no --p",
+        message=mentions("--document", "--format=jsonl", "--prefix"),
     ),
     "details of a compiled search": Case(
         "translate", "--model_dir=run --jit_compile --format=jsonl", text="the dog\n",
-        message="error: --jit_compile is for plain translation; expected no --format=jsonl and no ",
+        message=mentions("--jit_compile", "--format=jsonl"),
     ),
     "the training's XLA to translate": Case(
         "translate", "--model_dir=run --set=training.jit_compile=true", text="the dog\n",
-        message="error: training.jit_compile cannot be changed after training; expected settings o",
+        message=mentions("training.jit_compile", "training"),
     ),
     "prefixes of other lines": Case(
         "translate", "--model_dir=run --prefix=two.en --output=new", text="the dog\n" * 3,
-        message="error: there are 3 lines and 2 prefixes; expected a prefix for each line",
+        message=mentions("3", "lines", "2", "prefixes"),
     ),
     "no prefixes": Case(
         "translate", "--model_dir=run --prefix=none --output=new", text="the dog\n",
-        message="error: none is missing; expected a text file, one sentence a line",
+        message=mentions("none", "missing"),
     ),
     "an unknown precision": Case(
-        "translate", "--model_dir=run --precision=int8", "error: flag --precision=int8: value shou",
+        "translate", "--model_dir=run --precision=int8", mentions("--precision=int8"),
         code=2,
     ),
     "weights that are not there": Case(
         "translate", "--model_dir=run@bets", text="the dog\n",
-        message="error: run has no weights named 'bets'; expected last, best, ema, or the name of",
+        message=mentions("run", "weights", "bets", "last", "best", "ema"),
     ),
     "a model that is not there": Case(
         "translate", "--model_dir=run,none", text="the dog\n",
-        message="error: none is not there; expected what bin/train.py --run_dir writes",
+        message=mentions("none", "bin/train.py", "--run_dir"),
     ),
     "nothing after a comma": Case(
-        "translate", "--model_dir=run,", "error: --model_dir has an empty value; expected one",
+        "translate", "--model_dir=run,", mentions("--model_dir", "empty"),
         text="the dog\n", code=2,
     ),
     "an ensemble of different vocabularies": Case(
         "translate", "--model_dir=run,other_vocabulary", text="the dog\n",
-        message="error: run and other_vocabulary have different vocabularies; expected one of all",
+        message=mentions("run", "other_vocabulary", "vocabularies"),
     ),
     "the likeliest of what is not drawn": Case(
         "translate", "--model_dir=run --set=decoding.top_k=5", text="the dog\n",
-        message="error: decoding.top_k is 5, and nothing is drawn; expected decoding.sample=true",
+        message=mentions("decoding.top_k", "5", "decoding.sample=true"),
     ),
     "a drawn search": Case(
         "translate", "--model_dir=run --sample --set=decoding.coverage_penalty=0.2",
-        "error: decoding.coverage_penalty is 0.2, and decoding.sample is true; expected one of",
+        mentions("decoding.coverage_penalty", "0.2", "decoding.sample", "true"),
         text="the dog\n",
     ),
     "drawn and not drawn": Case(
         "translate", "--model_dir=run --sample --set=decoding.sample=false", text="the dog\n",
-        message="error: decoding.sample is given twice, by --sample=true and by --set=decoding.sam",
+        message=mentions("decoding.sample", "--sample=true", "--set=decoding.sample=false"),
     ),
     "a field of training to translate": Case(
         "translate", "--model_dir=run --set=model.d_ff=8", text="the dog\n",
-        message="error: model.d_ff cannot be changed after training; expected settings of decoding",
+        message=mentions("model.d_ff", "training"),
     ),
     "data for a model": Case(
         "translate", "--model_dir=data --output=new",
-        "error: data is neither a run directory nor a SavedModel or LiteRT model; expected what "
-        "bin/train.py or bin/export.py writes",
+        mentions("data", "SavedModel", "LiteRT", "bin/train.py", "bin/export.py"),
     ),
     "no text to translate": Case(
-        "translate", "--model_dir=run --input=none --output=new", "error: none cannot be read (No"
+        "translate", "--model_dir=run --input=none --output=new", mentions("none", "No such file")
     ),
     "text to translate in Latin-1": Case(
         "translate", "--model_dir=run --input=latin1.en --output=new",
-        "error: latin1.en, line 2: byte 0xe4 at byte 1 of the line is not UTF-8 (",
+        mentions("latin1.en", "line 2", "0xe4", "1", "UTF-8"),
     ),
     "an output in no directory": Case(
-        "translate", "--model_dir=run --output=none/out", "error: none/out cannot be written (No",
+        "translate", "--model_dir=run --output=none/out", mentions("none/out", "No such file"),
         text="the dog\n",
     ),
     "a test set of different length": Case(
         "evaluate", "--model_dir=run --source=six.en --reference=two.de --output=new",
-        "error: six.en has 6 lines and two.de 2; expected the same number",
+        mentions("six.en", "6", "two.de", "2"),
     ),
     "an empty test set": Case(
         "evaluate", "--model_dir=run --source=empty --reference=empty --output=new",
-        "error: empty is empty; expected one sentence a line",
+        mentions("empty", "sentence"),
     ),
     "an unknown tokenizer": Case(
         "evaluate", "--model_dir=run --source=six.en --reference=six.de --tokenize=x --output=new",
-        "error: 'x' is no tokenizer",
+        mentions("x", "tokenizer"),
     ),
     "a beam of 0 to export": Case(
         "export", "--run_dir=run --output_dir=new --valid_source=six.en --beam_size=0",
-        "error: decoding.beam_size is 0; expected at least 1",
+        mentions("decoding.beam_size", "0", "1"),
     ),
     "nothing to compare an export on": Case(
         "export", "--run_dir=run --output_dir=new",
-        "error: the export is compared with the run on real sentences; expected either --data_dir",
+        mentions("export", "sentences", "--data_dir"),
     ),
     "an empty file to compare on": Case(
-        "export", "--run_dir=run --output_dir=new --valid_source=empty", "error: empty is empty; e"
+        "export", "--run_dir=run --output_dir=new --valid_source=empty",
+        mentions("empty", "sentence"),
     ),
     "a missing run to export": Case(
         "export", "--run_dir=none --output_dir=new --valid_source=six.en",
-        "error: none is not there; expected what bin/train.py --run_dir writes",
+        mentions("none", "bin/train.py", "--run_dir"),
     ),
     "CTranslate2 in a SavedModel's precision": Case(
         "export", "--run_dir=run --output_dir=new --valid_source=six.en --format=ctranslate2 "
         "--precision=bfloat16",
-        "error: precision is bfloat16, but the format is ctranslate2; expected the format saved_m",
+        mentions("bfloat16", "ctranslate2", "saved_model"),
     ),
     "an ensemble for CTranslate2": Case(
         "export", "--run_dir=run,run@last --output_dir=new --valid_source=six.en "
-        "--format=ctranslate2", "error: run,run@last are several models, and a CTranslate2 model i",
+        "--format=ctranslate2", mentions("run,run@last", "CTranslate2"),
     ),
     "an unknown format": Case(
         "export", "--run_dir=run --output_dir=new --valid_source=six.en --format=onnx",
-        "error: 'onnx' is no format; expected one of saved_model",
+        mentions("onnx", "format", "saved_model"),
     ),
     "more checkpoints than there are": Case(
         "average_checkpoints", "--run_dir=run --last=9",
-        "error: run has 3 checkpoints; expected the 9 to average",
+        mentions("run", "3", "checkpoints", "9"),
     ),
     "no checkpoint to average": Case(
         "average_checkpoints", "--run_dir=run --last=0",
-        "error: the last 0 checkpoints cannot be averaged; expected at least 1",
+        mentions("last 0", "1"),
     ),
     "unknown weights": Case(
         "average_checkpoints", "--run_dir=run --select=best",
-        "error: run has no weights named 'best'",
+        mentions("run", "weights", "best"),
     ),
     "a damaged run": Case(
-        "translate", "--model_dir=damaged_data", "error: damaged_data/data.json", text="the dog\n"
+        "translate", "--model_dir=damaged_data", mentions("damaged_data/data.json"),
+        text="the dog\n",
     ),
     "damaged weights": Case(
         "translate", "--model_dir=damaged_weights", text="the dog\n",
-        message="error: damaged_weights/checkpoints/step-00000300/weights.npz cannot be read as ",
+        message=mentions("damaged_weights/checkpoints/step-00000300/weights.npz", "read"),
     ),
     "a run without its vocabulary": Case(
         "translate", "--model_dir=no_tokenizer", text="the dog\n",
-        message="error: no_tokenizer/tokenizer holds no vocabulary; expected joint.model, or ",
+        message=mentions("no_tokenizer/tokenizer", "vocabulary", "joint.model"),
     ),
     "results of something else": Case(
         "recipe", "--recipe=multi30k_en_de --corpus_dir=. --work_dir=results",
-        "error: results/results.json is of something else, not of the recipe multi30k_en_de; ",
+        mentions("results/results.json", "recipe", "multi30k_en_de"),
     ),
     "a baseline without a reference": Case(
         "baseline", "--data_dir=data --work_dir=new --source=six.en",
-        "error: --source and --reference: one given; expected both, or neither",
+        mentions("--source", "--reference", "both"),
     ),
     "a baseline without data": Case(
         "baseline", "--data_dir=missing --work_dir=new --source=six.en --reference=six.de",
-        "error: missing/",
+        mentions("missing/"),
     ),
     "a run of another architecture": Case(
         "export", "--run_dir=recurrent --data_dir=data --output_dir=new",
-        "error: recurrent/config.json is of the architecture 'gru'; expected 'transformer'",
+        mentions("recurrent/config.json", "architecture", "gru"),
     ),
     "an unknown recipe": Case(
         "recipe", "--recipe=none --corpus_dir=. --work_dir=new",
-        "error: there is no recipe 'none'; expected one of multi30k_de_en, ",
+        mentions("recipe", "none", "multi30k_de_en"),
     ),
 }  # fmt: skip
 
 LONG = "dog " * 2500  # 10,000 characters
 TAKEN = {
     "one empty string": Case(
-        "translate", "--model_dir=run", "line 1 is empty, and so is its translation\n", 3, "\n"
+        "translate", "--model_dir=run", mentions("line 1", "empty"), 3, "\n"
     ),
     "10,000 characters": Case(
-        "translate", "--model_dir=run", "tokens; the first 40 were translated "
-        "(decoding.max_source_tokens)\n", 3, f"the dog\n{LONG}\nthe dog\n",
+        "translate", "--model_dir=run", mentions("40", "decoding.max_source_tokens"), 3,
+        f"the dog\n{LONG}\nthe dog\n",
     ),
     "10,000 characters in one word": Case(
-        "translate", "--model_dir=run", "tokens; the first 40 were translated "
-        "(decoding.max_source_tokens)\n", 3, "dog" * 3334,
+        "translate", "--model_dir=run", mentions("40", "decoding.max_source_tokens"), 3,
+        "dog" * 3334,
     ),
     "a line of a megabyte": Case(
-        "translate", "--model_dir=run", "tokens; the first 40 were translated "
-        "(decoding.max_source_tokens)\n", 3, f"the dog\n{'the dog ' * 131_072}\n",
+        "translate", "--model_dir=run", mentions("40", "decoding.max_source_tokens"), 3,
+        f"the dog\n{'the dog ' * 131_072}\n",
     ),
     "CRLF, a BOM, other line separators": Case(
         "translate", "--model_dir=run", "", 0, "\ufeffthe dog\r\nthe\u2028old\x85house\r\nx\x0cy",
     ),
     "a line longer than any of training": Case(
         "translate", "--model_dir=reported --set=decoding.max_source_tokens=200",
-        "it was translated as it is\n", 3, f"the dog\n{' '.join(PHRASES)}\n",
+        mentions("line 2", "translated"), 3, f"the dog\n{' '.join(PHRASES)}\n",
     ),
     "no line": Case("translate", "--model_dir=run", "", 0, ""),
     "an empty line on one side": Case("prepare", _prepare("gap.en", "six.de"), "", 0),
@@ -378,7 +378,7 @@ def results(
     shutil.copytree(folder / "data", folder / "half")
     shutil.rmtree(folder / "half" / "train")
     shutil.copytree(run_directory.path, folder / "run")
-    fingerprint = training_run._Data.open(folder / "data").fingerprint
+    fingerprint = TrainingData.open(folder / "data").fingerprint
     (folder / "run" / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
     shutil.copytree(folder / "run", folder / "damaged")
     (folder / "damaged" / "config.json").write_text('{"model": ')
@@ -417,7 +417,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(results: dict[str, Ended],
     result, case = results[name], CASES[name]
     assert "Traceback" not in result.err
     sentence = result.err.splitlines()[-1] if result.err else ""
-    assert sentence.startswith(case.message)
+    assert sentence.startswith("error: ") and re.search(case.message, sentence)
     assert (result.code, result.out, result.left) == (case.code, "", [])
     assert result.err.count("error: ") == 1
 
@@ -429,7 +429,7 @@ def test_no_line_to_translate_is_dropped(results: dict[str, Ended], name: str) -
     lines = case.text.removesuffix("\n").split("\n") if case.text else []
     translations = result.out.split("\n")
     assert len(translations) - 1 == len(lines) and translations[-1] == ""
-    assert result.err.endswith(case.message) and result.err.count("\n") == (case.code == 3)
+    assert re.search(case.message, result.err) and result.err.count("\n") == (case.code == 3)
     if lines and lines[0] == "the dog":
         assert translations[0] == results["CRLF, a BOM, other line separators"].out.split("\n")[0]
 

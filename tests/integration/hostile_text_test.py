@@ -1,8 +1,9 @@
-"""An exported model in a process of its own, asked by `benchmarks/hostile_text.py`."""
+"""An exported model in a process of its own, asked by `python -m tests.stress fuzz`."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,14 +17,16 @@ from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 
-BENCHMARKS = ROOT / "benchmarks"
 MEGABYTES = {"1 MB without a space", "1 MB of random bytes", "100,000 combining marks"}
 
 
 def ask(export: Path, *flags: str) -> tuple[int, dict[str, Any]]:
     """Runs the command, and returns its exit code and what it prints."""
-    command = [sys.executable, str(BENCHMARKS / "hostile_text.py"), f"--export={export}", *flags]
-    done = subprocess.run(command, cwd=export.parent, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.stress", "fuzz", f"--export={export}", *flags]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=export.parent, env=environment, capture_output=True, text=True
+    )
     assert done.returncode in (0, 1) and done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

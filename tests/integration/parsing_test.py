@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import tensorflow_text  # noqa: F401  the export needs its ops
 from keras_transformer.paper.parsing.trees import parse_trees, read_trees
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.driver import Driver, Ended
+from tests.messages import mentions, tells
 from tests.paper.parsing.sentences import TREEBANK
 
 TEXT = "The mice weren't fed (again).\nResults\n\nThey eat seeds.\n"
@@ -68,9 +70,9 @@ def answers(driver: Driver, folder: Path) -> dict[str, Ended]:
 
 
 def test_a_treebank_is_prepared_and_trained_on(answers: dict[str, Ended]) -> None:
-    assert "train: 5 pairs" in answers["prepare"].out
+    assert tells(answers["prepare"].out, "train", "5 pairs")
     assert "data/report.html" in answers["prepare"].left
-    assert "already holds this data" in answers["prepare again"].out
+    assert tells(answers["prepare again"].out, "already")
     for name in ("prepare", "prepare again", "train", "export"):
         assert answers[name].code == 0, answers[name].err
 
@@ -139,21 +141,20 @@ def test_scores_are_json(folder: Path, answers: dict[str, Ended]) -> None:
 def test_other_words_are_named(answers: dict[str, Ended]) -> None:
     answer = answers["other words"]
     assert (answer.code, json.loads(answer.out.splitlines()[-1])["all"]["errors"]) == (3, 1)
-    assert answer.err.startswith("sentence 1 has the word 'The' where the gold tree has 'They'")
+    assert tells(answer.err, "sentence 1", "'The'", "'They'", "gold")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a translator", "error: translator is no parser: its target vocabulary has other pieces"),
-        ("no model", "error: --model_dir and --hypothesis: neither given; expected one of them"),
-        ("another number", "error: there are 1 gold trees and 4 predicted ones; expected as many"),
-        ("a broken tree", "error: broken, line 3, column 1: a bracket without a label within the "
-         "tree that begins at line 2, column 1"),
-        ("an empty tree", "error: empty, line 1, column 19: the tree that ends here has no words"),
+        ("a translator", mentions("error:", "translator", "parser", "vocabulary")),
+        ("no model", mentions("error:", "--model_dir", "--hypothesis", "neither")),
+        ("another number", mentions("error:", "1 gold", "4 predicted")),
+        ("a broken tree", mentions("error:", "broken", "line 3", "column 1", "bracket", "line 2")),
+        ("an empty tree", mentions("error:", "empty", "line 1", "column 19", "tree")),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(answers: dict[str, Ended], name: str, message: str) -> None:
     answer = answers[name]
     assert (answer.code, answer.out, answer.left) == (1, "", [])
-    assert answer.err.startswith(message) and answer.err.count("\n") == 1
+    assert re.search(message, answer.err) and answer.err.count("\n") == 1

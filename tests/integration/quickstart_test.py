@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.messages import tells
 
 # So few that nothing is learned but to end a sentence: without, each is searched to the limit.
 STEPS = 100
@@ -29,9 +30,7 @@ def test_all_steps_and_a_loud_end_of_a_model_that_is_bad(tmp_path: Path) -> None
     result = quickstart(tmp_path, "new/quick start")
     assert result.returncode == 1, result.stderr
     sentence = result.stderr.splitlines()[-1]
-    assert re.fullmatch(
-        r"error: \d?\d\.\d% of the phrases are exact; expected at least 90 %", sentence
-    ), result.stderr
+    assert re.fullmatch(r"error: .*\b\d?\d\.\d ?%.*\b90 ?%.*", sentence), result.stderr
     assert "Traceback" not in result.stderr
 
     place = tmp_path / "new" / "quick start"  # of where it was called, not of the project
@@ -61,7 +60,6 @@ def test_help_and_mistakes_do_nothing(tmp_path: Path) -> None:
     assert "bin/quickstart [DIR]" in shown.stdout and "#" not in shown.stdout
     wrong = quickstart(tmp_path, "--steps")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == (
-        "error: --steps is no flag of bin/quickstart; expected a directory, or none\n"
-    )
+    assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+    assert tells(wrong.stderr, "--steps", "bin/quickstart", "directory")
     assert list(tmp_path.iterdir()) == []

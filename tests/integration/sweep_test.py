@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.inference import evaluate, loading, scoring
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.messages import mentions, tells
 from tests.paper.table3.running_test import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,9 +70,9 @@ def test_killed_in_a_row_continued_and_then_left_alone(folder: Path) -> None:
     assert steps and steps[-1] < MAX_STEPS and steps[-1] % 10 == 0
 
     out, err = finish(start(folder, *COMMAND))
-    assert "row 1 of 2: base (the base); time left in all is known after" in err
-    assert f"continuing at step {steps[-1]}, up to step {MAX_STEPS}" in err
-    assert "row 2 of 2: B_dk16 (d_k × 1/4); about " in err and "left in all" in err
+    assert tells(err, "row 1 of 2", "base")
+    assert tells(err, f"step {steps[-1]}", f"step {MAX_STEPS}")
+    assert tells(err, "row 2 of 2", "B_dk16", "d_k × 1/4", "left")
     assert "cuda" not in err.lower()
     *table, last = out.splitlines()
     results = json.loads(last)
@@ -115,12 +117,12 @@ def check_row(folder: Path, name: str, row: dict[str, Any]) -> None:
 
 def test_a_mistake_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     for arguments, message in (
-        (["--data_dir=data"], "no table is named; expected --table3"),
+        (["--data_dir=data"], mentions("--table3")),
         (["--table3", "--data_dir=nowhere"], "nowhere"),
-        (["--table3", "--data_dir=data", "--rows=A1"], "Table 3 has no row 'A1'; expected a group"),
+        (["--table3", "--data_dir=data", "--rows=A1"], mentions("Table 3", "A1")),
     ):
         process = start(folder, *arguments, f"--work_dir={tmp_path / 'new'}")
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
-        assert err.startswith("error: ") and message in err and err.count("\n") == 1
+        assert err.startswith("error: ") and re.search(message, err) and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

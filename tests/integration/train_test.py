@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.driver import Driver
+from tests.messages import mentions, tells
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_STEPS = 150
@@ -63,16 +65,16 @@ def interrupt(folder: Path, number: int, after_step: int) -> str:
             break
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, "".join(said) + err
-    assert "stopping after this step, with a checkpoint" in err and "Traceback" not in err
-    assert out.startswith("stopped (the same command continues) at step ")
+    assert tells(err, "stopping", "step", "checkpoint") and "Traceback" not in err
+    assert tells(out, "stopped", "same command", "step")
     return "".join(said)
 
 
 def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Path) -> None:
     introduction = interrupt(folder, signal.SIGINT, 4)  # SIGTERM: tests/integration/workers_test
-    assert "devices: 1 CPU device, one replica each" in introduction  # two: kill_test
-    assert "precision: float32 (as configured)" in introduction
-    assert f"starting, up to step {MAX_STEPS}" in introduction
+    assert tells(introduction, "1 CPU device")  # two: kill_test
+    assert tells(introduction, "precision", "float32")
+    assert tells(introduction, "starting", f"step {MAX_STEPS}")
     run = RunDirectory(folder / "run")
     [stopped] = run.checkpoints()
     assert 4 <= stopped.step < MAX_STEPS
@@ -81,8 +83,8 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Pat
     process = start(folder, *COMMAND)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
-    assert f"continuing at step {stopped.step}, up to step {MAX_STEPS}" in err
-    assert out.startswith(f"finished at step {MAX_STEPS}, ") and out.count("\n") == 1
+    assert tells(err, f"step {stopped.step}", f"step {MAX_STEPS}")
+    assert tells(out, "finished", f"step {MAX_STEPS}") and out.count("\n") == 1
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
     assert steps == [MAX_STEPS]  # one between two intervals goes when another follows
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
@@ -96,11 +98,11 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Pat
 
 MISTAKES = {
     "--data_dir=nowhere": "nowhere",
-    "--run_dir=data": "data exists and is no run directory; expected a new",
-    "--init_from=nowhere": "nowhere is not there; expected what bin/train.py",
+    "--run_dir=data": mentions("data", "exists", "run directory"),
+    "--init_from=nowhere": mentions("nowhere", "bin/train.py"),
     "--device=gpu": "GPU",
-    "--best_metric=bleu": "best_metric is bleu, but training.bleu_steps is 0",
-    "--freeze=encoders/*": "training.freeze names 'encoders/*', which matches no weight",
+    "--best_metric=bleu": mentions("best_metric", "bleu", "training.bleu_steps", "0"),
+    "--freeze=encoders/*": mentions("training.freeze", "'encoders/*'", "weight"),
 }
 
 
@@ -110,4 +112,4 @@ def test_a_mistake_is_one_sentence(folder: Path) -> None:
         answers = [driver.run(folder, "train", [*given, flag], "") for flag in MISTAKES]
     for (code, out, err, left), message in zip(answers, MISTAKES.values(), strict=True):
         assert (code, out, left) == (1, "", [])
-        assert err.startswith("error: ") and message in err and err.count("\n") == 1
+        assert err.startswith("error: ") and re.search(message, err) and err.count("\n") == 1

@@ -16,6 +16,7 @@ from keras_transformer.layers.attention import (
 from keras_transformer.layers.self_attention import SelfAttention
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+from tests.messages import mentions
 
 B, T, S, D, H = 2, 5, 7, 6, 2
 RNG = np.random.default_rng(1)
@@ -104,7 +105,8 @@ def test_cached_self_attention_equals_the_full_pass(window: int | None) -> None:
     full = to_numpy(layer(X))
     cache = layer.init_cache(B, T + 3)  # longer than needed: the rest is never seen
     for position in range(T):
-        output, cache = layer(X[:, position : position + 1], cache=cache, position=position)
+        query = X[:, position : position + 1]
+        output, cache, _ = layer.forward(query, cache=cache, position=position)
         np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, position], atol=1e-5)
 
 
@@ -112,16 +114,17 @@ def test_cross_attention_with_projected_values_equals_that_without() -> None:
     layer = CrossAttention(H, 3, 4, use_bias=True)
     mask = MEMORY_MASK[:, None, :]
     expected = layer(X, MEMORY, mask, return_attention_scores=True)
-    actual = layer(
-        X, attention_mask=mask, cache=layer.project(MEMORY), return_attention_scores=True
-    )
-    assert_same(to_numpy(actual), to_numpy(expected))
+    projected = layer.project(MEMORY)
+    output, cache, weights = layer.forward(X, projected, mask)
+    assert_same(to_numpy((output, weights)), to_numpy(expected))
+    assert cache is projected
 
 
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("grow", [False, True])
 def test_beams_in_one_cache_see_their_own_histories(window: int | None, grow: bool) -> None:
     layer = SelfAttention(H, 3, 4, causal=True, window=window)
+    layer.build(X.shape)
     beams = 2
     # Step by step, whose token of each step a beam has in its past: they change places twice.
     parents = [[0, 1], [1, 1], [0, 1], [1, 0]]
@@ -139,7 +142,7 @@ def test_beams_in_one_cache_see_their_own_histories(window: int | None, grow: bo
         if not grow:
             missing = cache["key"].shape[2] - visible.shape[2]
             visible = np.pad(visible, ((0, 0), (0, 0), (0, missing)))
-        output, cache = layer(
+        output, cache, _ = layer.forward(
             values, np.broadcast_to(visible, (B, *visible.shape[1:])),
             cache=cache, position=None if grow else position,
         )  # fmt: skip
@@ -216,12 +219,12 @@ def test_cross_attention_takes_a_memory_of_another_width() -> None:
 )
 def test_sizes_below_one_are_refused(layer_class: Any, arguments: dict[str, int]) -> None:
     [wrong] = [name for name, size in arguments.items() if size == 0]
-    with pytest.raises(ValueError, match=f"{wrong} is 0; expected at least 1"):
+    with pytest.raises(ValueError, match=mentions(wrong, "0", "1")):
         layer_class(**arguments)
 
 
 @pytest.mark.parametrize("window", [0, -2])
 def test_a_window_below_one_is_refused(window: int) -> None:
-    with pytest.raises(ValueError, match=f"window is {window}; expected at least 1"):
+    with pytest.raises(ValueError, match=mentions("window", window, "1")):
         SelfAttention(2, 3, window=window)
     SelfAttention(2, 3, window=1)

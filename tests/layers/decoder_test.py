@@ -57,10 +57,9 @@ def test_cached_decoding_equals_the_full_pass(changes: dict[str, Any]) -> None:
     projected = decoder.project_memory(MEMORY)
     cache = decoder.init_cache(B, T + 2)
     for i in range(T):
-        output, cache, weights = decoder(
-            X[:, i : i + 1], memory_mask=MASK, memory_cache=projected, cache=cache, position=i,
-            return_attention_scores=True,
-        )  # fmt: skip
+        output, cache, weights = decoder.forward(
+            X[:, i : i + 1], projected, memory_mask=MASK, cache=cache, position=i
+        )
         np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, i], atol=1e-5)
         for now, then in zip(to_numpy(weights), full_weights, strict=True):
             np.testing.assert_allclose(now["self"][:, :, 0, :T], then["self"][:, :, i], atol=1e-5)

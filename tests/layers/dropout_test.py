@@ -8,6 +8,7 @@ import pytest
 
 from keras_transformer.layers.dropout import Dropout, dropout_seed
 from tests.layers.layer_check import check_layer, to_numpy
+from tests.messages import mentions
 
 ONES = np.ones((200, 100), np.float32)
 
@@ -69,5 +70,5 @@ def test_dropout_is_a_keras_layer() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
 def test_rate_outside_0_to_1_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match="expected 0 <= rate < 1"):
+    with pytest.raises(ValueError, match=mentions("rate", "0", "1")):
         Dropout(rate)

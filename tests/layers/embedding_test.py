@@ -20,14 +20,13 @@ def test_look_up_is_scaled_by_the_root_of_the_width(scale: bool) -> None:
     np.testing.assert_allclose(to_numpy(layer(IDS)), table[IDS] * (3 if scale else 1), atol=1e-6)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
-def test_logits_are_the_product_with_the_same_matrix_unscaled(parts: int) -> None:
+def test_logits_are_the_product_with_the_same_matrix_unscaled() -> None:
     layer = TokenEmbedding(5, 9)
     layer.build(IDS.shape)
     table = randomize(layer)["embeddings"]
     x = np.random.default_rng(2).normal(size=(2, 3, 9)).astype(np.float32)
-    np.testing.assert_allclose(to_numpy(layer.logits(x, parts)), x @ table.T, atol=1e-5)
-    half = layer.logits(keras.ops.cast(x, "bfloat16"), parts)
+    np.testing.assert_allclose(to_numpy(layer.logits(x)), x @ table.T, atol=1e-5)
+    half = layer.logits(keras.ops.cast(x, "bfloat16"))
     assert keras.backend.standardize_dtype(half.dtype) == "bfloat16"
 
 

@@ -8,6 +8,7 @@ import pytest
 from keras_transformer.layers.feed_forward import FeedForward
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
+from tests.messages import mentions
 
 X = np.random.default_rng(3).normal(size=(2, 5, 6)).astype(np.float32)
 
@@ -42,5 +43,5 @@ def test_feed_forward_is_a_keras_layer() -> None:
 
 
 def test_width_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="d_ff is 0"):
+    with pytest.raises(ValueError, match=mentions("d_ff", "0")):
         FeedForward(0)

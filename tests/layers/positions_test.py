@@ -9,6 +9,7 @@ import pytest
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from tests import reference
 from tests.layers.layer_check import check_layer, randomize, to_numpy
+from tests.messages import mentions
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
@@ -50,7 +51,7 @@ def test_learned_positions_are_a_keras_layer() -> None:
 
 
 def test_odd_widths_and_unknown_layouts_are_refused() -> None:
-    with pytest.raises(ValueError, match="d_model is 5"):
+    with pytest.raises(ValueError, match=mentions("d_model", "5")):
         SinusoidalPositions(5)
-    with pytest.raises(ValueError, match="layout is 'spiral'"):
+    with pytest.raises(ValueError, match=mentions("layout", "spiral")):
         SinusoidalPositions(6, "spiral")

@@ -153,14 +153,15 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     memory = model.encode(inputs["source_ids"])
     whole = model.decode(target, memory)
     assert whole.cache is None
-    assert_same(to_numpy(whole.logits), full)
+    assert_same(to_numpy(model.logits(whole.features)), full)
     if name != "halves":  # the one variant here whose memory is projected anew at each step
         memory = model.project_memory(memory)
     cache = model.init_cache(3, T + 2)
     for i in range(T):
         step = model.decode(target[:, i : i + 1], memory, cache, position=i)
         cache = step.cache
-        np.testing.assert_allclose(to_numpy(step.logits)[:, 0], full[:, i], atol=1e-5)
+        logits = to_numpy(model.logits(step.features))
+        np.testing.assert_allclose(logits[:, 0], full[:, i], atol=1e-5)
 
 
 @pytest.mark.parametrize("grow", [False, True])
@@ -180,10 +181,11 @@ def test_decoding_beams_of_one_cache_equals_decoding_each(grow: bool) -> None:
         seen = (
             own[:, :, : (i + 1) * beams] if grow else own & (np.arange(T * beams) < (i + 1) * beams)
         )
-        logits, cache, attention = model.decode(
+        features, cache, attention = model.decode(
             target[:, :, i], memory, cache, position=i, attention_mask=seen, grow=grow
         )
-        np.testing.assert_allclose(to_numpy(logits), full[:, :, i], atol=1e-5)
+        logits = to_numpy(model.logits(features))
+        np.testing.assert_allclose(logits, full[:, :, i], atol=1e-5)
     assert [tuple(layer["cross"].shape) for layer in attention] == [(3, 2, beams, S)] * 2
 
 
@@ -198,8 +200,8 @@ def test_cached_decoding_runs_in_a_graph_with_a_position_that_is_a_tensor() -> N
         cache = model.init_cache(tf.shape(target)[0], T)
         result = tf.TensorArray(tf.float32, T)
         for i in tf.range(T):
-            logits, cache, _ = model.decode(tf.gather(target, [i], axis=1), memory, cache, i)
-            result = result.write(i, logits[:, 0])
+            features, cache, _ = model.decode(tf.gather(target, [i], axis=1), memory, cache, i)
+            result = result.write(i, model.logits(features)[:, 0])
         return tf.transpose(result.stack(), [1, 0, 2])
 
     target = np.where(inputs["target_ids"] == config.pad_id, 6, inputs["target_ids"])
@@ -342,7 +344,7 @@ def test_encode_and_decode_may_come_before_the_first_call() -> None:
     inputs, _ = make_batch(config)
     model = Transformer(config)
     decoded = model.decode(inputs["target_ids"], model.encode(inputs["source_ids"]))
-    assert_same(to_numpy(model(inputs)), to_numpy(decoded.logits))
+    assert_same(to_numpy(model(inputs)), to_numpy(model.logits(decoded.features)))
     built, _ = make_model(config)
     assert model.weights_by_path().keys() == built.weights_by_path().keys()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.runs.results import circumstances, read_results, write_lines, write_results
+from tests.messages import tells
 
 
 @given(
@@ -31,7 +32,7 @@ def test_any_bytes_are_an_object_or_an_input_error(tmp_path: Path, data: bytes) 
     try:
         found = read_results(path)
     except InputError as error:
-        assert str(error).startswith(f"{path} is no JSON object (")
+        assert tells(str(error), path, "JSON")
         return
     assert isinstance(found, dict)
 

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from keras_transformer.runs import run_directory as module
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.messages import mentions, tells
 from tests.runs.checkpoints_test import assert_equal, no_file_beyond
 
 LINES = [
@@ -118,7 +120,7 @@ class TestCreate:
         else:
             place.mkdir()
             (place / "chapter.txt").write_text("text")
-        with pytest.raises(InputError, match=r"thesis exists and is no run directory"):
+        with pytest.raises(InputError, match=mentions("thesis", "exists", "run directory")):
             RunDirectory.create(place, config, tokenizer, "corpus")
         assert [p.name for p in tmp_path.rglob("*.txt")] == ["chapter.txt"] * (not place.is_file())
         assert not RunDirectory.is_run(place)
@@ -154,18 +156,18 @@ class TestCreate:
         assert run.tokenizer().fingerprint == tokenizer.fingerprint
 
     def test_opening_what_is_no_run(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="nowhere is not there; expected what bin/train.py"):
+        with pytest.raises(InputError, match=mentions("nowhere", "bin/train.py")):
             RunDirectory(tmp_path / "nowhere")
-        with pytest.raises(InputError, match="no run directory .it has no config.json"):
+        with pytest.raises(InputError, match=mentions("run directory", "config.json")):
             RunDirectory(tmp_path)
 
     def test_opening_a_damaged_run(self, run: RunDirectory) -> None:
         for name, message in (
-            ("data.json", "cannot be read as JSON"),
-            ("config.json", "is no JSON: "),
+            ("data.json", mentions("read", "JSON")),
+            ("config.json", mentions("JSON")),
         ):
             (run.path / name).write_text('{"model": ')
-            with pytest.raises(InputError, match=f"^{run.path}/{name} {message}"):
+            with pytest.raises(InputError, match=mentions(run.path / name) + message):
                 RunDirectory(run.path)
 
 
@@ -229,19 +231,22 @@ class TestContinue:
     @pytest.mark.parametrize(
         "change, message",
         [
-            ({"model.d_ff": 7}, "model.d_ff 2048, not 7"),
-            ({"model.attention_dropout": 0.5}, "model.attention_dropout 0.0, not 0.5"),
-            ({"model.output_bias": True}, "model.output_bias False, not True"),
-            ({"model.attention_window": 4}, "model.attention_window None, not 4"),
-            ({"model.norm_position": "pre"}, "model.norm_position post, not pre"),
-            ({"training.seed": 7}, "training.seed 1, not 7"),
-            ({"training.batch_tokens": 7}, "training.batch_tokens 25000, not 7"),
-            ({"training.label_smoothing": 0.2}, "training.label_smoothing 0.1, not 0.2"),
-            ({"training.mixed_precision": "float16"}, "mixed_precision auto, not float16"),
-            ({"training.optimizer": "adamw"}, "training.optimizer adam, not adamw"),
-            ({"training.clip_norm": 1}, "training.clip_norm 0.0, not 1.0"),
-            ({"training.ema_decay": 0.9}, "training.ema_decay 0.0, not 0.9"),
-            ({"training.freeze": "encoder/*"}, "training.freeze , not encoder/*"),
+            ({"model.d_ff": 7}, mentions("model.d_ff", "2048", "7")),
+            ({"model.attention_dropout": 0.5}, mentions("model.attention_dropout", "0.0", "0.5")),
+            ({"model.output_bias": True}, mentions("model.output_bias", "False", "True")),
+            ({"model.attention_window": 4}, mentions("model.attention_window", "None", "4")),
+            ({"model.norm_position": "pre"}, mentions("model.norm_position", "post", "pre")),
+            ({"training.seed": 7}, mentions("training.seed", "1", "7")),
+            ({"training.batch_tokens": 7}, mentions("training.batch_tokens", "25000", "7")),
+            ({"training.label_smoothing": 0.2}, mentions("training.label_smoothing", "0.1", "0.2")),
+            (
+                {"training.mixed_precision": "float16"},
+                mentions("mixed_precision", "auto", "float16"),
+            ),
+            ({"training.optimizer": "adamw"}, mentions("training.optimizer", "adam", "adamw")),
+            ({"training.clip_norm": 1}, mentions("training.clip_norm", "0.0", "1.0")),
+            ({"training.ema_decay": 0.9}, mentions("training.ema_decay", "0.0", "0.9")),
+            ({"training.freeze": "encoder/*"}, mentions("training.freeze", "encoder/*")),
         ],
     )
     def test_another_configuration_is_refused(
@@ -254,7 +259,7 @@ class TestContinue:
     ) -> None:
         with pytest.raises(InputError) as error:
             RunDirectory.create(run.path, config.updated(change), tokenizer, "corpus")
-        assert message in str(error.value) and str(run.path) in str(error.value)
+        assert re.search(message, str(error.value)) and str(run.path) in str(error.value)
         assert RunDirectory(run.path).config == config
 
     def test_a_schedule_that_falls_towards_the_end_fixes_the_end(
@@ -263,18 +268,18 @@ class TestContinue:
         linear = config.replace(training__schedule="linear")
         RunDirectory.create(tmp_path / "run", linear, tokenizer, "corpus")
         longer = linear.replace(training__max_steps=200_000)
-        with pytest.raises(InputError, match="max_steps 100000, not 200000"):
+        with pytest.raises(InputError, match=mentions("max_steps", "100000", "200000")):
             RunDirectory.create(tmp_path / "run", longer, tokenizer, "corpus")
 
     def test_another_vocabulary_is_refused(self, run: RunDirectory, config: Config) -> None:
         other = Tokenizer(learn_vocabulary(reversed(LINES[:2]), 30))
-        with pytest.raises(InputError, match="with another vocabulary than the data directory"):
+        with pytest.raises(InputError, match=mentions("vocabulary", "data directory")):
             RunDirectory.create(run.path, config, other, "corpus")
 
     def test_another_corpus_is_refused(
         self, run: RunDirectory, config: Config, tokenizer: Tokenizer
     ) -> None:
-        with pytest.raises(InputError, match="on another corpus than the data directory"):
+        with pytest.raises(InputError, match=mentions("corpus", "data directory")):
             RunDirectory.create(run.path, config, tokenizer, "another")
 
 
@@ -283,7 +288,7 @@ def test_every_setting_of_training_is_free_or_fixed_by_intent() -> None:
     assert names >= module._FREE_TO_CHANGE
     assert names - module._FREE_TO_CHANGE == set(
         "batch_tokens label_smoothing optimizer schedule learning_rate warmup_steps beta_1 beta_2 "
-        "epsilon weight_decay clip_norm freeze ema_decay subword_alpha r_drop guided_alignment "
+        "epsilon weight_decay clip_norm freeze ema_decay subword_alpha guided_alignment "
         "mixed_precision seed".split()
     )
 
@@ -470,9 +475,7 @@ class TestFailure:
         for step in (5, 6):
             with (
                 no_file_beyond(size),
-                pytest.raises(
-                    InputError, match=rf"step-0000000{step} could not be written .File to"
-                ),
+                pytest.raises(InputError, match=mentions(f"step-0000000{step}", "File too large")),
             ):
                 save(run, step)
             assert entries(run) == ["step-00000005"]
@@ -494,7 +497,7 @@ class TestFailure:
             ("run", lambda: RunDirectory.create(run.path, config, tokenizer, "corpus")),
             ("other", lambda: RunDirectory.create(other, config, tokenizer, "corpus")),
         ):
-            expected = rf"/{place} cannot be written \(File too large\); expected room and"
+            expected = mentions(f"/{place}", "File too large")
             with no_file_beyond(3), pytest.raises(InputError, match=expected):
                 write()
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
@@ -517,17 +520,17 @@ class TestFailure:
     ) -> None:
         run = public_run
         save(run, 5)
-        forbidden = r"cannot be written \(Permission denied\)"
+        forbidden = mentions("Permission denied")
         with without_permission(run.path):
-            with pytest.raises(InputError, match=f"/run {forbidden}"):
+            with pytest.raises(InputError, match=mentions("/run") + forbidden):
                 RunDirectory.create(run.path, config, tokenizer, "corpus")
-            with pytest.raises(InputError, match=f"/run/new {forbidden}"):
+            with pytest.raises(InputError, match=mentions("/run/new") + forbidden):
                 RunDirectory.create(run.path / "new", config, tokenizer, "corpus")
-            with pytest.raises(InputError, match=f"selected.json {forbidden}"):
+            with pytest.raises(InputError, match=mentions("selected.json") + forbidden):
                 run.select("last")
         with (
             without_permission(run.path / "checkpoints"),
-            pytest.raises(InputError, match=r"step-00000006 could not be written .Permission den"),
+            pytest.raises(InputError, match=mentions("step-00000006", "Permission denied")),
         ):
             save(run, 6)
         assert entries(run) == ["step-00000005"]
@@ -558,8 +561,8 @@ class TestRestore:
         assert_equal(restored.weights, arrays(5))
         assert entries(run) == ["damaged-step-00000006-1", "step-00000005"]
         [warning] = caplog.messages
-        assert f"step-00000006/{name} cannot be read as " in warning
-        assert "it is now damaged-step-00000006-1, and step 5 the last" in warning
+        assert tells(warning, f"step-00000006/{name}", "read")
+        assert tells(warning, "damaged-step-00000006-1", "step 5")
         save_validated(run, step_6=1.0)
         assert entries(run) == ["damaged-step-00000006-1", "step-00000005", "step-00000006"]
 
@@ -583,11 +586,9 @@ class TestRestore:
         for checkpoint in run.checkpoints():
             cut_in_half(checkpoint.path / "weights.npz")
         for _ in range(2):  # they keep their names, so it is said again
-            with pytest.raises(
-                InputError, match=r"has 2 checkpoints, none of them whole: "
-            ) as error:
+            with pytest.raises(InputError, match=mentions("2 checkpoints")) as error:
                 run.restore()
-            assert "step-00000006/weights.npz cannot be read as" in str(error.value)
+            assert tells(str(error.value), "step-00000006/weights.npz", "read")
         assert steps(run) == [5, 6]
 
     def test_older_damage_is_in_nobodys_way(
@@ -602,9 +603,9 @@ class TestRestore:
     @pytest.mark.parametrize(
         "change, message",
         [
-            ({"training__seed": 7}, "is of training.seed 7, not 1"),
-            ({"model__d_ff": 7}, "is of model.d_ff 7, not 2048"),
-            ({}, "is of another corpus"),
+            ({"training__seed": 7}, mentions("training.seed", "7", "1")),
+            ({"model__d_ff": 7}, mentions("model.d_ff", "7", "2048")),
+            ({}, mentions("corpus")),
         ],
     )
     def test_a_checkpoint_of_another_run_is_refused(
@@ -621,7 +622,7 @@ class TestRestore:
         save(run, 5)
         save(other, 6)
         shutil.copytree(other.checkpoints()[0].path, run.path / "checkpoints" / "step-00000006")
-        with pytest.raises(InputError, match=f"step-00000006 {message}; expected a checkpoint of"):
+        with pytest.raises(InputError, match=mentions("step-00000006") + message):
             run.restore()
         assert steps(run) == [5, 6]
 
@@ -629,7 +630,7 @@ class TestRestore:
         save(run, 5)
         path = run.checkpoints()[0].path
         path.rename(path.with_name("step-00000006"))
-        with pytest.raises(InputError, match="step-00000006 is of step 5; expected a checkpoint"):
+        with pytest.raises(InputError, match=mentions("step-00000006", "5")):
             run.restore()
 
     def test_a_run_may_have_changed_in_what_is_free(
@@ -662,9 +663,7 @@ class TestSelection:
 
     def test_an_unknown_name_is_refused_and_nothing_selected(self, run: RunDirectory) -> None:
         save(run, 5)
-        with pytest.raises(
-            InputError, match="no weights named 'bets'; expected last, best, ema, or the"
-        ):
+        with pytest.raises(InputError, match=mentions("weights", "bets", "last", "best", "ema")):
             run.select("bets")
         assert run.selected == "last"
 
@@ -672,11 +671,11 @@ class TestSelection:
         save(run, 5)
         run.select("step-00000005")
         shutil.rmtree(run.path / "checkpoints" / "step-00000005")
-        with pytest.raises(InputError, match="no weights named 'step-00000005'"):
+        with pytest.raises(InputError, match=mentions("weights", "step-00000005")):
             run.selected_weights()
 
     def test_no_checkpoint_yet(self, run: RunDirectory) -> None:
-        no_checkpoint = "has no checkpoint yet; expected a run trained"
+        no_checkpoint = mentions("run", "checkpoint")
         for name in ("last", "best", "ema"):
             with pytest.raises(InputError, match=no_checkpoint):
                 run.select(name)
@@ -693,11 +692,9 @@ class TestSelection:
 
     def test_best_and_ema_mean_what_is_there_when_they_are_read(self, run: RunDirectory) -> None:
         save(run, 4)
-        with pytest.raises(
-            InputError, match="named 'best'; expected a checkpoint validated by loss"
-        ):
+        with pytest.raises(InputError, match=mentions("best", "loss")):
             run.select("best")
-        with pytest.raises(InputError, match="named 'ema'; expected a run with training.ema_decay"):
+        with pytest.raises(InputError, match=mentions("ema", "training.ema_decay")):
             run.select("ema")
         save_validated(run, step_5=1.0, step_6=2.0)
         run.select("best")
@@ -725,7 +722,7 @@ class TestSelection:
     def test_a_damaged_average_is_noticed(self, run: RunDirectory, damage: Any) -> None:
         run.save_average("mean", arrays(1))
         damage(run.path / "averages" / "mean" / "weights.npz")
-        with pytest.raises(InputError, match=r"averages/mean/weights.npz cannot be read as"):
+        with pytest.raises(InputError, match=mentions("averages/mean/weights.npz", "read")):
             run.selected_weights()
 
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 import sentencepiece
 
-from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.text import vocabulary
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary, sample_lines
+from tests.messages import mentions
 
 LINES = [f"the {a} {b} sees a {a}er {b}".encode() for a in ("red", "big", "old") for b in "xyzü"]
 
@@ -96,19 +96,19 @@ def test_a_text_of_long_lines_is_sampled_by_its_bytes(monkeypatch):
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        ([], {}, "no text"),
-        ([b"", b" "], {}, "no text"),
-        (LINES, {"vocab_size": 8}, r"vocab_size is 8; expected at least \d\d"),
-        (LINES, {"vocab_size": 0}, "vocab_size is 0"),
-        (LINES, {"model_type": "word"}, "model_type is 'word'; expected one of unigram, bpe"),
-        (LINES, {"normalization": "nfd"}, "normalization is 'nfd'"),
-        (LINES, {"character_coverage": 2.0}, "character_coverage is 2.0"),
-        (LINES, {"symbols": ["<pad>"]}, "the symbol <pad> is a piece that every vocabulary has"),
-        (LINES, {"symbols": ["a b"]}, "the symbol 'a b' has spaces"),
+        ([], {}, mentions("no text")),
+        ([b"", b" "], {}, mentions("no text")),
+        (LINES, {"vocab_size": 8}, mentions("vocab_size", "8") + r".*\b\d\d\b"),
+        (LINES, {"vocab_size": 0}, mentions("vocab_size", "0")),
+        (LINES, {"model_type": "word"}, mentions("model_type", "word", "unigram", "bpe")),
+        (LINES, {"normalization": "nfd"}, mentions("normalization", "nfd")),
+        (LINES, {"character_coverage": 2.0}, mentions("character_coverage", "2.0")),
+        (LINES, {"symbols": ["<pad>"]}, mentions("<pad>", "piece")),
+        (LINES, {"symbols": ["a b"]}, mentions("'a b'", "spaces")),
         (
             LINES,
             {"symbols": ["<2de>", "<0x41>"], "byte_fallback": True},
-            "the symbol <0x41> is a piece that every vocabulary with byte_fallback has; expected",
+            mentions("<0x41>", "byte_fallback"),
         ),
     ],
 )
@@ -155,29 +155,15 @@ def test_special_ids_are_read_from_the_model():
 
 def test_unusable_models_are_refused(tmp_path):
     good = learn_vocabulary(LINES, 40)
-    with pytest.raises(InputError, match="has no pad piece"):
+    with pytest.raises(InputError, match=mentions("pad piece")):
         Vocabulary(model_with())
-    with pytest.raises(InputError, match="pad id is 0 in the source vocabulary and 4 in the"):
+    with pytest.raises(InputError, match=mentions("pad id", "0", "4", "source", "target")):
         Vocabulary(good, model_with(unk_id=1, bos_id=2, eos_id=3, pad_id=4))
     for garbage in (b"", b"garbage", good[:500]):
-        with pytest.raises(InputError, match=f"{len(garbage)} bytes that are no SentencePiece"):
+        with pytest.raises(InputError, match=mentions(len(garbage), "SentencePiece")):
             Vocabulary(garbage)
-    with pytest.raises(InputError, match="holds no vocabulary; expected joint.model"):
+    with pytest.raises(InputError, match=mentions("vocabulary", "joint.model")):
         Vocabulary.load(tmp_path)
     (tmp_path / "joint.model").write_bytes(good[:500])
-    with pytest.raises(InputError, match="joint.model: 500 bytes"):
+    with pytest.raises(InputError, match=mentions("joint.model", "500")):
         Vocabulary.load(tmp_path)
-
-
-def test_a_configuration_is_fitted_to_one_vocabulary_and_to_two():
-    joint = Vocabulary(model_with(pad_id=3, unk_id=1, bos_id=2, eos_id=0))
-    model = joint.fit(Config()).model
-    assert (model.pad_id, model.unknown_id, model.start_id, model.end_id) == (3, 1, 2, 0)
-    assert model.source_vocab_size == model.target_vocab_size == joint.source_vocab_size
-    assert model.tie_embeddings == "all"
-    one, other = learn_vocabulary(LINES, 25), learn_vocabulary(LINES, 22)
-    separate = Vocabulary(one, other).fit(Config()).model
-    assert (separate.source_vocab_size, separate.target_vocab_size) == (25, 22)
-    assert separate.tie_embeddings == "target"
-    untied = Config().replace(model__tie_embeddings="none")
-    assert Vocabulary(one, other).fit(untied).model.tie_embeddings == "none"

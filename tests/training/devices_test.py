@@ -13,6 +13,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.training import devices
 from keras_transformer.training.devices import choose_platform, use_logical_cpus
+from tests.messages import mentions, tells
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +75,8 @@ def test_a_cpu_takes_bfloat16_where_it_multiplies_it_and_xla_where_not(
     assert chosen.policy().compute_dtype == precision
     assert chosen.policy().variable_dtype == "float32"
     text = "\n".join(chosen.reasons)
-    assert "1 CPU device," in text and f"precision: {precision}" in text
-    assert f"XLA: {'on' if precision == 'float32' else 'off'}" in text
+    assert tells(text, "1 CPU device") and tells(text, "precision", precision)
+    assert tells(text, "XLA", "on" if precision == "float32" else "off")
 
 
 def test_a_cpu_compiles_only_where_the_steps_pay_for_it(
@@ -111,7 +112,7 @@ def test_gpus_take_xla_and_bfloat16_where_all_of_them_have_it(
     assert gpus.names == [f"/device:GPU:{i}" for i in range(len(capabilities))]
     many = "s" if len(capabilities) > 1 else ""
     text = "\n".join(chosen.reasons)
-    assert f"{len(capabilities)} GPU{many}, one replica each" in text and "XLA: on" in text
+    assert tells(text, f"{len(capabilities)} GPU{many}") and tells(text, "XLA", "on")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
@@ -136,12 +137,12 @@ def test_every_logical_cpu_is_a_replica(
     monkeypatch.undo()
     chosen = choose_platform(TrainingConfig(), 1)
     assert chosen.strategy.num_replicas_in_sync == 2
-    assert "2 CPU devices, one replica each" in chosen.reasons[0]
+    assert tells(chosen.reasons[0], "2 CPU devices")
 
 
 def test_wrong_numbers_of_logical_cpus_are_refused() -> None:
-    with pytest.raises(InputError, match="number of logical CPUs is 0; expected at least 1"):
+    with pytest.raises(InputError, match=mentions("logical CPUs", "0", "1")):
         use_logical_cpus(0)
     tf.constant(1.0)  # starts the devices
-    with pytest.raises(InputError, match="cannot be split into 3 devices any more"):
+    with pytest.raises(InputError, match=mentions("3 devices")):
         use_logical_cpus(3)

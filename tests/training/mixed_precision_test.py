@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.training import trainer as trainer_module
+from keras_transformer.training import loss_scale
 from keras_transformer.training.trainer import Trainer
 from tests.training.tiny_model import (
     MODEL,
@@ -40,10 +40,10 @@ class Spoiler:
     """Adds a number to one element of one replica's gradients."""
 
     def __init__(self, trainer: Trainer):
-        self._differentiate = trainer._differentiate
+        self._differentiate = trainer._training_step._differentiate
         with trainer.distribute_strategy.scope():
             self._replica, self._number = tf.Variable(0), tf.Variable(0.0)
-        trainer._differentiate = self
+        trainer._training_step._differentiate = self
 
     def add(self, number: float, replica: int = 0) -> None:
         self._number.assign(number)
@@ -112,7 +112,7 @@ def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_
     usual = batches(1)[0]
     # The first replica has no token, so only the second overflows.
     lopsided = make_batch([0, 0, 5, 4], [0, 0, 6, 5], seed=2)
-    trainer.loss_scale.assign(2.0**40)
+    trainer.state_by_path()["trainer/loss_scale"].assign(2.0**40)
     before = everything(trainer)
     [logs] = train(trainer, [lopsided])
     assert not math.isfinite(logs["gradient_norm"]) and logs["loss_scale"] == 2.0**40
@@ -120,8 +120,8 @@ def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_
     expected = before | {f"state/trainer/{name}": value for name, value in changed.items()}
     assert_same_bits(everything(trainer), expected)
 
-    trainer.loss_scale.assign(8.0)
-    trainer.finite_steps.assign(trainer_module._STEPS_TO_DOUBLE_SCALE - 1)
+    trainer.state_by_path()["trainer/loss_scale"].assign(8.0)
+    trainer.state_by_path()["trainer/finite_steps"].assign(loss_scale.STEPS_TO_DOUBLE - 1)
     train(trainer, [usual])
     grown = everything(trainer)
     assert grown["state/trainer/loss_scale"] == 16.0 and grown["state/trainer/finite_steps"] == 0
@@ -131,12 +131,12 @@ def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_
 def test_the_scale_stays_between_1_and_its_maximum(two_cpus: list[str]) -> None:
     trainer, spoiler = spoiled_trainer("mixed_float16")
     nothing = make_batch([0] * 4, [0] * 4, seed=1)  # overflows at no scale
-    trainer.loss_scale.assign(trainer_module._MAX_LOSS_SCALE)
-    trainer.finite_steps.assign(trainer_module._STEPS_TO_DOUBLE_SCALE - 1)
+    trainer.state_by_path()["trainer/loss_scale"].assign(loss_scale.MAX_SCALE)
+    trainer.state_by_path()["trainer/finite_steps"].assign(loss_scale.STEPS_TO_DOUBLE - 1)
     [logs] = train(trainer, [nothing])
     assert logs["skipped"] == 0 and state(trainer)["trainer/finite_steps"] == 0
-    assert state(trainer)["trainer/loss_scale"] == trainer_module._MAX_LOSS_SCALE
-    trainer.loss_scale.assign(1.0)
+    assert state(trainer)["trainer/loss_scale"] == loss_scale.MAX_SCALE
+    trainer.state_by_path()["trainer/loss_scale"].assign(1.0)
     spoiler.add(math.inf)
     train(trainer, [nothing])
     assert state(trainer)["trainer/loss_scale"] == 1.0
@@ -148,7 +148,7 @@ def test_the_loss_scale_is_taken_out_again() -> None:
     def gradients(policy: str) -> Arrays:
         trainer = shared_trainer(policy=policy, gradient_descent=True)
         if policy == "mixed_float16":
-            trainer.loss_scale.assign(64.0)
+            trainer.state_by_path()["trainer/loss_scale"].assign(64.0)
         before = weights(trainer)
         train(trainer, [batch])
         after = weights(trainer)
@@ -202,7 +202,7 @@ def test_softmax_norms_and_loss_are_computed_in_float32(policy: str) -> None:
     ids = tf.TensorSpec([None, None], tf.int32)
     data = ({"source_ids": ids, "target_ids": ids}, ids)
     seed, scale = tf.TensorSpec([2], tf.int64), tf.TensorSpec([], tf.float32)
-    training = operations(trainer._loss_and_gradients, *data, seed, scale)
+    training = operations(trainer._training_step._loss_and_gradients, *data, seed, scale)
     evaluation = operations(trainer._replica_evaluation, data)
     assert ("Softmax", "float32") in training & evaluation
     assert ("ArgMax", "float32") in evaluation

@@ -19,6 +19,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.training.callbacks import StopTraining
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
+from tests.messages import mentions, tells
 from tests.training.fitting import back_to_step_0, fit
 from tests.training.tiny_model import make_trainer
 
@@ -51,14 +52,14 @@ def make_progress(folder: Path, first_step: int = 0, **fields: Any) -> tuple[Pro
 
 def test_tensorboards_files_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file/tensorboard cannot be written .*file is not a dir"):
+    with pytest.raises(InputError, match=mentions("file/tensorboard", "file is not a directory")):
         make_progress(tmp_path / "file" / "tensorboard")
     progress, _ = make_progress(tmp_path)
     full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
     with mock.patch.object(progress, "_summaries") as summaries:
         summaries.close.side_effect = full
         with (
-            pytest.raises(InputError, match="cannot be written .No space left on device"),
+            pytest.raises(InputError, match=mentions("written", "No space left on device")),
             progress,
         ):
             pass
@@ -102,8 +103,8 @@ def test_means_over_tokens(
     assert json.loads(json.dumps(lines)) == lines
 
     shown = capsys.readouterr().err
-    assert "step 2 of 6: loss " in shown and " tokens/s, " in shown and " left\n" in shown
-    assert "validation after step 3: loss " in shown and "skipped" not in shown
+    assert tells(shown, "step 2 of 6", "loss", "tokens/s", "left")
+    assert tells(shown, "validation", "step 3", "loss") and "skipped" not in shown
 
     [events] = tmp_path.glob("events.out.tfevents.*")
     logged = {
@@ -188,9 +189,9 @@ def test_skipped_steps_are_counted_and_do_not_count(
         assert lines[2]["val_loss"] is None
     json.loads(json.dumps(list(lines)), parse_constant=pytest.fail)  # NaN is no JSON
     first, second, _ = capsys.readouterr().err.splitlines()
-    assert first.startswith("step 4 of 100: loss 3.0000, ")
-    assert "2 steps skipped, their gradients not finite" in first
-    assert second.startswith("step 8 of 100: ") and "loss" not in second and "4 steps" in second
+    assert tells(first, "step 4 of 100", "loss 3.0000")
+    assert tells(first, "2 steps", "gradients")
+    assert tells(second, "step 8 of 100") and "loss" not in second and "4 steps" in second
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_the_end_of_an_interval_is_read_before_anything_is_made_of_it(tmp_path: 
         progress.set_params({"steps": 3})
         steps.take()
         steps.take(skipped=1)
-        with pytest.raises(NotFiniteError, match="2 steps in a row, from step 2 to 3,"):
+        with pytest.raises(NotFiniteError, match=mentions("2 steps", "step 2", "3")):
             steps.take(skipped=2)
 
 
@@ -261,17 +262,16 @@ def test_bleu_is_shown_where_there_is_one(
     assert lines == [{"step": 0, **validation}, {"step": 0, **validation, "val_bleu": 31.254}]
 
 
-def test_time_left_with_trainings_that_follow(
+def test_time_left_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter(range(0, 1000, 3))  # each reading 3 seconds after the one before
     monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", lambda: next(clock))
     config = TrainingConfig(log_steps=1, max_steps=10)
-    for steps_after, told in ((0, ""), (90, " (09:54 of all trainings)")):
-        progress = Progress(0, config, Lines(), tmp_path, 16, steps_after=steps_after)
-        with progress:
-            Steps(progress).take(1)  # of 6 seconds: the clock is read in between
-        assert capsys.readouterr().err.endswith(f", 00:54 left{told}\n")
+    progress = Progress(0, config, Lines(), tmp_path, 16)
+    with progress:
+        Steps(progress).take(1)  # of 6 seconds: the clock is read in between
+    assert capsys.readouterr().err.endswith(", 00:54 left\n")
 
 
 def test_a_terminal_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.training.tf_config import read_tf_config
+from keras_transformer.training.multi_worker import read_tf_config
+from tests.messages import mentions
 
 WORKERS = ["a:2222", "b:2222"]
 
@@ -34,35 +35,35 @@ def test_a_chief_of_its_own_comes_before_the_workers() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("{cluster", "TF_CONFIG is no JSON: '{cluster'"),
-        ("[" * 100_000, "TF_CONFIG is no JSON"),
-        ("[1]", r"TF_CONFIG is '\[1\]'"),
-        ('{"task": {"type": "worker", "index": 0}}', 'has the "cluster" None'),
-        ('{"cluster": {"chief": ["a:1"]}}', "has the \"cluster\" {'chief'"),
-        ('{"cluster": {"worker": ["a:1"]}}', 'has the "task" None'),
-        (tf_config(WORKERS, 0, ps=["c:1"]), "lists 'ps' in its cluster"),
-        (tf_config({"0": "a:1"}, 0), "has the worker list {'0': 'a:1'}"),
-        (tf_config(["a"], 0), "lists the worker 'a', not a host:port"),
-        (tf_config([":1"], 0), "lists the worker ':1'"),
-        (tf_config(["a:0"], 0), "lists the worker 'a:0'"),
-        (tf_config(["a:65536"], 0), "lists the worker 'a:65536'"),
-        (tf_config(["a:" + "1" * 5000], 0), "lists the worker 'a:1"),
-        (tf_config([1], 0), "lists the worker 1"),
-        (tf_config(["a:1", "b:1", "a:1"], 0), "lists a:1 twice"),
-        (tf_config(["b:1"], 0, chief=["a:1", "c:1"]), "lists 2 chiefs"),
-        (tf_config(WORKERS, 0, "evaluator"), "has the task type 'evaluator'"),
-        (tf_config(WORKERS, 0, "chief"), "has the task index 0, and lists 0 of type chief"),
-        (tf_config(WORKERS, 2), "has the task index 2, and lists 2 of type worker"),
-        (tf_config(WORKERS, -1), "has the task index -1"),
-        (tf_config(WORKERS, "0"), "has the task index '0'"),
-        (tf_config(WORKERS, None), "has the task index None"),
+        ("{cluster", mentions("TF_CONFIG", "JSON", "'{cluster")),
+        ("[" * 100_000, mentions("TF_CONFIG", "JSON")),
+        ("[1]", mentions("TF_CONFIG", "[1]")),
+        ('{"task": {"type": "worker", "index": 0}}', mentions("cluster", "None")),
+        ('{"cluster": {"chief": ["a:1"]}}', mentions("cluster", "{'chief'")),
+        ('{"cluster": {"worker": ["a:1"]}}', mentions("task", "None")),
+        (tf_config(WORKERS, 0, ps=["c:1"]), mentions("'ps'", "cluster")),
+        (tf_config({"0": "a:1"}, 0), mentions("worker", "{'0': 'a:1'}")),
+        (tf_config(["a"], 0), mentions("worker", "'a'", "host:port")),
+        (tf_config([":1"], 0), mentions("worker", "':1'")),
+        (tf_config(["a:0"], 0), mentions("worker", "'a:0'")),
+        (tf_config(["a:65536"], 0), mentions("worker", "'a:65536'")),
+        (tf_config(["a:" + "1" * 5000], 0), mentions("worker") + "(?=.*'a:1111)"),
+        (tf_config([1], 0), mentions("worker", "1")),
+        (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "twice")),
+        (tf_config(["b:1"], 0, chief=["a:1", "c:1"]), mentions("2 chiefs")),
+        (tf_config(WORKERS, 0, "evaluator"), mentions("task type", "evaluator")),
+        (tf_config(WORKERS, 0, "chief"), mentions("index 0", "0", "chief")),
+        (tf_config(WORKERS, 2), mentions("index 2", "2", "worker")),
+        (tf_config(WORKERS, -1), mentions("index -1")),
+        (tf_config(WORKERS, "0"), mentions("index '0'")),
+        (tf_config(WORKERS, None), mentions("index None")),
     ],
 )
 def test_a_bad_tf_config_is_told_in_a_sentence(text: str, named: str) -> None:
     with pytest.raises(InputError, match=named) as error:
         read_tf_config(text)
-    assert str(error.value).startswith("TF_CONFIG ")
-    assert 'expected {"cluster": {"worker": ["host:port", ...]}' in str(error.value)
+    assert "TF_CONFIG" in str(error.value)
+    assert '{"cluster": {"worker": ["host:port", ...]}' in str(error.value)
 
 
 JSON = st.recursive(

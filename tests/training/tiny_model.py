@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_transformer.config import ModelConfig, TrainingConfig
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.training import trainer as trainer_module
-from keras_transformer.training.alignment import GuidedAlignment
+from keras_transformer.training.loss import AuxiliaryLoss
 from keras_transformer.training.trainer import Trainer
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
@@ -111,7 +111,7 @@ def make_trainer(
     jit_compile: bool = False,
     policy: str = "float32",
     gradient_descent: bool = False,
-    alignment: GuidedAlignment | None = None,
+    auxiliary_loss: AuxiliaryLoss | None = None,
 ) -> Trainer:
     """The same weights at every call.
 
@@ -126,7 +126,7 @@ def make_trainer(
         mock.patch.object(trainer_module, "make_optimizer", optimizer),
         make_strategy(devices).scope(),
     ):
-        return Trainer(Transformer(model, dtype=policy), training, jit_compile, alignment)
+        return Trainer(Transformer(model, dtype=policy), training, jit_compile, auxiliary_loss)
 
 
 @functools.cache

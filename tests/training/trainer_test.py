@@ -93,49 +93,13 @@ def test_replicas_have_different_dropout_masks(two_cpus: list[str]) -> None:
     assert abs(both - one) > 1e-4
 
 
-def test_two_passes_without_dropout_are_one() -> None:
-    batch = batches(1)[0]
-    after = []
-    for r_drop in (0.0, 5.0):
-        training = dataclasses.replace(TRAINING, r_drop=r_drop)
-        trainer = shared_trainer(training=training, gradient_descent=True)
-        after.append((train(trainer, [batch])[0], weights(trainer)))
-    (plain, plain_weights), (twice, weights_of_two) = after
-    assert {**twice, "gradient_norm": 0} == pytest.approx({**plain, "gradient_norm": 0}, rel=1e-5)
-    for path, weight in plain_weights.items():
-        np.testing.assert_allclose(weights_of_two[path], weight, atol=1e-6, err_msg=path)
-
-
-def test_two_passes_that_dropout_tells_apart_are_drawn_together() -> None:
-    batch = batches(1)[0]
-    losses = []
-    for r_drop in (1e-9, 2.0, 4.0):
-        training = dataclasses.replace(STILL, r_drop=r_drop)
-        losses.append(train(shared_trainer(DROPPING, training), [batch])[0]["loss"])
-    apart = losses[1] - losses[0]
-    assert apart > 1e-3, "the passes have masks of their own"
-    assert losses[2] - losses[0] == pytest.approx(2 * apart, rel=1e-3)
-
-
-def test_two_passes_in_parts_are_those_at_once() -> None:
-    batch = batches(1)[0]
-    after = []
-    for parts in (1, 2):
-        training = dataclasses.replace(TRAINING, r_drop=3.0, accumulate_steps=parts)
-        trainer = shared_trainer(training=training, gradient_descent=True)
-        after.append((train(trainer, [batch])[0]["loss"], weights(trainer)))
-    assert after[0][0] == pytest.approx(after[1][0], rel=1e-5)
-    for path, weight in after[0][1].items():
-        np.testing.assert_allclose(after[1][1][path], weight, atol=1e-6, err_msg=path)
-
-
 class SeedRecorder:
     """Stands in for the gradients, and keeps the dropout seed of each replica and part."""
 
     def __init__(self, trainer: Trainer):
         self.seeds: list[tuple[int, ...]] = []
         self._weights = trainer.transformer.weights_by_path().values()
-        trainer._differentiate = self
+        trainer._training_step._differentiate = self
 
     def _record(self, seed: np.ndarray) -> np.ndarray:
         self.seeds.append(tuple(seed.tolist()))

@@ -11,12 +11,13 @@ import keras
 import pytest
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.training.validation import (
+from keras_transformer.training.callbacks import (
     BleuValidation,
     EarlyStopping,
     bleu_is_due,
     ends_interval,
 )
+from tests.messages import tells
 
 
 def config(**fields: Any) -> TrainingConfig:
@@ -73,9 +74,7 @@ class TestEarlyStopping:
             assert callback.model.stop_training == (since == 2)
         assert (logs["best_val_loss"], logs["best_step"]) == (2.0, 20.0)
         assert callback.stopped
-        assert callback.reason() == (
-            "no better val_loss in the last 2 validations; best 2 at step 20"
-        )
+        assert tells(callback.reason(), "val_loss", "2 validations", "step 20")
 
     def test_a_better_one_starts_the_count_again(self) -> None:
         callback = EarlyStopping(config(early_stopping=2), {})

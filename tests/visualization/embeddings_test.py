@@ -10,6 +10,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.visualization.embeddings import embed, project
+from tests.messages import mentions
 
 
 @pytest.mark.parametrize("shape", [(50, 7), (5, 20), (3, 2)])
@@ -58,5 +59,5 @@ def test_embeddings_are_in_the_order_of_the_sentences() -> None:
     expected = [[len(text), ord(text[0])] for text in sentences]
     assert embed(ask, sentences).tolist() == expected
     assert sum(asked) == 200 and len(asked) > 1
-    with pytest.raises(InputError, match="embeddings are no numbers"):
+    with pytest.raises(InputError, match=mentions("embeddings", "numbers")):
         embed(lambda inputs: {"embeddings": np.full((1, 4), np.nan)}, ["a"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from keras_transformer.visualization.gallery import VisualizationOptions, read_s
 from tests import reference
 from tests.conftest import PHRASES
 from tests.driver import Driver, Ended
+from tests.messages import mentions
 from tests.visualization.pages_test import Page
 from tests.visualization.pairs import random_attention
 
@@ -40,18 +42,19 @@ DRAWN = {
     ],
 }
 MISTAKES = {
-    "--output_dir=new": "there is nothing to draw; expected a source, or a file of sources",
-    "--source=a --output_dir=run": "run is there already; expected a new directory",
-    "--source=a --output_dir=six.en": "six.en is there already; expected a new directory",
-    "--source=a --output_dir=six.en/new": "six.en/new cannot be written (",
-    "--source=a --target_file=six.de --output_dir=new": "there is a target_file, but no source_f",
-    "--target=a --source_file=six.en --output_dir=new": "there is a target, but no source; exp",
-    "--source_file=six.en --target_file=two.de --output_dir=new": "six.en has 6 lines and two.de 2",
-    "--source_file=none --output_dir=new": "none is missing; expected a text file",
-    "--source_file=blank --output_dir=new": "blank has no sentence; expected one a line",
-    "--source=a --max_sentences=0 --output_dir=new": "max_sentences is 0; expected at least 1",
-    "--source=a --layer=3 --output_dir=new": "the layer is 3; expected 1 to 1 of the encoder, or "
-    "1 to 2 of the decoder",
+    "--output_dir=new": mentions("draw"),
+    "--source=a --output_dir=run": mentions("run", "already"),
+    "--source=a --output_dir=six.en": mentions("six.en", "already"),
+    "--source=a --output_dir=six.en/new": mentions("six.en/new", "written"),
+    "--source=a --target_file=six.de --output_dir=new": mentions("target_file", "source_file"),
+    "--target=a --source_file=six.en --output_dir=new": mentions("target", "source"),
+    "--source_file=six.en --target_file=two.de --output_dir=new": mentions(
+        "six.en", "6", "two.de", "2"
+    ),
+    "--source_file=none --output_dir=new": mentions("none", "missing"),
+    "--source_file=blank --output_dir=new": mentions("blank", "sentence"),
+    "--source=a --max_sentences=0 --output_dir=new": mentions("max_sentences", "0", "1"),
+    "--source=a --layer=3 --output_dir=new": mentions("layer", "3", "1", "encoder", "2", "decoder"),
     "--source=a\udcff --output_dir=new": "the source is no UTF-8",
 }
 
@@ -82,7 +85,7 @@ def ended(driver: Driver, folder: Path) -> dict[str, Ended]:
 def test_a_mistake_is_one_sentence_and_leaves_nothing(ended: dict[str, Ended], line: str) -> None:
     code, out, err, left = ended[line]
     assert (code, out, left) == (1, "", [])
-    assert err.startswith(f"error: {MISTAKES[line]}") and err.count("\n") == 1
+    assert err.startswith("error: ") and re.search(MISTAKES[line], err) and err.count("\n") == 1
 
 
 def test_a_file_is_drawn_whole(ended: dict[str, Ended], folder: Path) -> None:
@@ -141,10 +144,10 @@ def test_a_head_is_drawn_alone(ended: dict[str, Ended], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"layer": 0}, "the layer is 0; expected 1 to 2 of the encoder, or 1 to 3 of the decoder"),
-        ({"layer": 4}, "the layer is 4; expected 1 to 2 of the encoder, or 1 to 3 of the decoder"),
-        ({"layer": 3, "head": 3}, "the head is 3; expected 1 to 2"),
-        ({"head": -1}, "the head is -1; expected 1 to 2"),
+        ({"layer": 0}, mentions("layer", "0", "encoder", "1", "2", "decoder", "3")),
+        ({"layer": 4}, mentions("layer", "4", "encoder", "1", "2", "decoder", "3")),
+        ({"layer": 3, "head": 3}, mentions("head", "3", "1", "2")),
+        ({"head": -1}, mentions("head", "-1", "1", "2")),
     ],
 )
 def test_layers_and_heads_that_are_not_there(wanted: dict[str, int], message: str) -> None:

@@ -66,10 +66,9 @@ class MixedBatches(Batches):
         self,
         stores: Sequence[TokenPairs],
         batch_tokens: int,
-        seed: int,
+        seed: int | None,
         pad_id: int,
         start_id: int,
-        shuffle: bool = True,
         sampler: SubwordSampler | None = None,
         *,
         weights: Sequence[Fraction] | None = None,
@@ -80,10 +79,10 @@ class MixedBatches(Batches):
         Args:
             stores: the corpora.
             batch_tokens: target positions a batch has, about, over all replicas.
-            seed: at least 0; another seed gives other epochs.
+            seed: at least 0; another seed gives other epochs. None gives all epochs the same
+                order.
             pad_id: fills up sentences and rows.
             start_id: precedes each target sentence in the decoder's input.
-            shuffle: False gives all epochs the same order, whatever the seed.
             sampler: segments sentences anew in every epoch; None takes the stores' ids.
             weights: of each corpus, above 0: the shares of the steps. By default shares
                 follow from sizes, counted in batches, so that all pairs come equally often.
@@ -103,7 +102,7 @@ class MixedBatches(Batches):
         )  # fmt: skip
         self.corpora = [
             CorpusBatches(
-                store, batch_tokens, seed, pad_id, start_id, shuffle, sampler,
+                store, batch_tokens, seed, pad_id, start_id, sampler,
                 shapes=shapes, number=number,
             )
             for number, store in enumerate(stores)

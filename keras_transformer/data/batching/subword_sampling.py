@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import sentencepiece
 
-from keras_transformer.data.batching.permutation import Keys, hashed, key_of
 from keras_transformer.data.batching.token_pairs import IntArray, Lengths, TokenArray, TokenPairs
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
@@ -38,6 +38,24 @@ _PAIRS_TO_LOOK_AT = 2000
 _LIKE = 25  # so many of these, in either direction, are taken to be of like length
 
 Begins: TypeAlias = "array.array[int]"
+Keys: TypeAlias = npt.NDArray[np.uint64]
+
+
+def key_of(*numbers: int) -> Keys:
+    """Returns uint64[1], a key made of numbers of at least 0."""
+    return np.random.SeedSequence(numbers).generate_state(1, np.uint64).astype(np.uint64)
+
+
+def hashed(key: Keys, numbers: IntArray) -> Keys:
+    """Returns uint64 pseudo-random values of the numbers under the key, broadcast together."""
+    return _mixed(key ^ _mixed(numbers.astype(np.uint64)))
+
+
+def _mixed(values: Keys) -> Keys:
+    for odd in (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)):
+        values = values * odd
+        values = values ^ (values >> np.uint64(32))
+    return values
 
 
 class Room(NamedTuple):

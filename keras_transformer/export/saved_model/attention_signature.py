@@ -91,7 +91,7 @@ class Inspection(tf.Module):
     ) -> dict[str, tf.Tensor]:
         """Returns `[B, layers, H, queries, keys]` of each kind of attention (section 3.2.3)."""
         translator = self._translator
-        _, encoder = self._model.encode(source_ids, training=False, return_attention_scores=True)
+        encoder = self._model.encoder_attention(source_ids)
         # The source once more, by a function that is there already: a second copy of the
         # decoder, for another memory, would make all of an export a twentieth larger.
         memories = translator.encode(source_ids)

@@ -1,1 +1,4 @@
-"""What the Transformer is compared with, on the same data, by the same training and search."""
+"""Baselines for the Transformer, with the same data, training and search (paper, Table 2).
+
+Import `architectures` to load their runs.
+"""

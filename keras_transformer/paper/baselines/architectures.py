@@ -1,14 +1,7 @@
-"""Every architecture by the name that its runs have."""
+"""Registers the baselines. Import this module to load or train run directories of them."""
 
-from __future__ import annotations
-
-from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.transformer import Transformer
-from keras_transformer.paper.baselines.attention import AdditiveTransformer, UnscaledTransformer
-from keras_transformer.paper.baselines.convolutional import Convolutional
-from keras_transformer.paper.baselines.gru import GRU
-
-ARCHITECTURES: dict[str, type[EncoderDecoder]] = {
-    each.run_config.architecture: each
-    for each in (Transformer, GRU, Convolutional, UnscaledTransformer, AdditiveTransformer)
-}
+from keras_transformer.paper.baselines import (  # noqa: F401
+    attention,
+    convolutional,
+    gru,
+)

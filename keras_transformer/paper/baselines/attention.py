@@ -16,18 +16,19 @@ from keras import ops
 from keras_transformer.config import Config, ModelConfig, RunConfig
 from keras_transformer.layers import CrossAttention, DecoderLayer, EncoderLayer, SelfAttention
 from keras_transformer.layers.attention import KeyValue, attend_by_scores
+from keras_transformer.models.encoder_decoder import register_architecture
 from keras_transformer.models.transformer import Transformer
 
 
 class _Unscaled:
-    """Attention by QKᵀ alone."""
+    """Attention with the scores QKᵀ."""
 
     key_dim: int
 
     def _attend(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
-        # What is scaled by 1/√d_k after that is as it was.
+        # Cancels the scale 1/√d_k.
         query = query * ops.cast(self.key_dim**0.5, query.dtype)
         return super()._attend(query, key_value, attention_mask, training)  # type: ignore[misc]
 
@@ -43,7 +44,7 @@ class UnscaledCrossAttention(_Unscaled, CrossAttention):
 
 
 class _Additive:
-    """Attention by vᵀ tanh(q + k), a vector v of each head's own."""
+    """Attention with the scores vᵀ tanh(q + k), with a separate vector v for each head."""
 
     num_heads: int
     key_dim: int
@@ -60,7 +61,7 @@ class _Additive:
     def _attend(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
-        # All d_k of each pair are there at once --> [batch, heads, target, source, key_dim]
+        # --> [batch, heads, target, source, key_dim]
         pairs = ops.tanh(ops.expand_dims(query, 3) + ops.expand_dims(key_value["key"], 2))
         kernel = ops.cast(self.score_kernel, query.dtype)
         scores = ops.sum(pairs * ops.reshape(kernel, (self.num_heads, 1, 1, -1)), axis=-1)
@@ -76,7 +77,7 @@ class _Additive:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveSelfAttention(_Additive, SelfAttention):
-    """`SelfAttention` by additive scores."""
+    """`SelfAttention` with additive scores."""
 
     def build(self, query_shape: Any) -> None:
         super().build(query_shape)
@@ -85,7 +86,7 @@ class AdditiveSelfAttention(_Additive, SelfAttention):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveCrossAttention(_Additive, CrossAttention):
-    """`CrossAttention` by additive scores."""
+    """`CrossAttention` with additive scores."""
 
     def build(self, query_shape: Any, value_shape: Any = None) -> None:
         super().build(query_shape, value_shape)
@@ -129,6 +130,7 @@ class UnscaledRun(Config):
     architecture: ClassVar[str] = "transformer without scale"
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class UnscaledTransformer(Transformer):
     """A `Transformer` whose attentions are softmax(QKᵀ) V."""
@@ -140,7 +142,7 @@ class UnscaledTransformer(Transformer):
 
 @dataclasses.dataclass(frozen=True)
 class AdditiveConfig(ModelConfig):
-    """A Transformer's shape; the parameters are more by those of the scores."""
+    """Sizes of a Transformer with additive attention, which has additional parameters."""
 
     def num_parameters(self) -> int:
         attentions = self.num_encoder_layers + 2 * self.num_decoder_layers
@@ -156,11 +158,12 @@ class AdditiveRun(Config):
     model: AdditiveConfig = dataclasses.field(default_factory=AdditiveConfig)
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveTransformer(Transformer):
     """A `Transformer` whose attentions are softmax(vᵀ tanh(q + k)) V.
 
-    Queries and keys are projected as without it, so that q + k is W x + U y.
+    Queries and keys are projected as usual, so that q + k is W x + U y.
     """
 
     run_config: ClassVar[type[RunConfig]] = AdditiveRun

@@ -1,7 +1,7 @@
-"""What the baselines share: stock embeddings, tied to the output, and how they are built.
+"""The base class of the baselines: embeddings that are tied to the output, dropout, building.
 
-Their layers are Keras's own, but for dropout: that of this package is a function of the step,
-so that a run that was stopped continues with the same bits.
+Baselines use the layers of Keras, except for dropout: dropout of this package is a function of
+the step, so that a resumed run continues with the same bits.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.config import EncoderDecoderConfig, require
+from keras_transformer.config import EncoderDecoderConfig, PositiveInt, Rate, require
 from keras_transformer.layers import Dropout
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 
 
 @dataclasses.dataclass(frozen=True)
 class BaselineConfig(EncoderDecoderConfig):
-    """Shape of a baseline; `dropout` is the rate wherever it has dropout."""
+    """Sizes of a baseline; all dropout layers have the rate `dropout`."""
 
-    d_model: int = 256
-    dropout: float = 0.3
+    d_model: PositiveInt = 256
+    dropout: Rate = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_rates("dropout")
         require(
             self.tie_embeddings != "none",
             "model.tie_embeddings is none; expected all or target: a baseline's output is its "
@@ -35,16 +34,16 @@ class BaselineConfig(EncoderDecoderConfig):
 
 
 class Baseline(EncoderDecoder):
-    """An encoder-decoder whose output map is its target embedding.
+    """An encoder-decoder whose output projection is its target embedding.
 
-    A subclass makes its layers in `__init__`, builds them in `build_layers`, and keeps in the
-    cache of its `decode` a state of each hypothesis.
+    A subclass creates its layers in `__init__`, builds them in `build_layers`, and implements
+    the methods of `EncoderDecoder`. The cache of `decode` holds one state for each hypothesis.
 
     Args:
-        config: the shape of the model, or a dict of its fields.
+        config: the sizes of the model, or a dict of them.
     """
 
-    cache_follows: ClassVar[bool] = True
+    needs_cache_reordering: ClassVar[bool] = True
     embedding_stddev: ClassVar[float]
     config: BaselineConfig
 
@@ -71,15 +70,15 @@ class Baseline(EncoderDecoder):
         )
 
     def make_dropout(self, name: str) -> Dropout:
-        """Returns a layer with the rate of all."""
+        """Returns a dropout layer with the common rate."""
         return Dropout(self.config.dropout, name=name, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes all weights; they do not depend on the shapes of the input."""
+        """Builds all weights; they do not depend on the shapes of the input."""
         if getattr(self, "built", False):
             return
         embedded = (None, None, self.config.d_model)
-        # One scope for all, or the layers would not know that they belong to this model.
+        # The scope puts the model's name in front of all paths.
         with keras.name_scope(self.name, caller=self):
             for layer in dict.fromkeys((self.source_embedding, self.target_embedding)):
                 layer.build((None, None))
@@ -89,10 +88,10 @@ class Baseline(EncoderDecoder):
         self.built = True
 
     def build_layers(self) -> None:
-        """Builds the layers that the subclass has made."""
+        """Builds the layers of the subclass."""
         raise NotImplementedError
 
-    def logits(self, features: Any, parts: int = 1) -> Any:
+    def logits(self, features: Any) -> Any:
         return self.target_embedding(features, reverse=True)
 
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:

@@ -10,15 +10,14 @@ such layer. Nothing is recurrent, so teacher-forced training is one pass over al
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
-from keras_transformer.config import RunConfig, require
+from keras_transformer.config import PositiveInt, RunConfig, require
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.paper.baselines.gated_convolutions import (
     HALF,
@@ -30,23 +29,20 @@ from keras_transformer.paper.baselines.gated_convolutions import (
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionalConfig(BaselineConfig):
-    """Shape of the model.
+    """Sizes of the model.
 
-    `hidden` is the width of the layers, `kernel_size` the tokens of a window, odd, and
-    `max_positions` the number of learned positions of a side.
+    `hidden` is the width of the layers, `kernel_size` the tokens of a window (an odd number), and
+    `max_positions` the number of learned positions on each side.
     """
 
-    num_encoder_layers: int = 8
-    num_decoder_layers: int = 8
-    hidden: int = 256
-    kernel_size: int = 3
-    max_positions: int = 512
+    num_encoder_layers: PositiveInt = 8
+    num_decoder_layers: PositiveInt = 8
+    hidden: PositiveInt = 256
+    kernel_size: PositiveInt = 3
+    max_positions: PositiveInt = 512
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_positive(
-            "num_encoder_layers", "num_decoder_layers", "hidden", "kernel_size", "max_positions"
-        )
         require(
             self.kernel_size % 2 == 1,
             f"model.kernel_size is {self.kernel_size}; expected an odd number, as many tokens on "
@@ -66,21 +62,22 @@ class ConvolutionalConfig(BaselineConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionalRun(RunConfig):
-    """The three configurations of a convolutional model's run."""
+    """The three configurations of a convolutional run."""
 
     architecture: ClassVar[str] = "convolutional"
 
     model: ConvolutionalConfig = dataclasses.field(default_factory=ConvolutionalConfig)
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Convolutional(Baseline):
-    """The encoder-decoder that a `ConvolutionalConfig` describes.
+    """A convolutional encoder-decoder with the sizes of a `ConvolutionalConfig`.
 
     Args:
-        config: the shape of the model, or a dict of its fields.
+        config: the sizes of the model, or a dict of them.
 
-    Call arguments: as `EncoderDecoder`'s.
+    Call arguments: see `EncoderDecoder`.
     """
 
     run_config: ClassVar[type[RunConfig]] = ConvolutionalRun
@@ -146,14 +143,14 @@ class Convolutional(Baseline):
         positions = ops.arange(ops.shape(source_ids)[1])
         embedded = self.source_embedding(source_ids) + self._positions("source", positions)
         embedded = self.source_dropout(embedded, training=training)
-        # What lies behind a sentence is nothing, as what lies before it.
+        # Padding after a sentence is zero, like the padding before it.
         real = ops.cast(ops.expand_dims(mask, -1), self.compute_dtype)
         x = self.encoder_input(embedded)
         for dropout, layer in zip(self.encoder_dropouts, self.encoder_layers, strict=True):
             x = x * real
             x = (layer(dropout(x, training=training)) + x) * HALF
         keys = self.encoder_output(x)
-        # As many gradients come back as the decoder has attentions (section 3.5).
+        # Scales the gradients, which come back from every decoder layer (section 3.5).
         share = 1.0 / len(self.decoder_layers)
         keys = keys * share + ops.stop_gradient(keys * (1.0 - share))
         values = (keys + embedded) * HALF
@@ -169,16 +166,6 @@ class Convolutional(Baseline):
         }
         return memory._replace(cache=cache)
 
-    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
-        memory = self.project_memory(memory) if memory.cache is None else memory
-        positions = ops.arange(ops.shape(target_ids)[1])
-        past = self.init_cache(ops.shape(target_ids)[0], 0)
-        # One alternative of each sentence --> [batch, 1, target]
-        features, _, _ = self._decode(
-            ops.expand_dims(target_ids, 1), positions, memory, past, training
-        )
-        return ops.squeeze(features, 1)
-
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
         c = self.config
         shape = (batch_size, beams, c.kernel_size - 1, c.hidden)
@@ -192,38 +179,30 @@ class Convolutional(Baseline):
         position: Any = 0,
         attention_mask: Any = None,
         grow: bool = False,
+        return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        features, cache, weights = self._decode(
-            ops.expand_dims(target_ids, 2), ops.reshape(position, (1,)), memory, cache, training
-        )
-        logits = self.logits(ops.squeeze(features, 2))
-        return Decoded(logits, cache, [{"cross": ops.expand_dims(w, 1)} for w in weights])
-
-    def _decode(
-        self,
-        target_ids: Any,
-        positions: Any,
-        memory: Memory,
-        pasts: Sequence[Any],
-        training: bool | None,
-    ) -> tuple[Any, list[Any], list[Any]]:
-        """Decodes int `[B, N, T]`, N alternatives of T tokens at `positions` `[T]`.
-
-        Returns:
-            Features `[B, N, T, d_model]`, and of each layer the past and the attention.
-        """
+        memory = self.project_memory(memory) if memory.cache is None else memory
+        is_cached = cache is not None
+        if is_cached:
+            positions = ops.reshape(position, (1,))
+        else:
+            positions = ops.arange(ops.shape(target_ids)[1])
+            cache = self.init_cache(ops.shape(target_ids)[0], 0)
+        # --> [batch, alternatives, target]: one position, or one alternative
+        axis = 2 if is_cached else 1
+        target_ids = ops.expand_dims(target_ids, axis)
         embedded = self.target_embedding(target_ids) + self._positions("target", positions)
         embedded = self.target_dropout(embedded, training=training)
-        x, new_pasts, weights = self.decoder_input(embedded), [], []
-        for layer, past in zip(self.decoder_layers, pasts, strict=True):
-            x, past, attention = layer(
+        x, pasts, attention = self.decoder_input(embedded), [], []
+        for layer, past in zip(self.decoder_layers, cache, strict=True):
+            x, past, weights = layer(
                 x, past, embedded, **memory.cache, memory_mask=memory.mask, training=training
             )
-            new_pasts.append(past)
-            weights.append(attention)
+            pasts.append(past)
+            attention.append({"cross": ops.expand_dims(weights, 1)})
         features = self.output_dropout(self.decoder_output(x), training=training)
-        return features, new_pasts, weights
+        return Decoded(ops.squeeze(features, axis), pasts if is_cached else None, attention)
 
     def _positions(self, side: str, positions: Any) -> Any:
         layer = self.source_positions if side == "source" else self.target_positions

@@ -1,9 +1,9 @@
 """A recurrent encoder-decoder with additive attention (Bahdanau et al., 2015).
 
-The encoder is a bidirectional GRU. Before each step the decoder's state asks all of the
-encoder's, by score(s, h) = vᵀ tanh(W s + U h), and the GRU reads their weighted mean beside
-the token before. Teacher-forced training is two loops over time, one a side, in which a step
-has the whole batch; their lengths are the batch's, so XLA compiles them, a program a shape.
+The encoder is a bidirectional GRU. At each step the decoder's state s attends to all encoder
+states h with score(s, h) = vᵀ tanh(W s + U h), and the GRU reads the weighted mean together with
+the previous token. Teacher-forced training has two loops over time, one for each side, and each
+step processes the whole batch. XLA compiles one program for each batch shape.
 """
 
 from __future__ import annotations
@@ -14,27 +14,23 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config import PositiveInt, RunConfig
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.models.encoder_decoder import Decoded, Memory
+from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class GRUConfig(BaselineConfig):
-    """Shape of the model; `units` is the width of every state, of either direction."""
+    """Sizes of the model; `units` is the width of the states in each direction."""
 
-    units: int = 576
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_positive("units")
+    units: PositiveInt = 576
 
     def num_parameters(self) -> int:
         d, u = self.d_model, self.units
 
         def gru(inputs: int) -> int:
-            return 3 * (inputs * u + u * u + 2 * u)  # two biases a gate, as cuDNN has them
+            return 3 * (inputs * u + u * u + 2 * u)  # two biases for each gate, as in cuDNN
 
         attention = 2 * u * u + u * u + u
         first_state = u * u + u
@@ -45,7 +41,7 @@ class GRUConfig(BaselineConfig):
 
 @dataclasses.dataclass(frozen=True)
 class GRURun(RunConfig):
-    """The three configurations of a GRU's run."""
+    """The three configurations of a GRU run."""
 
     architecture: ClassVar[str] = "gru"
 
@@ -54,22 +50,22 @@ class GRURun(RunConfig):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionCell(keras.layers.Layer):
-    """One step of the decoder: attention by the state before, then a GRU.
+    """Computes one step of the decoder: attention from the previous state, then a GRU.
 
-    As a cell of `keras.layers.RNN` its states are the GRU's and, unchanged from step to step,
-    the keys, values and mask of what is attended to.
+    As a cell of `keras.layers.RNN` it has the states of the GRU, and in addition the keys, values
+    and mask of the memory, which do not change.
 
     Args:
         units: width of the state.
         value_dim: width of the values.
 
     Call arguments:
-        inputs: `[B, d]`, the token before.
+        inputs: `[B, d]`, the previous token.
         states: the state `[B, units]`, keys `[B, S, units]`, values `[B, S, value_dim]`, and
-            the mask `[B, S]`, not 0 for real tokens.
+            the mask `[B, S]`, nonzero for real tokens.
 
     Returns:
-        The new state and the context beside each other, `[B, units + value_dim]`, and the states.
+        The new state concatenated with the context, `[B, units + value_dim]`, and the new states.
     """
 
     def __init__(self, units: int, value_dim: int, **kwargs: Any):
@@ -100,12 +96,12 @@ class AttentionCell(keras.layers.Layer):
     def step(
         self, inputs: Any, state: Any, keys: Any, values: Any, mask: Any
     ) -> tuple[Any, Any, Any]:
-        """Takes N alternative steps of each sentence.
+        """Computes a step for N alternatives of each sentence.
 
         Args:
             inputs: `[B, N, d]`.
             state: `[B, N, units]`.
-            keys, values, mask: as `call`'s states.
+            keys, values, mask: of the memory, see the states of `call`.
 
         Returns:
             The new state `[B, N, units]`, the context `[B, N, value_dim]`, and the attention
@@ -126,14 +122,15 @@ class AttentionCell(keras.layers.Layer):
         return {**super().get_config(), "units": self.units, "value_dim": self.value_dim}
 
 
+@register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class GRU(Baseline):
-    """The encoder-decoder that a `GRUConfig` describes.
+    """A recurrent encoder-decoder with the sizes of a `GRUConfig`.
 
     Args:
-        config: the shape of the model, or a dict of its fields.
+        config: the sizes of the model, or a dict of them.
 
-    Call arguments: as `EncoderDecoder`'s.
+    Call arguments: see `EncoderDecoder`.
     """
 
     run_config: ClassVar[type[RunConfig]] = GRURun
@@ -143,7 +140,7 @@ class GRU(Baseline):
     def __init__(self, config: GRUConfig | dict[str, Any], **kwargs: Any):
         super().__init__(config, **kwargs)
         units, policy = self.config.units, self.dtype_policy
-        # Without cuDNN, which XLA cannot compile.
+        # XLA cannot compile cuDNN kernels.
         one_way = keras.layers.GRU(
             units, return_sequences=True, use_cudnn=False, name="gru", dtype=policy
         )
@@ -186,14 +183,6 @@ class GRU(Baseline):
         }
         return memory._replace(cache=cache)
 
-    def target_features(self, target_ids: Any, memory: Memory, training: bool | None = None) -> Any:
-        cache = memory.cache or self.project_memory(memory).cache
-        embedded = self._embed_target(target_ids, training)
-        outputs = self.decoder(
-            embedded, initial_state=[cache["state"], cache["keys"], cache["values"], memory.mask]
-        )
-        return self._features(embedded, outputs, training)
-
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
         return ops.zeros((batch_size, beams, self.config.units), self.compute_dtype)
 
@@ -205,23 +194,20 @@ class GRU(Baseline):
         position: Any = 0,
         attention_mask: Any = None,
         grow: bool = False,
+        return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
-        of_source = memory.cache
-        embedded = self._embed_target(target_ids, training)
-        is_first = ops.equal(position, 0)
-        state = ops.where(is_first, ops.expand_dims(of_source["state"], 1), cache)
-        state, context, weights = self.cell.step(
-            embedded, state, of_source["keys"], of_source["values"], memory.mask
-        )
-        outputs = ops.concatenate([state, context], axis=-1)
-        logits = self.logits(self._features(embedded, outputs, training))
-        return Decoded(logits, state, [{"cross": ops.expand_dims(weights, 1)}])
-
-    def _embed_target(self, target_ids: Any, training: bool | None) -> Any:
-        return self.target_dropout(self.target_embedding(target_ids), training=training)
-
-    def _features(self, embedded: Any, outputs: Any, training: bool | None) -> Any:
-        """The next token's features, of the one before and the decoder's state and context."""
+        source = self.project_memory(memory).cache if memory.cache is None else memory.cache
+        attended = source["keys"], source["values"], memory.mask
+        embedded = self.target_dropout(self.target_embedding(target_ids), training=training)
+        attention = None
+        if cache is None:
+            outputs = self.decoder(embedded, initial_state=[source["state"], *attended])
+        else:
+            first_state = ops.expand_dims(source["state"], 1)
+            state = ops.where(ops.equal(position, 0), first_state, cache)
+            cache, context, weights = self.cell.step(embedded, state, *attended)
+            outputs = ops.concatenate([cache, context], axis=-1)
+            attention = [{"cross": ops.expand_dims(weights, 1)}]
         features = self.output_map(ops.concatenate([embedded, outputs], axis=-1))
-        return self.output_dropout(features, training=training)
+        return Decoded(self.output_dropout(features, training=training), cache, attention)

@@ -14,7 +14,8 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError
 from keras_transformer.evaluation import metrics
 from keras_transformer.inference import batching, loading, scoring, translate
-from keras_transformer.paper.baselines.architectures import ARCHITECTURES
+from keras_transformer.models.encoder_decoder import get_architecture
+from keras_transformer.paper.baselines import architectures  # noqa: F401  registers the baselines
 from keras_transformer.paper.baselines.flop import training_flop
 from keras_transformer.paper.baselines.material import Material, Trial
 from keras_transformer.paper.table3.row import check_converged
@@ -48,13 +49,13 @@ def train_and_score(
         InputError: as `experiment.train`.
         KeyboardInterrupt: where training was interrupted; a checkpoint is written.
     """
-    architecture = ARCHITECTURES[trial.architecture]
+    architecture = get_architecture(trial.architecture)
     try:
         trained = training_run.train(
             material.data_dir,
             run_dir,
             settings=trial.settings,
-            max_minutes=max_minutes,
+            options=training_run.TrainOptions(max_minutes=max_minutes),
             architecture=architecture,
         )
         log.info(trained.summary(run_dir))
@@ -121,7 +122,7 @@ def _by_step(series: Series) -> dict[int, float]:
 
 def _scores(trial: Trial, run: RunDirectory, material: Material) -> dict[str, Any]:
     """Translates and scores every test by the selected weights."""
-    translator = loading.load_translator(run, architecture=ARCHITECTURES[trial.architecture])
+    translator = loading.load_translator(run)
     model = loading.LoadedModel(
         str(run.path),
         translator.config.n_best,

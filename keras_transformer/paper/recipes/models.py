@@ -75,8 +75,7 @@ class RecipeModels:
             directory / "run",
             self._recipe.preset,
             {**self._settings, "training.seed": seed},
-            max_minutes=max_minutes,
-            steps_after=steps_after,
+            training_run.TrainOptions(max_minutes=max_minutes),
         )
         log.info(trained.summary(directory / "run"))
         if trained.interrupted:

@@ -61,7 +61,11 @@ def train_and_score(job: Job) -> dict[str, Any]:
     from keras_transformer.training import training_run
 
     trained = training_run.train(
-        job.data_dir, job.run_dir, job.preset_base, job.settings, max_minutes=job.max_minutes
+        job.data_dir,
+        job.run_dir,
+        job.preset_base,
+        job.settings,
+        training_run.TrainOptions(max_minutes=job.max_minutes),
     )
     log.info(trained.summary(job.run_dir))
     if trained.interrupted:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.presets import TABLE_3, Published, preset
+from keras_transformer.presets import TABLE_3, Published, preset, resolve_config
 from keras_transformer.text.vocabulary import Vocabulary
 
 # The columns of Table 3: the fields of each.
@@ -139,7 +139,7 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
             that a row cannot be made of.
     """
     defaults = {**_NOT_AVERAGED, **_BUDGETS.get(preset_base, {})}
-    base = vocabulary.fit(preset(preset_base), {**defaults, **settings})
+    base = resolve_config(preset(preset_base), {**defaults, **settings}, vocabulary)
     for name in ("ema_decay", "early_stopping"):
         if value := getattr(base.training, name):
             raise InputError(

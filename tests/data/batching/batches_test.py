@@ -13,10 +13,11 @@ from keras_transformer.data.batching.batches import CorpusBatches
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.data.batching.pairs_in_memory import PAD, START, encoded, like_text, of_lengths
+from tests.messages import mentions
 
 
-def batches(store, batch_tokens=512, seed=1, shuffle=True):
-    return CorpusBatches(store, batch_tokens, seed, PAD, START, shuffle)
+def batches(store, batch_tokens=512, seed=1):
+    return CorpusBatches(store, batch_tokens, seed, PAD, START)
 
 
 class OnlyLengths:
@@ -39,10 +40,10 @@ def assert_each_pair_once(made, store, epoch):
     np.testing.assert_array_equal(np.sort(every[every >= 0]), np.arange(len(store)))
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_each_epoch_holds_every_pair_once(shuffle):
+@pytest.mark.parametrize("seed", [1, None])
+def test_each_epoch_holds_every_pair_once(seed):
     store = like_text(1500)
-    made = batches(store, shuffle=shuffle)
+    made = batches(store, seed=seed)
     for epoch in (0, 1, 7):
         assert_each_pair_once(made, store, epoch)
 
@@ -157,10 +158,10 @@ def test_seeds_and_epochs_differ_in_company_and_order():
         assert sorted(shapes_in_order[0]) == sorted(shapes_in_order[1])
 
 
-def test_without_shuffling_all_epochs_and_seeds_are_the_same():
+def test_without_a_seed_all_epochs_are_the_same():
     store = like_text(400)
-    made = batches(store, shuffle=False)
-    other = batches(store, seed=9, shuffle=False)
+    made = batches(store, seed=None)
+    other = batches(store, seed=None)
     for step in range(made.steps_per_epoch):
         expected = made.indices(step)
         np.testing.assert_array_equal(made.indices(step + 3 * made.steps_per_epoch), expected)
@@ -286,27 +287,46 @@ def test_padding_on_lengths_like_text():
     assert batches(like_text(20_000), 4096).padding_share < 0.12
 
 
-def test_any_step_is_entered_without_drawing_an_epoch():
+def test_any_step_is_entered_by_one_permutation_of_an_epoch():
     random = np.random.default_rng(0)
     made = batches(OnlyLengths(random.integers(3, 40, 1_000_000)), batch_tokens=4096)
-    made.indices(0)
     tracemalloc.start()
     pairs = made.indices(987_654_321)
-    _, peak = tracemalloc.get_traced_memory()
+    kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (pairs >= 0).all() and peak < 3 * 2**20  # a permutation of the pairs has 4 or 8 MiB
+    assert (pairs >= 0).all()
+    assert kept < 4.2e6 and peak < 8.4e6, "4 bytes a pair, and as many to make them"
+
+
+def test_pairs_of_equal_lengths_come_in_any_batch_and_order():
+    made = batches(of_lengths([5] * 64, [5] * 64), batch_tokens=80)  # 4 batches of 16 rows
+    together = np.zeros((64, 64))
+    places = np.zeros((64, 64))
+    for epoch in range(400):
+        steps = epoch_indices(made, epoch)
+        for pairs in steps:
+            together[np.ix_(pairs, pairs)] += 1
+        places[np.arange(64), np.concatenate(steps)] += 1
+    assert is_plausible(together[~np.eye(64, dtype=bool)], 400 * 15 / 63)
+    assert is_plausible(places, 400 / 64)
+
+
+def is_plausible(counts, expected):
+    """Whether counts are spread like those of events that are equally likely."""
+    deviations = (counts - expected) / np.sqrt(expected)
+    return abs(deviations.mean()) < 0.1 and deviations.std() < 1.1 and np.abs(deviations).max() < 6
 
 
 def test_mistakes_are_named():
     store = of_lengths([3, 9], [4, 30])
-    with pytest.raises(InputError, match="batch_tokens is 29, .* has 30 tokens"):
+    with pytest.raises(InputError, match=mentions("batch_tokens", "29", "30")):
         batches(store, batch_tokens=29)
     assert batches(store, batch_tokens=30).shapes[0][0] == 8
-    with pytest.raises(InputError, match="0 sentence pairs"):
+    with pytest.raises(InputError, match=mentions("0", "sentence", "pairs")):
         batches(of_lengths([], []))
-    with pytest.raises(InputError, match="seed .* is -1"):
+    with pytest.raises(InputError, match=mentions("seed", "-1")):
         batches(store, seed=-1)
-    with pytest.raises(InputError, match="step -1"):
+    with pytest.raises(InputError, match=mentions("step", "-1")):
         batches(store).batch(-1)
 
 

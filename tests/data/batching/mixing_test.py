@@ -1,5 +1,6 @@
 """Mixed corpora: shares that hold at every step, each corpus pass by pass, few shapes."""
 
+import re
 from fractions import Fraction
 
 import hypothesis
@@ -10,10 +11,11 @@ import pytest
 from keras_transformer.data.batching.mixing import MixedBatches, parse_mix, place_of_step
 from keras_transformer.errors import InputError
 from tests.data.batching.pairs_in_memory import PAD, START, like_text, of_lengths
+from tests.messages import mentions
 
 
-def mixed(stores, batch_tokens=256, seed=1, shuffle=True, **options):
-    return MixedBatches(stores, batch_tokens, seed, PAD, START, shuffle, **options)
+def mixed(stores, batch_tokens=256, seed=1, **options):
+    return MixedBatches(stores, batch_tokens, seed, PAD, START, **options)
 
 
 def turns(weights, first, last):
@@ -79,10 +81,10 @@ def rows_of(made, steps):
     return sorted(str([i for i in row if i != PAD]) for row in rows)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_without_weights_an_epoch_is_one_pass_over_each(shuffle):
+@pytest.mark.parametrize("seed", [1, None])
+def test_without_weights_an_epoch_is_one_pass_over_each(seed):
     stores = [like_text(400), like_text(90, seed=1), like_text(30, seed=2)]
-    made = mixed(stores, shuffle=shuffle)
+    made = mixed(stores, seed=seed)
     expected = sorted(str(ids) for store in stores for ids in store.target)
     for epoch in (0, 2):
         first = epoch * made.steps_per_epoch
@@ -169,28 +171,28 @@ def test_weights_are_read_in_the_order_of_the_corpora():
     assert parse_mix("a:0.1,c:d:3", ["c:d", "a"]) == [3, Fraction(1, 10)]
     assert parse_mix("a:1e3,b:1/3", ["a", "b"]) == [1000, Fraction(1, 3)]
     for huge in ("1e3000000", "1E-400", "inf"):
-        with pytest.raises(InputError, match=f"'a:{huge}' has no weight; expected a number"):
+        with pytest.raises(InputError, match=mentions(f"a:{huge}", "weight")):
             parse_mix(f"a:{huge},b:1", ["a", "b"])
 
 
 @pytest.mark.parametrize(
     "mix, message",
     [
-        ("a:2", "--mix=a:2 is of a; expected one weight for each of a, b"),
-        ("a:2,b:1,c:1", "is of a, b, c; expected"),
-        ("a:2,a:1", "gives a twice"),
-        ("a:2,b", "'b' has no weight; expected a number"),
-        ("a:2,b:x", "'b:x' has no weight"),
-        ("a:2,b:1/0", "'b:1/0' has no weight"),
-        ("a:2,b:nan", "has no weight"),
-        ("a:2,b:0", "the weight of b is 0; expected above 0"),
-        ("", "'' has no weight"),
+        ("a:2", mentions("--mix=a:2", "a", "b")),
+        ("a:2,b:1,c:1", mentions("a", "b", "c")),
+        ("a:2,a:1", mentions("a", "twice")),
+        ("a:2,b", mentions("b", "weight")),
+        ("a:2,b:x", mentions("b:x", "weight")),
+        ("a:2,b:1/0", mentions("b:1/0", "weight")),
+        ("a:2,b:nan", mentions("b:nan", "weight")),
+        ("a:2,b:0", mentions("weight", "b", "0")),
+        ("", mentions("''", "weight")),
     ],
 )
 def test_mistakes_in_a_mix_are_named(mix, message):
     with pytest.raises(InputError) as error:
         parse_mix(mix, ["a", "b"])
-    assert message in str(error.value)
+    assert re.search(message, str(error.value))
 
 
 @hypothesis.given(st.text(alphabet="ab:,.0123456789e-/ inf", max_size=20))
@@ -203,13 +205,13 @@ def test_any_mix_is_read_or_refused(mix):
 
 
 def test_mistakes_are_named():
-    with pytest.raises(InputError, match="corpora called data apart"):
+    with pytest.raises(InputError, match=mentions("corpora", "data")):
         parse_mix("data:1", ["data", "data"])
     stores = [like_text(60)]
     for temperature in (0.5, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="temperature of the mixture is"):
+        with pytest.raises(InputError, match=mentions("temperature", "mixture")):
             mixed(stores, temperature=temperature)
-    with pytest.raises(InputError, match="step -1"):
+    with pytest.raises(InputError, match=mentions("step", "-1")):
         mixed(stores).batch(-1)
-    with pytest.raises(InputError, match="0 sentence pairs"):
+    with pytest.raises(InputError, match=mentions("0", "sentence", "pairs")):
         mixed([*stores, of_lengths([], [])])

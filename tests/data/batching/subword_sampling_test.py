@@ -13,12 +13,12 @@ import pytest
 import sentencepiece
 
 from keras_transformer.data.batching.batches import CorpusBatches
-from keras_transformer.data.batching.permutation import hashed, key_of
-from keras_transformer.data.batching.subword_sampling import SubwordSampler
+from keras_transformer.data.batching.subword_sampling import SubwordSampler, hashed, key_of
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES, ROOT
 from tests.data.batching.pairs_in_memory import END, PAD, START, encoded
+from tests.messages import mentions
 
 LINES = [phrase.encode() for phrase in PHRASES]
 
@@ -107,10 +107,9 @@ def test_words_of_a_sentence_are_drawn_each_by_itself(vocabulary):
 SCRIPT = """
 import sys
 import numpy as np
-from keras_transformer.data.sampling import SubwordSampler
-from keras_transformer.data.shuffling import hashed, key_of
+from keras_transformer.data.batching.subword_sampling import SubwordSampler, hashed, key_of
 from keras_transformer.text.vocabulary import Vocabulary
-from tests.data.pairs_in_memory import encoded
+from tests.data.batching.pairs_in_memory import encoded
 vocabulary, lines, pairs = Vocabulary.load(sys.argv[1]), [b"the old house"] * 20, np.arange(20)
 keys = hashed(key_of(1), pairs)
 store = encoded(vocabulary, lines, lines)
@@ -248,12 +247,18 @@ class TestBatches:
 
 def test_mistakes_are_named(vocabulary):
     bpe = Vocabulary(learn_vocabulary(LINES, 90, model_type="bpe"))
-    with pytest.raises(InputError, match=r"source vocabulary is of type bpe, .* expected unigram"):
+    with pytest.raises(InputError, match=mentions("source vocabulary", "bpe", "unigram")):
         SubwordSampler(bpe, 0.2)
     mixed = Vocabulary(vocabulary.source_model, bpe.source_model)
-    with pytest.raises(InputError, match="target vocabulary is of type bpe"):
+    with pytest.raises(InputError, match=mentions("target vocabulary", "bpe")):
         SubwordSampler(mixed, 0.2)
-    with pytest.raises(InputError, match=r"alpha of subword sampling is 0\b"):
+    with pytest.raises(InputError, match=mentions("alpha", "subword", "0")):
         SubwordSampler(vocabulary, 0)
-    with pytest.raises(InputError, match=r"alpha of subword sampling is inf"):
+    with pytest.raises(InputError, match=mentions("alpha", "subword", "inf")):
         SubwordSampler(vocabulary, float("inf"))
+
+
+def test_keys_depend_on_each_number_and_its_place():
+    keys = [int(key_of(*numbers)[0]) for numbers in ((1, 2), (2, 1), (1, 2, 1), (1,), (12,))]
+    assert len(set(keys)) == len(keys)
+    assert len(np.unique(hashed(key_of(1), np.arange(100_000)))) == 100_000

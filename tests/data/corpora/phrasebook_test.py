@@ -8,6 +8,7 @@ from keras_transformer.data.corpora import phrasebook
 from keras_transformer.data.corpora.phrasebook import Phrase, Template
 from keras_transformer.data.corpora.phrasebook.slots import slots
 from keras_transformer.errors import InputError
+from tests.messages import mentions
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +132,7 @@ def test_training_covers_every_template_and_name(parts: phrasebook.Split) -> Non
 
 
 def test_split_needs_something_to_learn_from(corpus: list[Phrase]) -> None:
-    with pytest.raises(InputError, match="30 phrases cannot be split; expected more than"):
+    with pytest.raises(InputError, match=mentions("30", "phrases", "split")):
         phrasebook.split(corpus[:30], valid_size=10, test_size=20)
 
 
@@ -172,7 +173,7 @@ def test_writes_aligned_files_once(tmp_path: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
     (directory / "test.de").write_text("changed\n")
-    with pytest.raises(InputError, match="phrases already holds something else"):
+    with pytest.raises(InputError, match=mentions("phrases", "already")):
         phrasebook.write_corpus(directory)
     assert (directory / "test.de").read_text() == "changed\n"
 
@@ -180,8 +181,8 @@ def test_writes_aligned_files_once(tmp_path: Path) -> None:
 def test_a_place_that_is_no_directory_is_an_input_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(InputError, match="file already holds something else"):
+    with pytest.raises(InputError, match=mentions("file", "already")):
         phrasebook.write_corpus(file)
-    with pytest.raises(InputError, match="cannot be written: Not a directory"):
+    with pytest.raises(InputError, match=mentions("written", "Not a directory")):
         phrasebook.write_corpus(file / "below")
     assert file.read_text() == "mine"

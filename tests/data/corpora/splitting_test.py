@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.corpora.splitting import split_by_source
 from keras_transformer.errors import InputError
+from tests.messages import mentions
 
 Pair = tuple[bytes, bytes]
 
@@ -37,7 +38,7 @@ def test_parts_of_any_corpus(tmp_path_factory, pairs, valid, test):
     sources = {source for source, _ in pairs}
     held_out = {"valid": valid, "test": test}
     if len(sources) <= valid + test:
-        with pytest.raises(InputError, match="expected more"):
+        with pytest.raises(InputError, match=mentions("pairs", *held_out)):
             split_by_source(Pairs(pairs), folder, held_out)
         return
     parts = {

@@ -9,6 +9,7 @@ from keras_transformer.data.corpora import tfds_sets
 from keras_transformer.data.corpora.tfds_corpus import TfdsCorpus
 from keras_transformer.errors import InputError
 from tests.data.corpora.prepared_sets import write_set
+from tests.messages import mentions
 
 OPUS = "opus/fr-en for EMEA, KDE4"
 
@@ -82,7 +83,7 @@ def test_what_keeps_a_set_from_disk_is_told_in_a_sentence(tmp_path, monkeypatch,
         raise error
 
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
-    message = f"opus/law cannot be prepared in {tmp_path}.*{str(error).split('.')[0]}"
+    message = mentions("opus/law", tmp_path, str(error).split(".")[0])
     with pytest.raises(InputError, match=message) as caught:
         TfdsCorpus("opus/law", "train", "de", str(tmp_path), download=True)
     assert "\n" not in str(caught.value)
@@ -109,7 +110,7 @@ def test_what_a_killed_process_left_is_not_taken_for_a_set(tmp_path):
     left.parent.mkdir(parents=True)
     whole.rename(left)
     (left / "dataset_info.json").unlink()
-    with pytest.raises(InputError, match="is not prepared in"):
+    with pytest.raises(InputError, match=mentions("prepared", tmp_path / "killed")):
         TfdsCorpus("opus/law", "train", "de", str(tmp_path / "killed"))
     write_set("opus/law", tmp_path / "killed", {"train": [("zwei", "two")]})
     corpus = TfdsCorpus("opus/law", "train", "de", str(tmp_path / "killed"))

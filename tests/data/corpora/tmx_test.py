@@ -9,6 +9,7 @@ import pytest
 
 from keras_transformer.data.corpora.tmx import TmxFile, tmx_files
 from keras_transformer.errors import InputError
+from tests.messages import mentions
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
@@ -63,10 +64,10 @@ def test_names_of_html_are_what_they_mean_there(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "m.tmx is no TMX"),
-        (TMX.encode()[:-30], "m.tmx is no TMX"),
-        (b"a\tb\n", "m.tmx is no TMX: Start tag expected"),
-        (b"<tmx><body/></tmx>", "m.tmx has no translation unit"),
+        (b"", mentions("m.tmx", "TMX")),
+        (TMX.encode()[:-30], mentions("m.tmx", "TMX")),
+        (b"a\tb\n", mentions("m.tmx", "TMX", "Start tag expected")),
+        (b"<tmx><body/></tmx>", mentions("m.tmx", "translation unit")),
     ],
 )
 def test_bad_files_are_told(tmp_path, content, message):
@@ -76,9 +77,9 @@ def test_bad_files_are_told(tmp_path, content, message):
 
 
 def test_languages_and_files_are_needed(tmp_path):
-    with pytest.raises(InputError, match="m.tmx is missing"):
+    with pytest.raises(InputError, match=mentions("m.tmx", "missing")):
         tmx_files([tmp_path / "m.tmx"], "en", "de")
-    with pytest.raises(InputError, match="the languages of m.tmx are en and None; expected two"):
+    with pytest.raises(InputError, match=mentions("m.tmx", "en", "None")):
         tmx_files(["m.tmx"], "en", None)
 
 

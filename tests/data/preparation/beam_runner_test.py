@@ -16,6 +16,7 @@ from keras_transformer.errors import InputError
 pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -e '.[dev]'")
 
 from keras_transformer.data.preparation.beam_runner import BeamRunner
+from tests.messages import mentions, tells
 
 OPTIONS = PrepareOptions(vocab_size=80, drop_duplicates=True, valid_pairs=9)
 TMX = {"en": "the mice", "de": "die Maus " * 9}
@@ -95,13 +96,13 @@ def test_errors_are_those_of_the_local_runner(tmp_path, monkeypatch, corpora):
         with pytest.raises(InputError) as error:
             prepare(corpora, tmp_path / "d", OPTIONS, runner=runner)
         messages.append(str(error.value))
-    assert messages[0] == messages[1] and "b.en, line 17: byte 0xff" in messages[0]
+    assert messages[0] == messages[1] and tells(messages[0], "b.en", "line 17", "0xff")
     assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}
 
 
 @pytest.mark.parametrize("option", ["--runner=NoSuchRunner", "--direct_num_workers=many"])
 def test_what_beam_cannot_do_is_a_sentence(tmp_path, corpora, option):
-    with pytest.raises(InputError, match=f"Apache Beam does not take {option} "):
+    with pytest.raises(InputError, match=mentions("Beam", option)):
         prepare(corpora, tmp_path / "d", OPTIONS, runner=BeamRunner(tmp_path, [option]))
     assert {path.suffix for path in tmp_path.iterdir()} == {".en", ".de"}
 
@@ -121,8 +122,8 @@ def killed_at_the_third_block(task):
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        (full_at_the_third_block, "No space left on device.*; once it can, the same command cont"),
-        (killed_at_the_third_block, "Beam, .*a machine went away.*; the same command continues"),
+        (full_at_the_third_block, mentions("No space left on device", "same command")),
+        (killed_at_the_third_block, mentions("Beam", "a machine went away", "same command")),
     ],
 )
 def test_what_was_done_is_kept(tmp_path, monkeypatch, corpora, stage, message):

@@ -30,6 +30,7 @@ from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.messages import mentions
 from tests.tf_serving import BatchingParameters
 
 SENTENCES = [*PHRASES, "", "ball " * 30]
@@ -172,7 +173,7 @@ def test_signatures_that_nobody_foresaw_are_warmed_up(tmp_path: Path) -> None:
 
 def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
     path = without_ids(tmp_path / "1")
-    with pytest.raises(InputError, match="requests cannot be read .* expected warm-up requests"):
+    with pytest.raises(InputError, match=mentions("requests", "read")):
         warmup.check_warmup_requests(path, {})
     warmup.write_warmup_requests(path, PHRASES, {}, 0.6)
     ok = lambda text: {}  # noqa: E731
@@ -181,10 +182,10 @@ def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
         return {"out": tf.gather(text, 1)}  # there is no second text in the first request
 
     for signatures, message in (
-        ({"serving_default": ok, "other": ok}, "has no request for other; expected at least one"),
-        ({"other": ok}, "request 1 .* asks for 'serving_default'; expected one of other"),
-        ({"serving_default": fails}, r"warm-up request 1 .* fails \(.*expected serving_default to"),
-        ({"serving_default": lambda ids: {}}, r"request 1 .* fails \(.*unexpected keyword"),
+        ({"serving_default": ok, "other": ok}, mentions("request", "other")),
+        ({"other": ok}, mentions("request 1", "serving_default", "other")),
+        ({"serving_default": fails}, mentions("request 1", "serving_default", "fails")),
+        ({"serving_default": lambda ids: {}}, mentions("request 1", "unexpected keyword")),
     ):
         with pytest.raises(InputError, match=message):
             warmup.check_warmup_requests(path, signatures)
@@ -195,10 +196,10 @@ def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
     with tf.io.TFRecordWriter(str(path / WARMUP)) as writer:
         for _ in range(1001):
             writer.write(log.SerializeToString())
-    with pytest.raises(InputError, match="request 1001 .* is one too many; expected at most 1,000"):
+    with pytest.raises(InputError, match=mentions("request 1001", "1,000")):
         warmup.check_warmup_requests(path, {"serving_default": ok})
     (path / WARMUP).write_bytes(b"\0" * 40)
-    with pytest.raises(InputError, match="cannot be read .*corrupted record"):
+    with pytest.raises(InputError, match="corrupted record"):
         warmup.check_warmup_requests(path, {"serving_default": ok})
 
 
@@ -242,7 +243,7 @@ def test_files_of_the_base_directory_are_never_overwritten(version: Path, tmp_pa
     deployment.write_base_files(tmp_path)
     assert (tmp_path / "models.config").read_text() == "ours"
     assert sorted(os.listdir(tmp_path)) == ["batching_parameters.txt", "models.config"]
-    with pytest.raises(InputError, match=r"none/batching_parameters.txt cannot be written \(No s"):
+    with pytest.raises(InputError, match=mentions("none/batching_parameters.txt", "No such file")):
         deployment.write_base_files(tmp_path / "none")
 
 
@@ -291,11 +292,11 @@ def test_the_card_guesses_nothing(version: Path, provenance: Provenance) -> None
         "| training | not known |", "longest source in training: not known", "not stated",
     ):  # fmt: skip
         assert unknown in card, unknown
-    with pytest.raises(InputError, match="'English' is no language; expected a code"):
+    with pytest.raises(InputError, match=mentions("English", "language")):
         About(("English", "de"))
-    with pytest.raises(InputError, match="'My licence' is no licence"):
+    with pytest.raises(InputError, match=mentions("My licence", "licence")):
         About(license="My licence")
-    with pytest.raises(InputError, match="the score bleu is '31'; expected a number"):
+    with pytest.raises(InputError, match=mentions("score", "bleu", "31")):
         About(evaluation={"bleu": "31"})
 
 
@@ -374,35 +375,35 @@ def test_every_change_of_a_version_is_noticed(version: Path, tmp_path: Path) -> 
     (weights,) = (path / "variables").glob("*.data-*")
     content = weights.read_bytes()
     for changed, expected in (
-        (content[:-1] + bytes([content[-1] ^ 1]), "is not what was exported: its SHA-256 is"),
-        (None, "is not there; expected it, as manifest.json lists it"),
+        (content[:-1] + bytes([content[-1] ^ 1]), mentions("SHA-256")),
+        (None, mentions("manifest.json", "there")),
     ):
         weights.unlink() if changed is None else weights.write_bytes(changed)
-        with pytest.raises(InputError, match=f"{weights.name} {expected}"):
+        with pytest.raises(InputError, match=mentions(weights.name) + expected):
             check_manifest(path)
     weights.write_bytes(content)
     check_manifest(path)
     (path / "assets" / "more").write_text("")
-    with pytest.raises(InputError, match=r"assets/more is not in manifest.json; expected no other"):
+    with pytest.raises(InputError, match=mentions("assets/more", "manifest.json")):
         check_manifest(path)
     manifest = path / "manifest.json"
     for text, message in (
-        ("{}", r"cannot be read \(KeyError"),
-        ("[", r"cannot be read \(JSONDecodeError"),
-        ('{"format_version": 9, "files": {}}', "has the format 9; expected 1"),
+        ("{}", mentions("KeyError")),
+        ("[", mentions("JSONDecodeError")),
+        ('{"format_version": 9, "files": {}}', mentions("format", "9", "1")),
     ):
         manifest.write_text(text)
         with pytest.raises(InputError, match=message):
             check_manifest(path)
     manifest.unlink()
-    with pytest.raises(InputError, match=r"cannot be read \(No such file"):
+    with pytest.raises(InputError, match=mentions("No such file")):
         check_manifest(path)
 
 
 def test_what_is_no_saved_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"saved_model.pb cannot be read \(No such file"):
+    with pytest.raises(InputError, match=mentions("saved_model.pb", "No such file")):
         read_signature_defs(tmp_path)
-    for content, message in ((b"\xff" * 9, "is no SavedModel"), (b"", "has no signatures")):
+    for content, message in ((b"\xff" * 9, mentions("SavedModel")), (b"", mentions("signatures"))):
         (tmp_path / "saved_model.pb").write_bytes(content)
         with pytest.raises(InputError, match=message):
             read_signature_defs(tmp_path)

@@ -27,6 +27,7 @@ from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
+from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", "ball " * 30]
 
@@ -117,7 +118,7 @@ def test_is_a_model_like_the_run(of_run: loading.LoadedModel, loaded: loading.Lo
 
 
 def test_settings_are_fixed_at_export(exported: Path) -> None:
-    with pytest.raises(InputError, match=r"decoding.beam_size were fixed at export"):
+    with pytest.raises(InputError, match=mentions("decoding.beam_size", "export")):
         loading.load_model(exported, {"decoding.beam_size": "2"})
 
 
@@ -149,7 +150,7 @@ def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: P
     path = export(members, tmp_path / "export", SENTENCES).path
     ensemble, exported = loading.load_model(members), loading.load_model(path)
     assert exported.trained_tokens == ensemble.trained_tokens == 25
-    assert any("longest source of training" in remark
+    assert any(tells(remark, "longest source", "25")
                for remark in translate.remarks(exported, ["ball " * 16]))  # fmt: skip
     together, theirs, alone = (
         [best for best, *_ in translate.translate_lines(model, SENTENCES)]
@@ -205,7 +206,7 @@ def stored_bytes(path: Path) -> int:
 
 def test_what_is_fixed_cannot_be_asked_of_a_saved_model(exported: Path) -> None:
     for asked in ({"precision": "bfloat16"}, {"jit_compile": True}):
-        with pytest.raises(InputError, match="precision was fixed at export and which is never"):
+        with pytest.raises(InputError, match=mentions("precision", "export")):
             loading.load_model(exported, **asked)
 
 
@@ -225,7 +226,7 @@ def test_an_export_of_before_there_were_details(
         loading.load_model(run_directory.path, {"decoding.beam_size": 1}), PHRASES[:1]
     )
     assert [best.text for best in found] == [best.text for best in expected]
-    with pytest.raises(InputError, match="tells no details of translations and takes no prefixes"):
+    with pytest.raises(InputError, match=mentions("details", "prefixes")):
         translate.translate_in_detail(model, PHRASES)
 
 
@@ -266,7 +267,7 @@ def test_other_weights_are_not_published(
         shutil.copytree(exported, path)  # of the last checkpoint
 
     monkeypatch.setattr(saved_model, "_save", other)
-    with pytest.raises(InputError, match=r"the export translates sentence \d .* nothing was exp"):
+    with pytest.raises(InputError, match=r"sentence \d\b.*nothing was exported"):
         export(
             f"{run_directory.path}@step-00000100", tmp_path / "export", SENTENCES,
             settings={"decoding.n_best": 2},
@@ -284,16 +285,14 @@ def test_a_precision_may_cost_only_so_much(
 
     quick.setattr(saved_model.metrics, "evaluate", scored)
     asked = ExportOptions(PHRASES, precision="bfloat16")
-    with pytest.raises(
-        InputError, match=r"bfloat16 translates the sentences with BLEU 20\.00, floa"
-    ):
+    with pytest.raises(InputError, match=mentions("bfloat16", "BLEU", "20.00")):
         export(run_directory, tmp_path, PHRASES, asked)
     assert list(tmp_path.iterdir()) == []
     asked = dataclasses.replace(asked, max_bleu_loss=0.3)
     assert export(run_directory, tmp_path, PHRASES, asked).scores.bleu == 20
-    with pytest.raises(InputError, match="precision is bfloat16, and there are no references; exp"):
+    with pytest.raises(InputError, match=mentions("precision", "bfloat16", "references")):
         export(run_directory, tmp_path, PHRASES, ExportOptions(precision="bfloat16"))
-    with pytest.raises(InputError, match="there are 6 sentences and 1 references; expected as man"):
+    with pytest.raises(InputError, match=mentions("6", "sentences", "1", "references")):
         export(run_directory, tmp_path, PHRASES, ExportOptions(PHRASES[:1]))
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
@@ -308,8 +307,8 @@ def test_runs_that_cannot_be_exported(run_directory: RunDirectory, tmp_path: Pat
     torn = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "torn"))
     (torn.path / "checkpoints" / "step-00000300" / "weights.npz").write_bytes(b"PK")
     for run, message in (
-        (half, "half has no checkpoint yet; expected a run trained for"),
-        (other, r"weights are of another model: .* is \(.*\); expected \("),
+        (half, mentions("half", "checkpoint")),
+        (other, mentions("weights", "model")),
         (torn, "step-00000300"),
     ):
         with pytest.raises(InputError, match=message):
@@ -326,31 +325,31 @@ def test_a_disk_that_fills_publishes_nothing(
     for name in ("_make_ready", "compare"):
         with quick.context() as patch:
             patch.setattr(saved_model, name, full)
-            with pytest.raises(InputError, match="cannot be written .*No space left on device"):
+            with pytest.raises(InputError, match=mentions("No space left on device")):
                 export(run_directory, tmp_path / "export", PHRASES[:1])
         assert list((tmp_path / "export").iterdir()) == []
 
 
 def test_mistakes(run_directory: RunDirectory, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'onnx' is no format; expected one of saved_model"):
+    with pytest.raises(InputError, match=mentions("onnx", "format", "saved_model")):
         export(run_directory, tmp_path, SENTENCES, format="onnx")
     for format, precision, message in (
-        ("ctranslate2", "bfloat16", "precision is bfloat16, but the format is ctranslate2; expect"),
-        ("saved_model", "int8", "precision is 'int8'; expected one of float32, bfloat16"),
+        ("ctranslate2", "bfloat16", mentions("precision", "bfloat16", "ctranslate2")),
+        ("saved_model", "int8", mentions("precision", "int8", "float32", "bfloat16")),
     ):
         with pytest.raises(InputError, match=message):
             options = ExportOptions(precision=precision)
             export(run_directory, tmp_path, SENTENCES, options, format=format)
-    with pytest.raises(InputError, match="precision is 'float16'; expected one of float32, bfl"):
+    with pytest.raises(InputError, match=mentions("precision", "float16", "float32", "bfloat16")):
         options = ExportOptions(SENTENCES, precision="float16")
         export(run_directory, tmp_path, SENTENCES, options)
-    with pytest.raises(InputError, match="no weights named 'bets'"):
+    with pytest.raises(InputError, match=mentions("weights", "bets")):
         export(f"{run_directory.path}@bets", tmp_path, SENTENCES)
-    with pytest.raises(InputError, match="no sentences to compare"):
+    with pytest.raises(InputError, match=mentions("sentences")):
         export(run_directory, tmp_path, [])
-    with pytest.raises(InputError, match="beam_size is 0"):
+    with pytest.raises(InputError, match=mentions("beam_size", "0")):
         export(run_directory, tmp_path, SENTENCES, settings={"decoding.beam_size": 0})
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file cannot be written"):
+    with pytest.raises(InputError, match=mentions("file", "written")):
         export(run_directory, tmp_path / "file", SENTENCES)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -8,6 +8,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.saved_model.served_ops import list_ops, served_ops
+from tests.messages import mentions
 
 SOURCES = {
     "serving/WORKSPACE": 'tensorflow_http_archive(\n    git_commit = "abc123",\n)\n',
@@ -92,10 +93,14 @@ def test_names_are_found_in_sources(sources: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("text/tensorflow_text/__init__.py", '__version__ = "9.0"\n', "is tensorflow-text 9.0; ex"),
-        ("serving/tensorflow_serving/model_servers/BUILD", "", "BUILD has nothing like"),
-        ("tensorflow/tensorflow/core/ops/ops.pbtxt", "", "ops.pbtxt has nothing like"),
-        ("text/tensorflow_text/core/ops/words_op.cc", "// moved", "words_op.cc registers no op"),
+        (
+            "text/tensorflow_text/__init__.py",
+            '__version__ = "9.0"\n',
+            mentions("tensorflow-text", "9.0"),
+        ),
+        ("serving/tensorflow_serving/model_servers/BUILD", "", mentions("BUILD", "nothing")),
+        ("tensorflow/tensorflow/core/ops/ops.pbtxt", "", mentions("ops.pbtxt", "nothing")),
+        ("text/tensorflow_text/core/ops/words_op.cc", "// moved", mentions("words_op.cc", "op")),
     ],
 )
 def test_sources_that_are_not_as_expected(
@@ -105,7 +110,7 @@ def test_sources_that_are_not_as_expected(
     with pytest.raises(InputError, match=message):
         listed(sources)
     (sources / name).unlink()
-    with pytest.raises(InputError, match="cannot be read .* expected a checkout"):
+    with pytest.raises(InputError, match=mentions("read", "checkout")):
         listed(sources)
 
 

@@ -19,6 +19,7 @@ from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.models.transformer import Transformer
+from tests.messages import mentions
 
 FLOATS = tf.TensorSpec([None, 3], tf.float32, name="x")
 
@@ -111,33 +112,33 @@ def _print(x: tf.Tensor) -> tf.Tensor:
 REFUSED: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], str]] = {
     "a function compiled by XLA": (
         tf.function(lambda x: x + 1, jit_compile=True),
-        r"(function|node) .* compiled by XLA, which is off",
+        mentions("XLA") + "(?=.*(function|node))",
     ),
     "an op of XLA's": (
         lambda x: keras.ops.slice_update(x, [0, 0], x[:1]),
-        "is XlaDynamicUpdateSlice, an op of XLA's",
+        mentions("XlaDynamicUpdateSlice"),
     ),
     "a Python function": (
         lambda x: tf.ensure_shape(tf.numpy_function(lambda x: x, [x], tf.float32), x.shape),
-        "is PyFunc, a Python function",
+        mentions("PyFunc", "Python"),
     ),
     "an eager Python function": (
         lambda x: tf.ensure_shape(tf.py_function(lambda x: x, [x], tf.float32), x.shape),
-        "is EagerPyFunc, a Python function",
+        mentions("EagerPyFunc", "Python"),
     ),
-    "an assertion": (_assert, "is Assert, an assertion, which fails a whole batch"),
+    "an assertion": (_assert, mentions("Assert", "batch")),
     "a check of numbers": (
         lambda x: tf.debugging.check_numerics(x, "x"),
-        "node CheckNumerics of function .* is CheckNumerics, a check of numbers",
+        mentions("CheckNumerics", "function"),
     ),
     "a file read": (
         lambda x: x + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), x.dtype),
-        "is ReadFile, an op that saved_model_cli scan calls dangerous",
+        mentions("ReadFile", "saved_model_cli scan"),
     ),
-    "a line printed": (_print, "is PrintV2, an op that saved_model_cli scan calls dangerous"),
+    "a line printed": (_print, mentions("PrintV2", "saved_model_cli scan")),
     "an op that is not linked": (
         _unlinked,
-        "is CustomAggregator, an op that TF Serving's stock binary does not link",
+        mentions("CustomAggregator", "TF Serving"),
     ),
 }
 
@@ -152,10 +153,10 @@ def test_what_is_not_served(tmp_path: Path, forbidden: str) -> None:
 
 def test_the_place_is_named_in_functions_and_outside(tmp_path: Path) -> None:
     save(tmp_path, lambda x: tf.debugging.check_numerics(x, "x", name="here"))
-    with pytest.raises(RuntimeError, match=r"^node here of function __inference_\S+ is CheckNum"):
+    with pytest.raises(RuntimeError, match=r"\bhere\b.*\b__inference_\S+.*\bCheckNumerics\b"):
         serving_checks.check(tmp_path)
     node = node_def_pb2.NodeDef(name="there", op="Assert")
-    with pytest.raises(RuntimeError, match=r"^node there of the graph is Assert"):
+    with pytest.raises(RuntimeError, match=mentions("there", "Assert")):
         serving_checks.check_failures(graph_pb2.GraphDef(node=[node]))
 
 
@@ -200,9 +201,7 @@ def test_loops_with_a_constant_bound(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", UNBOUNDED)
 def test_loops_without_a_bound(tmp_path: Path, name: str) -> None:
     save(tmp_path, UNBOUNDED[name])
-    with pytest.raises(
-        RuntimeError, match=r"node \S*while of function \S+ is StatelessWhile, a lo"
-    ):
+    with pytest.raises(RuntimeError, match=r"\S*while\b.*\bStatelessWhile\b.*\bloop\b"):
         serving_checks.check(tmp_path)
 
 
@@ -240,10 +239,10 @@ def raw_loop(from_constant: bool = True, **functions: Callable[..., Any]) -> Any
 def test_maxima_that_hold_and_that_do_not() -> None:
     serving_checks.check_loops(raw_loop())
     for broken in (raw_loop(from_constant=False), *(raw_loop(**each) for each in BROKEN.values())):
-        with pytest.raises(RuntimeError, match="is StatelessWhile, a loop whose number of turns"):
+        with pytest.raises(RuntimeError, match=mentions("StatelessWhile", "loop", "number")):
             serving_checks.check_loops(broken)
     old = graph_pb2.GraphDef(node=[node_def_pb2.NodeDef(name="loop", op="LoopCond")])
-    with pytest.raises(RuntimeError, match="node loop of the graph is LoopCond, a loop whose"):
+    with pytest.raises(RuntimeError, match=mentions("loop", "LoopCond")):
         serving_checks.check_loops(old)
 
 
@@ -251,34 +250,34 @@ SHAPES: dict[str, tuple[tf.TensorSpec, Callable[[tf.Tensor], tf.Tensor], str]] =
     "a batch of one size": (
         tf.TensorSpec([2, 3], tf.float32),
         lambda x: x,
-        r"signature serving_default has the input x of shape \(2, 3\); expected any number of rows",
+        mentions("serving_default", "x", "(2, 3)", "rows"),
     ),
-    "a scalar": (tf.TensorSpec([], tf.float32), lambda x: [x], r"input x of shape \(\); expected"),
+    "a scalar": (tf.TensorSpec([], tf.float32), lambda x: [x], mentions("x", "()")),
     "any shape": (
         tf.TensorSpec(None, tf.float32),
         lambda x: x,
-        "input x of shape <unknown>; expec",
+        mentions("x", "<unknown>"),
     ),
     "floats of any width": (
         tf.TensorSpec([None, None], tf.float32),
         lambda x: tf.reduce_sum(x, 1),
-        r"input x of shape \(None, None\); expected constants after the batch",
+        mentions("x", "(None, None)", "constants"),
     ),
     "ids of any depth": (
         tf.TensorSpec([None, 2, None], tf.int32),
         lambda x: tf.reduce_sum(x, 2),
-        r"input x of shape \(None, 2, None\); expected constants",
+        mentions("x", "(None, 2, None)", "constants"),
     ),
     "one number for all": (
         FLOATS,
         tf.reduce_sum,
-        r"the output output_0 of shape \(\); expected an",
+        mentions("output_0", "()"),
     ),
-    "one row for all": (FLOATS, lambda x: x[0] + [[1.0]], r"output output_0 of shape \(1, 3\)"),
+    "one row for all": (FLOATS, lambda x: x[0] + [[1.0]], mentions("output_0", "(1, 3)")),
     "outputs of any width": (
         tf.TensorSpec([None, None], tf.int32),
         lambda x: x,
-        r"output output_0 of shape \(None, None\); expected constants after the batch",
+        mentions("output_0", "(None, None)", "constants"),
     ),
 }
 
@@ -293,8 +292,8 @@ def test_shapes_that_cannot_be_batched(tmp_path: Path, name: str) -> None:
 
 
 def test_no_saved_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no SavedModel .*expected saved_model.pb"):
+    with pytest.raises(InputError, match=mentions("SavedModel", "saved_model.pb")):
         serving_checks.check(tmp_path)
     (tmp_path / "saved_model.pb").write_bytes(b"nothing like it")
-    with pytest.raises(InputError, match="is no SavedModel .*expected saved_model.pb"):
+    with pytest.raises(InputError, match=mentions("SavedModel", "saved_model.pb")):
         serving_checks.check(tmp_path)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.steppers.cost import Sizes
-from benchmarks.steppers.cost import training_flop as benchmarks_training_flop
+from benchmarks.cost import Sizes
+from benchmarks.cost import training_flop as benchmarks_training_flop
 from keras_transformer.config import ModelConfig
 from keras_transformer.paper.baselines.flop import training_flop
 from tests.paper.baselines.tiny import MODELS, make, source_ids, target_ids

@@ -28,6 +28,7 @@ from tests.decoding.reference import (
     search,
 )
 from tests.decoding.strategies import SEEDS
+from tests.messages import mentions
 
 LEAF, OPEN, CLOSE = UNKNOWN, A, B
 WRITTEN = {LEAF: "x", OPEN: "(", CLOSE: ")"}
@@ -135,5 +136,5 @@ def test_a_prefix_is_the_beginning_of_the_tree():
 
 
 def test_trees_need_the_number_of_leaves():
-    with pytest.raises(InputError, match="trees need the number of leaves of each sentence"):
+    with pytest.raises(InputError, match=mentions("trees", "leaves")):
         search(random_tables(1, 1), [5], DecodingConfig(), constraint=TREES)

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from keras_transformer.data.preparation.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.paper.recipes.recipe import Recipe, Synthetic
+from tests.messages import mentions
 from tests.paper.recipes.recipes import FIELDS, write_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,95 +54,104 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
     assert both.variant == "rehearsal+smooth"
     assert both.config().training.label_smoothing == 0.3
     assert both.train == recipe.varied("rehearsal").train
-    with pytest.raises(InputError, match="has no variant 'rough'; expected one of rehearsal, smo"):
+    with pytest.raises(InputError, match=mentions("variant", "rough", "rehearsal", "smooth")):
         recipe.varied("rough")
-    with pytest.raises(InputError, match=r"'smooth\+smooth' has smooth twice; expected each once"):
+    with pytest.raises(InputError, match=mentions("smooth+smooth", "smooth", "twice")):
         recipe.varied("smooth+smooth")
-    with pytest.raises(InputError, match="has no variant 'smooth'; expected none"):
+    with pytest.raises(InputError, match=mentions("variant", "smooth")):
         smooth.varied("smooth")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 3}, "not those of a recipe; expected description, evaluate, prepare, preset"),
-        ({"train": ["a", "b"]}, r"train is \['a', 'b'\]; expected an object with names"),
-        ({"valid": {"source": "a"}}, "valid is {'source': 'a'}; expected a text with"),
-        ({"valid": {"tsv": 3}}, "valid.tsv is 3; expected text"),
-        ({"valid": {"held_out": "v"}}, "valid is 'v' of held_out, which has nothing"),
-        ({"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}}, "valid is a test set of sac"),
-        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, "train is held out of itself"),
-        ({"held_out": {"t": 0}}, "held_out has 0 of t; expected 1 or more"),
-        ({"tests": {"x": {}}}, "x is {}; expected a text"),
-        ({"prepare": {"vocab": 40}}, "prepare has 'vocab'; expected some of .*vocab_size"),
-        ({"prepare": {"vocab_size": "40"}}, "prepare.vocab_size is '40'; expected a whole number"),
-        ({"prepare": {"drop_identical": "no"}}, "prepare.drop_identical is 'no'; expected true or"),
-        ({"prepare": {"max_length_ratio": math.nan}}, "max_length_ratio is nan; expected a finite"),
-        ({"prepare": {"check_languages": "en"}}, "check_languages is 'en'; expected a list"),
-        ({"prepare": {"model_type": "word"}}, "model_type is 'word'; expected one of unigram, bpe"),
-        ({"prepare": {"max_tokens": 1}}, "max_tokens is 1; expected"),
-        ({"preset": "huge"}, "'huge' is no preset"),
-        ({"preset": []}, r"preset is \[\]; expected text"),
-        ({"settings": {"training.steps": 3}}, "'training.steps' is no setting"),
-        ({"settings": [1]}, r"settings is \[1\]; expected an object with names"),
-        ({"settings": {"training.learning_rate": True}}, "rate is True; expected a finite number"),
-        ({"synthetic": None}, "synthetic is None; expected an object with names"),
-        ({"synthetic": ["distillation"]}, r"synthetic is \['distillation'\]; expected an object"),
+        ({"epochs": 3}, mentions("fields", "description", "evaluate", "prepare", "preset")),
+        ({"train": ["a", "b"]}, mentions("train", "['a', 'b']")),
+        ({"valid": {"source": "a"}}, mentions("valid", "{'source': 'a'}")),
+        ({"valid": {"tsv": 3}}, mentions("valid.tsv", "3")),
+        ({"valid": {"held_out": "v"}}, mentions("valid", "v", "held_out")),
+        (
+            {"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}},
+            mentions("valid", "sacreBLEU"),
+        ),
+        ({"held_out": {"t": 2}, "train": {"held_out": "t"}}, mentions("train", "held out")),
+        ({"held_out": {"t": 0}}, mentions("held_out", "0", "t", "1")),
+        ({"tests": {"x": {}}}, mentions("x", "{}")),
+        ({"prepare": {"vocab": 40}}, mentions("prepare", "vocab", "vocab_size")),
+        ({"prepare": {"vocab_size": "40"}}, mentions("prepare.vocab_size", "40")),
+        (
+            {"prepare": {"drop_identical": "no"}},
+            mentions("prepare.drop_identical", "no", "true", "false"),
+        ),
+        ({"prepare": {"max_length_ratio": math.nan}}, mentions("max_length_ratio", "nan")),
+        ({"prepare": {"check_languages": "en"}}, mentions("check_languages", "en")),
+        ({"prepare": {"model_type": "word"}}, mentions("model_type", "word", "unigram", "bpe")),
+        ({"prepare": {"max_tokens": 1}}, mentions("max_tokens", "1")),
+        ({"preset": "huge"}, mentions("huge", "preset")),
+        ({"preset": []}, mentions("preset", "[]")),
+        ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
+        ({"settings": [1]}, mentions("settings", "[1]")),
+        ({"settings": {"training.learning_rate": True}}, mentions("learning_rate", "True")),
+        ({"synthetic": None}, mentions("synthetic", "None")),
+        ({"synthetic": ["distillation"]}, mentions("synthetic", "['distillation']")),
         (
             {"synthetic": {"translation": {"recipe": "a"}}},
-            "in synthetic is 'translation'; expected",
+            mentions("synthetic", "translation"),
         ),
-        ({"synthetic": {"distillation": "a"}}, "synthetic.distillation is 'a'; expected an object"),
+        ({"synthetic": {"distillation": "a"}}, mentions("synthetic.distillation", "a")),
         (
             {"synthetic": {"distillation": {}}},
-            "is {}; expected an object with recipe, p",
+            mentions("{}", "recipe"),
         ),
         (
             {"synthetic": {"distillation": {"recipe": 1}}},
-            "distillation.recipe is 1; expected text",
+            mentions("distillation.recipe", "1"),
         ),
         (
             {"synthetic": {"distillation": {"recipe": "a", "seeds": [1, 1]}}},
-            r"synthetic has the seeds \[1, 1\] of the writer of distillation; expected different",
+            mentions("synthetic", "seeds", "[1, 1]", "distillation"),
         ),
-        ({"synthetic": {"distillation": {"recipe": "a", "seeds": []}}}, r"has the seeds \[\] of"),
+        ({"synthetic": {"distillation": {"recipe": "a", "seeds": []}}}, mentions("seeds", "[]")),
         (
             {"synthetic": {"distillation": {"recipe": "a", "seeds": ["1"]}}},
-            r"\[0\] is '1'; expected a",
+            mentions("[0]", "1"),
         ),
-        ({"average_last": [1]}, "average_last has 1; expected 2 or more"),
-        ({"average_last": ["5"]}, r"average_last\[0\] is '5'; expected a whole number"),
-        ({"length_penalties": [-1]}, "length_penalty is -1.0; expected"),
-        ({"held_out": {"train": 2}}, "held_out has a part 'train'; expected a name as valid"),
-        ({"held_out": {"../a": 2}}, "held_out has a part '../a'; expected a name"),
-        ({"tests": {"valid": FIELDS["valid"]}}, "a test is called 'valid'; expected a name"),
-        ({"length_penalties": ["0.6"]}, r"penalties\[0\] is '0.6'; expected a finite"),
+        ({"average_last": [1]}, mentions("average_last", "1", "2")),
+        ({"average_last": ["5"]}, mentions("average_last[0]", "5")),
+        ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
+        ({"held_out": {"train": 2}}, mentions("held_out", "train")),
+        ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
+        ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
+        ({"length_penalties": ["0.6"]}, mentions("length_penalties[0]", "0.6")),
         (
             {"published": {"animals": {"source": "x"}}},
-            "expected an object with bleu, source",
+            mentions("bleu", "source"),
         ),
-        ({"published": {"animals": 3}}, "published.animals is 3; expected an object"),
+        ({"published": {"animals": 3}}, mentions("published.animals", "3")),
         (
             {"published": {"test_2018": {"bleu": 1, "source": ""}}},
-            "published names 'test_2018'; expected one of animals",
+            mentions("published", "test_2018", "animals"),
         ),
-        ({"evaluate": {"tokenize": "14a"}}, "'14a' is no tokenizer"),
-        ({"evaluate": {"case": "lc"}}, "evaluate is {'case': 'lc'}; expected an object with"),
-        ({"evaluate": {"lowercase": "false"}}, "lowercase is 'false'; expected true or false"),
-        ({"variants": {"x": {"preset": "huge"}}}, "the variant x: 'huge' is no preset"),
-        ({"variants": {"x": {"recipes_dir": "y"}}}, "the variant x: the fields are not those of a"),
-        ({"variants": {"x": {"variant": 3}}}, "the variant x: the fields are not those of a rec"),
-        ({"variants": {"x": {"prepare": {"max_tokens": "9"}}}}, "x: prepare.max_tokens is '9'; ex"),
-        ({"variants": {"x+y": {}}}, r"a variant is called 'x\+y'; expected a name as dropout"),
-        ({"tests": {"../x": FIELDS["valid"]}}, "a test is called '../x'; expected a name as test"),
-        ({"tests": {"x" * 101: FIELDS["valid"]}}, "a test is called 'xxx.*; expected a name as te"),
-        ({"variants": {"x": {"steps": 3}}}, "not those of a recipe"),
+        ({"evaluate": {"tokenize": "14a"}}, mentions("14a", "tokenizer")),
+        ({"evaluate": {"case": "lc"}}, mentions("evaluate", "{'case': 'lc'}")),
+        ({"evaluate": {"lowercase": "false"}}, mentions("lowercase", "false", "true")),
+        ({"variants": {"x": {"preset": "huge"}}}, mentions("variant x", "huge", "preset")),
+        ({"variants": {"x": {"recipes_dir": "y"}}}, mentions("variant x", "recipe")),
+        ({"variants": {"x": {"variant": 3}}}, mentions("variant x", "recipe")),
+        (
+            {"variants": {"x": {"prepare": {"max_tokens": "9"}}}},
+            mentions("variant x", "prepare.max_tokens", "9"),
+        ),
+        ({"variants": {"x+y": {}}}, mentions("variant", "x+y")),
+        ({"tests": {"../x": FIELDS["valid"]}}, mentions("test", "../x")),
+        ({"tests": {"x" * 101: FIELDS["valid"]}}, mentions("test", "x" * 101)),
+        ({"variants": {"x": {"steps": 3}}}, mentions("fields", "recipe")),
         (
             {"variants": {"x": {"variants": {}}}},
-            "variant x has variants; expected other",
+            mentions("variant x", "variants"),
         ),
-        ({"variants": {"x": []}}, r"variants.x is \[\]; expected an object with names"),
-        ({"variants": {"x": {"settings": 3}}}, "variants.x.settings is 3; expected an object"),
+        ({"variants": {"x": []}}, mentions("variants.x", "[]")),
+        ({"variants": {"x": {"settings": 3}}}, mentions("variants.x.settings", "3")),
     ],
 )
 def test_a_wrong_recipe_names_its_file(
@@ -193,7 +202,7 @@ def test_any_value_in_any_place_is_read_or_told_in_one_sentence(
         loaded = Recipe.load(tmp_path, "animals")
     except InputError as error:
         assert str(error).startswith(str(tmp_path / "animals" / "recipe.json"))
-        assert re.search("; (expected|set) ", str(error))
+        assert len(str(error).removeprefix(str(tmp_path)).split()) > 3
     else:
         found: Any = getattr(loaded, place[0])
         for key in place[1:]:
@@ -204,26 +213,26 @@ def test_any_value_in_any_place_is_read_or_told_in_one_sentence(
 def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     write_recipe(tmp_path, "plants")
     write_recipe(tmp_path)
-    with pytest.raises(InputError, match="no recipe 'stones'; expected one of animals, plants"):
+    with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
         Recipe.load(tmp_path, "stones")
     for name in ("./animals", "", "x" * 300):  # the name of one is a single one
-        with pytest.raises(InputError, match=f"no recipe '{name}'; expected one of animals"):
+        with pytest.raises(InputError, match=mentions("recipe", f"'{name}'", "animals")):
             Recipe.load(tmp_path, name)
     assert Recipe.load(tmp_path, "plants/").name == "plants"
     for text in (b'{"description": ', b"\xff", b"[]", b"null"):
         (tmp_path / "animals" / "recipe.json").write_bytes(text)
-        with pytest.raises(InputError, match=r"animals/recipe.json: (this is no JSO|the fields a)"):
+        with pytest.raises(InputError, match=r"animals/recipe\.json.*(JSON|fields)"):
             Recipe.load(tmp_path, "animals")
     twice = '{"preset": "tiny", "preset": "big"}'
     for text, message in (
-        (twice, "'preset' stands twice in the same object; expected each name once"),
-        ('{"a": ' + "[" * 100_000, "recipe.json is nested too deep; expected a recipe"),
+        (twice, mentions("preset", "twice")),
+        ('{"a": ' + "[" * 100_000, mentions("recipe.json", "nested", "deep")),
         *(
             (
                 json.dumps({**FIELDS, "settings": {"model.d_model": 0}}).replace(
                     '"model.d_model": 0', '"model.d_model": ' + "[" * depth + "]" * depth
                 ),
-                "recipe.json(: model.d_model is .*| is nested too deep); expected",
+                r"recipe\.json.*(model\.d_model|nested)",
             )
             for depth in range(900, 1000)
         ),
@@ -232,11 +241,11 @@ def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             Recipe.load(tmp_path, "animals")
     (tmp_path / "stones" / "recipe.json").mkdir(parents=True)
-    with pytest.raises(InputError, match="no recipe 'stones'; expected one of animals, plants"):
+    with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
         Recipe.load(tmp_path, "stones")
     fields = {name: value for name, value in FIELDS.items() if name != "preset"}
     (tmp_path / "animals" / "recipe.json").write_text(json.dumps(fields))
-    with pytest.raises(InputError, match="not those of a recipe"):
+    with pytest.raises(InputError, match=mentions("fields", "recipe")):
         Recipe.load(tmp_path, "animals")
 
 

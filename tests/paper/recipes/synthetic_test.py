@@ -14,6 +14,7 @@ from keras_transformer.inference.corpus_translation import model_fingerprint
 from keras_transformer.paper.recipes import synthetic
 from keras_transformer.paper.recipes.recipe import Synthetic
 from keras_transformer.paper.recipes.synthetic import check_writer, parse_writers, synthetic_pairs
+from tests.messages import mentions
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_what_is_written_is_not_written_again_and_not_by_another_model(
         == first
     )
     model.write_text("another")
-    with pytest.raises(InputError, match="synthetic is written by another model than"):
+    with pytest.raises(InputError, match=mentions("synthetic", "written")):
         synthetic_pairs("distillation", corpus, model, directory)
 
 
@@ -96,7 +97,7 @@ def test_what_one_has_begun_no_other_model_throws_away(
             lambda: check_writer(directory, tmp_path / "other"),
             lambda: synthetic_pairs("distillation", corpus, tmp_path / "other", directory),
         ):
-            with pytest.raises(InputError, match="synthetic is written by another model than"):
+            with pytest.raises(InputError, match=mentions("synthetic", "written")):
                 check()
     written = list(synthetic_pairs("distillation", corpus, model, directory).pairs())
     assert written[0] == (b"a dog", b"A DOG")
@@ -110,7 +111,7 @@ def test_other_text_is_not_mixed_with_what_was_begun(
     (tmp_path / "other.en").write_text(text)
     (tmp_path / "other.de").write_text("ja\n" * text.count("\n"))
     other = ParallelFiles(tmp_path / "other.en", tmp_path / "other.de")
-    with pytest.raises(InputError, match="given.txt is of other text than the corpus"):
+    with pytest.raises(InputError, match=mentions("given.txt", "corpus")):
         synthetic_pairs("distillation", other, model, tmp_path / "synthetic")
 
 
@@ -123,9 +124,9 @@ def test_a_model_that_cannot_write_is_refused_before_anything_is_written(
     for name in ("config.json", "data.json"):
         (tmp_path / "run" / name).write_text("{}")
     for name, message in (
-        ("missing", "missing cannot be read, for it is not there; expected an export"),
-        ("empty", "empty is neither a run directory nor a SavedModel or LiteRT model"),
-        ("run", "run is a run directory; expected what bin/export.py makes of it"),
+        ("missing", mentions("missing", "read", "export")),
+        ("empty", mentions("empty", "run directory", "SavedModel", "LiteRT")),
+        ("run", mentions("run directory", "bin/export.py")),
     ):
         with pytest.raises(InputError, match=message):
             check_writer(directory, tmp_path / name)
@@ -141,7 +142,7 @@ def test_writers_are_named_by_kind() -> None:
         "back_translation": "export/2",
     }
     for wrong in ("export/1", "distillation=", "translation=export/1"):
-        with pytest.raises(InputError, match=f"is '{wrong}'; expected KIND=EXPORT with a kind of"):
+        with pytest.raises(InputError, match=mentions(f"'{wrong}'", "KIND=EXPORT")):
             parse_writers([wrong])
-    with pytest.raises(InputError, match="names distillation twice"):
+    with pytest.raises(InputError, match=mentions("distillation", "twice")):
         parse_writers(["distillation=a", "distillation=b"])

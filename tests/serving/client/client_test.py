@@ -44,6 +44,7 @@ from keras_transformer.serving.client import (
 )
 from keras_transformer.serving.client.tensors import input_array
 from tests.conftest import ROOT
+from tests.messages import mentions
 from tests.serving.reversing_model import NAME
 from tests.serving.running_server import Running, model_held, running_server, wait_until
 
@@ -125,15 +126,15 @@ def test_large_requests_are_split(client: Client) -> None:
 @pytest.mark.parametrize(
     ("inputs", "signature", "sentence"),
     [
-        ({"text": ["a"]}, "no", "has no signature no; expected one of join, kinds, no_poison"),
-        ({"txt": ["a"]}, "size", "the inputs are txt; expected text, which size of reversing take"),
-        ({}, "size", "the inputs are none; expected text"),
-        ({"text": [5]}, "size", r"input text cannot be sent \(5 is no text\); expected strings"),
-        ({"text": "a"}, "size", "input text cannot be sent .*no batch dimension"),
-        ({"text": []}, "size", r"the inputs have \[0\] rows; expected the same number, at least 1"),
-        ({"ids": [[1], [2, 3]], "lengths": [1, 2]}, "join", "input ids cannot be sent"),
-        ({"ids": [[1]], "lengths": [0.5]}, "join", "input lengths cannot be sent"),
-        ({"ids": [[1]], "lengths": [1, 2]}, "join", r"the inputs have \[1, 2\] rows"),
+        ({"text": ["a"]}, "no", mentions("no", "join", "kinds", "no_poison")),
+        ({"txt": ["a"]}, "size", mentions("txt", "text", "size", "reversing")),
+        ({}, "size", mentions("inputs", "none", "text")),
+        ({"text": [5]}, "size", mentions("input text", "5")),
+        ({"text": "a"}, "size", mentions("input text", "batch dimension")),
+        ({"text": []}, "size", mentions("inputs", "[0]", "rows", "1")),
+        ({"ids": [[1], [2, 3]], "lengths": [1, 2]}, "join", mentions("input ids")),
+        ({"ids": [[1]], "lengths": [0.5]}, "join", mentions("input lengths")),
+        ({"ids": [[1]], "lengths": [1, 2]}, "join", mentions("inputs", "[1, 2]", "rows")),
     ],
 )
 def test_mistakes_are_found_before_they_are_sent(
@@ -155,7 +156,7 @@ def test_a_model_and_a_version_that_are_not_there(addresses: dict[str, str], kin
     with KINDS[kind](addresses[kind], "other") as client:
         with pytest.raises(InputError, match=r"(404|NOT_FOUND): Servable not found for request: L"):
             client.predict({"text": ["a"]})
-        with pytest.raises(ServerError, match=r"no answer in 0\.2 s "):
+        with pytest.raises(ServerError, match=mentions("answer", "0.2 s")):
             client.wait_until_ready(0.2)
     with (
         KINDS[kind](addresses[kind], NAME, 7) as client,
@@ -222,7 +223,7 @@ def test_no_server_is_told_in_a_sentence(kind: str) -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with (
         KINDS[kind](address, NAME) as client,
-        pytest.raises(ServerError, match=rf"{address} gave no answer in 0\.3 s \(.+\); expected"),
+        pytest.raises(ServerError, match=mentions(address, "answer", "0.3 s")),
     ):
         client.predict({"text": ["a"]}, timeout=0.3)
 
@@ -243,7 +244,7 @@ def test_a_full_queue_is_tried_again(kind: str, reversing_version: Path) -> None
             batcher, batches = running.server.batcher, running.server.metrics.batch_rows
             wait_until(lambda: batches._sum.get() == 1 and batcher.waiting_rows == 1)
             wait_until(lambda: refused._value.get() >= 1)
-            with pytest.raises(ServerError, match=r"no answer in 0\.2 s "):
+            with pytest.raises(ServerError, match=mentions("answer", "0.2 s")):
                 client.predict({"text": ["a"]}, "size", timeout=0.2)
         assert [future.result()["bytes"].tolist() for future in futures] == [[1], [1], [1]]
 
@@ -253,7 +254,7 @@ def test_a_request_that_is_too_large(kind: str, reversing_version: Path) -> None
         running_server(reversing_version.parent, max_body_bytes=1000) as running,
         KINDS[kind](getattr(running, kind), NAME) as client,
     ):
-        with pytest.raises(InputError, match=r"answers (413: the body|RESOURCE_EXHAUSTED: .*max)"):
+        with pytest.raises(InputError, match=r"(413|RESOURCE_EXHAUSTED)\b.*(body|max)"):
             client.predict({"text": ["x" * 2000]})
         assert client.predict({"text": ["x" * 200]}, "size")["bytes"] == [200]
 
@@ -268,7 +269,7 @@ def test_a_deadline_of_grpc_that_has_passed_is_not_run(running: Running) -> None
             rows = running.metric("serving_batch_rows_sum")
             first = pool.submit(client.predict, {"text": ["a"]})
             wait_until(lambda: running.metric("serving_batch_rows_sum") == rows + 1)
-            with pytest.raises(ServerError, match="no answer in 0.2 s .*DEADLINE_EXCEEDED"):
+            with pytest.raises(ServerError, match=mentions("0.2 s", "DEADLINE_EXCEEDED")):
                 client.predict({"text": ["late"] * 5}, timeout=0.2)
             wait_until(lambda: running.metric("serving_waiting_rows") == 0)
         first.result()
@@ -338,12 +339,12 @@ def test_both_services_are_of_tf_serving() -> None:
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("localhost", "localhost is no address of a server; expected"),
-        ("ftp://localhost:1/x", "ftp://localhost:1/x is no address of a server"),
-        ("localhost:http/x", "localhost:http/x is no address of a server"),
-        ("localhost:99999/x", "localhost:99999/x is no address of a server"),
-        ("\x00:1/x", "is no address"),
-        ("grpc://localhost:8500", "grpc://localhost:8500 names no model"),
+        ("localhost", mentions("localhost", "address")),
+        ("ftp://localhost:1/x", mentions("ftp://localhost:1/x", "address")),
+        ("localhost:http/x", mentions("localhost:http/x", "address")),
+        ("localhost:99999/x", mentions("localhost:99999/x", "address")),
+        ("\x00:1/x", mentions("address")),
+        ("grpc://localhost:8500", mentions("grpc://localhost:8500", "model")),
     ],
 )
 def test_addresses_that_are_none(address: str, sentence: str) -> None:
@@ -366,12 +367,16 @@ def test_addresses(running: Running) -> None:
 @pytest.mark.parametrize(
     ("status", "text", "sentence"),
     [
-        (500, "<html>proxy", "answers 500: <html>proxy"),
-        (200, "<html>proxy", "answers 200: <html>proxy"),
-        (200, "[" * 9999, r"answers 200: \[\["),
-        (200, '{"other": 1}', 'answers 200: {"other": 1}'),
-        (200, '{"metadata": 1}', "metadata that is not of TF Serving"),
-        (200, '{"metadata": {"signature_def": {"signature_def": {"x": []}}}}', "not of TF Serving"),
+        (500, "<html>proxy", mentions("500", "<html>proxy")),
+        (200, "<html>proxy", mentions("200", "<html>proxy")),
+        (200, "[" * 9999, mentions("200", "[[")),
+        (200, '{"other": 1}', mentions("200", '{"other": 1}')),
+        (200, '{"metadata": 1}', mentions("metadata", "TF Serving")),
+        (
+            200,
+            '{"metadata": {"signature_def": {"signature_def": {"x": []}}}}',
+            mentions("TF Serving"),
+        ),
     ],
 )
 def test_an_answer_that_is_not_of_tf_serving(
@@ -382,15 +387,15 @@ def test_an_answer_that_is_not_of_tf_serving(
         base_url="http://localhost:1",
         transport=httpx.MockTransport(lambda request: httpx.Response(status, text=text)),
     ))  # fmt: skip
-    with pytest.raises(ServerError, match=f"localhost:1 .*{sentence}"):
+    with pytest.raises(ServerError, match=mentions("localhost:1") + sentence):
         client.metadata()
 
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ([2**32 + 2, 1], "input number cannot be sent .4294967298 does not fit"),
-        ([-(2**31) - 1, 1], "does not fit.*expected values of int32"),
+        ([2**32 + 2, 1], mentions("number", "4294967298", "fit")),
+        ([-(2**31) - 1, 1], mentions("fit", "int32")),
     ],
 )
 def test_numbers_that_do_not_fit_are_not_sent(values: list[int], sentence: str) -> None:
@@ -410,9 +415,9 @@ def test_lines_of_any_kind(client: Client) -> None:
     assert client.translate([b"ab"])[0][0].text == "ba"  # type: ignore[list-item]
     assert client.translate([]) == []
     for wrong, sentence in [
-        ("Hello", "'Hello' is one line; expected a list of lines"),
-        (["\ud800"], "cannot be sent .*surrogates not allowed"),
-        ([None], "None cannot be sent .*; expected text"),
+        ("Hello", mentions("'Hello'", "line")),
+        (["\ud800"], mentions("surrogates not allowed")),
+        ([None], mentions("None", "text")),
     ]:
         with pytest.raises(InputError, match=sentence):
             client.translate(wrong)  # type: ignore[arg-type]
@@ -422,7 +427,9 @@ def test_lines_of_any_kind(client: Client) -> None:
     "options", [{"timeout": 0}, {"max_batch_size": 0}, {"connections": 0}, {"max_batch_size": -1}]
 )
 def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="expected more than 0, at least 1 and at least 1"):
+    with pytest.raises(
+        InputError, match=mentions("0", "1", "timeout", "max_batch_size", "connections")
+    ):
         connect("localhost:1/x", **options)
 
 
@@ -456,7 +463,7 @@ def test_a_deadline_of_rest_is_that_of_the_whole_answer() -> None:
         begun = time.monotonic()
         with (
             RestClient(f"127.0.0.1:{port}", NAME) as client,
-            pytest.raises(ServerError, match="no answer in 0.5 s .*not whole after"),
+            pytest.raises(ServerError, match=mentions("0.5 s", "whole")),
         ):
             client.metadata(0.5)
     # No read has waited longer than a twentieth of a second, and the whole would have taken 50 s.
@@ -477,7 +484,7 @@ def test_an_answer_that_is_not_of_http(head: bytes) -> None:
     with (
         server_that_says(head) as port,
         RestClient(f"127.0.0.1:{port}", NAME) as client,
-        pytest.raises(ServerError, match=f"127.0.0.1:{port} gave no answer in 0.3 s"),
+        pytest.raises(ServerError, match=mentions(f"127.0.0.1:{port}", "0.3 s")),
     ):
         client.metadata(0.3)
 

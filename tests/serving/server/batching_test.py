@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.serving.server.batching import Arrays, Batcher, RequestError
+from tests.messages import mentions
 
 
 class Doubling:
@@ -226,7 +227,7 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
         f.call.gate.clear()
         requests = [f.run(0), f.run(*range(20))]
         await f.held(*requests)
-        with pytest.raises(RequestError, match="20 of 20 rows wait, and 1 more have come") as no:
+        with pytest.raises(RequestError, match=mentions("20 of 20 rows", "1")) as no:
             await f.run(1)
         assert no.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         f.call.gate.set()
@@ -246,10 +247,10 @@ def test_a_queue_is_full_of_few_rows_that_are_large() -> None:
         requests = [run(900), run(400), run(400)]  # the first does not wait
         await f.held(*requests)
         assert f.batcher.waiting_bytes == 2 * (400 + 8)  # 8: of a pointer
-        with pytest.raises(RequestError, match="816 of 1,000 bytes wait, and 185 more") as no:
+        with pytest.raises(RequestError, match=mentions("816", "1,000", "185")) as no:
             await run(177)
         assert no.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        with pytest.raises(RequestError, match="has 1,001 bytes; expected 0 to 1,000") as no:
+        with pytest.raises(RequestError, match=mentions("1,001", "bytes", "0", "1,000")) as no:
             await run(993)
         assert no.value.code is grpc.StatusCode.INVALID_ARGUMENT
         requests.append(run(176))
@@ -267,7 +268,7 @@ def test_a_queue_is_full_of_few_rows_that_are_large() -> None:
 @pytest.mark.parametrize("rows", [0, 21])
 def test_what_never_fits_is_invalid(rows: int) -> None:
     async def test(f: Fixture) -> None:
-        with pytest.raises(RequestError, match=f"has {rows} rows; expected 1 to 20") as no:
+        with pytest.raises(RequestError, match=mentions(rows, "rows", "1", "20")) as no:
             await f.run(*range(rows))
         assert no.value.code is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import gzip
 import json
+import re
 import socket
 import time
 import tracemalloc
@@ -19,9 +20,17 @@ from starlette.exceptions import HTTPException
 
 from keras_transformer.serving.server import models, rest
 from keras_transformer.serving.server.models import Version
+from tests.messages import mentions, tells
 from tests.serving.running_server import Running, model_held, running_server, wait_until
 
 PREDICT = {"instances": ["abc"]}
+
+
+def told(answer: httpx.Response) -> str:
+    """The error that is all of the answer."""
+    (error,) = answer.json().values()
+    assert list(answer.json()) == ["error"]
+    return str(error)
 
 
 def test_row_and_column_format(running: Running) -> None:
@@ -74,10 +83,7 @@ def test_an_answer_that_would_be_too_large_is_refused(
     assert running.predict({"instances": ["a"] * 3}).status_code == 200
     answer = running.predict({"instances": ["a"] * 4})
     assert answer.status_code == 400
-    assert answer.json() == {
-        "error": "the answer to 4 rows would have 96 bytes; expected at most 3 rows in a request "
-        "to serving_default"
-    }
+    assert tells(told(answer), "4 rows", "96 bytes", "3", "serving_default")
     # One row is always answered, and sizes that vary are taken for 1: of join 8 and 4 bytes.
     monkeypatch.setattr(models, "_MOST_ANSWER_BYTES", 1)
     assert running.predict({"instances": ["a"]}).status_code == 200
@@ -101,21 +107,21 @@ def test_health_and_metrics(running: Running) -> None:
     [
         (b'{"instances": ["a"', 400, "JSON Parse error: Expecting"),
         (b"", 400, "JSON Parse error: Expecting value"),
-        ({"instances": [5]}, 400, "text[0] is 5; expected string"),
-        ({"instances": [["a"]]}, 400, "input text has the shape [1, 1]; expected (None,)"),
-        ({"inputs": {}}, 400, "the inputs are none; expected text"),
-        ({"inputs": {"text": ["a"], "x": ["b"]}}, 400, "the inputs are text, x; expected text"),
-        ({"inputs": []}, 400, "the request has 0 rows; expected 1 to 100"),
-        ({"instances": ["a"] * 10_000}, 400, "the request has 10,000 rows; expected 1 to 100"),
-        ({"signature_name": "no", **PREDICT}, 400, 'Serving signature key "no" not found; expec'),
+        ({"instances": [5]}, 400, mentions("text[0]", "5", "string")),
+        ({"instances": [["a"]]}, 400, mentions("text", "[1, 1]", "(None,)")),
+        ({"inputs": {}}, 400, mentions("inputs", "none", "text")),
+        ({"inputs": {"text": ["a"], "x": ["b"]}}, 400, mentions("inputs", "text, x", "text")),
+        ({"inputs": []}, 400, mentions("0 rows", "1", "100")),
+        ({"instances": ["a"] * 10_000}, 400, mentions("10,000 rows", "1", "100")),
+        ({"signature_name": "no", **PREDICT}, 400, 'Serving signature key "no" not found'),
         ({"signature_name": "__saved_model_init_op", "inputs": {}}, 400, "Serving signature key"),
         (
             {"signature_name": "join", "inputs": {"ids": [[1], [2]], "lengths": [1]}},
-            400, "the inputs have different numbers of rows (2 of ids, 1 of lengths); expected the",
+            400, mentions("2 of ids", "1 of lengths", "rows"),
         ),
-        ({"signature_name": "no_poison", "instances": ["poison"]}, 400, "assertion failed: ["),
-        (b'{"signature_name": "\\ud800", "inputs": []}', 400, r'Serving signature key "\ud800" '),
-        (b'{"inputs": {"\\udc80": ["a"]}}', 400, r"the inputs are \udc80; expected text"),
+        ({"signature_name": "no_poison", "instances": ["poison"]}, 400, r"assertion failed: \["),
+        (b'{"signature_name": "\\ud800", "inputs": []}', 400, mentions("signature", r'"\ud800"')),
+        (b'{"inputs": {"\\udc80": ["a"]}}', 400, mentions("inputs", r"\udc80", "text")),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(
@@ -124,26 +130,26 @@ def test_mistakes_are_told_in_a_sentence(
     answer = running.predict(body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
-    assert answer.json()["error"].startswith(sentence)
+    assert re.search(sentence, answer.json()["error"])
     assert running.predict(PREDICT).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
-        ("POST", "/v1/models/other:predict", 404, "Servable not found for request: Latest(other)"),
+        ("POST", "/v1/models/other:predict", 404, mentions("Servable not found", "Latest(other)")),
         ("POST", "/v1/models/reversing/versions/7:predict", 404, "Servable not found for request"),
         ("POST", f"/v1/models/reversing/versions/{2**64}:predict", 400, "/v1/models/reversing/v"),
         ("POST", "/v1/models/reversing/labels/new:predict", 400, "Unrecognized servable version l"),
-        ("POST", "/v1/models/reversing:classify", 501, ":classify is not served; expected"),
+        ("POST", "/v1/models/reversing:classify", 501, mentions(":classify")),
         ("POST", "/v1/models/reversing", 400, "Malformed request: POST /v1/models/reversing"),
         ("POST", "/v1/models:predict", 400, "Malformed request: POST /v1/models:predict"),
         ("PUT", "/v1/models/reversing:predict", 400, "Malformed request: PUT /v1/models/reversing"),
         ("GET", "/v1/models/reversing:predict", 400, "Malformed request: GET /v1/models/reversing"),
         ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
         ("GET", "/v1/models/reversing/versions/7", 404, "Could not find version 7 of model"),
-        ("GET", "/v1/models/other/metadata", 404, "Servable not found for request: Latest(other)"),
-        ("GET", "/v1/models", 400, "/v1/models names no model or no version; expected /v1/models/"),
+        ("GET", "/v1/models/other/metadata", 404, mentions("Servable not found", "Latest(other)")),
+        ("GET", "/v1/models", 400, mentions("/v1/models", "model", "version", "/v1/models/")),
         ("GET", "/v2/health", 404, "Not Found: GET /v2/health"),
     ],
 )  # fmt: skip
@@ -152,7 +158,7 @@ def test_paths_that_are_not_there(
 ) -> None:
     answer = running.http.request(method, path, json=PREDICT if method == "POST" else None)
     assert answer.status_code == status, answer.text
-    assert answer.json()["error"].startswith(sentence)
+    assert re.search(sentence, answer.json()["error"])
 
 
 def megabytes(count: int) -> Iterator[bytes]:
@@ -176,11 +182,11 @@ _ZIPPED = gzip.compress(json.dumps(PREDICT).encode())
         (_ZIPPED, "gzip", 200, ""),
         (gzip.compress(b'{"instances": '), "x-gzip", 400, "JSON Parse error"),
         (gzip.compress(b'{"instances": ') + gzip.compress(b'["abc"]}'), "x-gzip", 200, ""),
-        (_ZIPPED + b"more", "gzip", 400, "the body is no gzip"),
-        (_ZIPPED[:-9], "gzip", 400, "the body ends within its gzip"),
-        (b"{}", "gzip", 400, "the body is no gzip"),
-        (_ZIPPED, "br", 415, "the body is encoded by 'br'; expected gzip"),
-        (gzip.compress(bytes(100 * 2**20)), "GZIP", 413, "the body has more than the "),
+        (_ZIPPED + b"more", "gzip", 400, mentions("body", "gzip")),
+        (_ZIPPED[:-9], "gzip", 400, mentions("body", "gzip")),
+        (b"{}", "gzip", 400, mentions("body", "gzip")),
+        (_ZIPPED, "br", 415, mentions("body", "br", "gzip")),
+        (gzip.compress(bytes(100 * 2**20)), "GZIP", 413, mentions("body", "more")),
     ],
     # A name each: pytest would make one of the bytes, which hold the time they were zipped at.
     ids=[
@@ -200,7 +206,7 @@ def test_a_body_may_be_zipped(
     headers = {"Content-Encoding": encoding}
     answer = running.http.post(f"{running.model}:predict", content=body, headers=headers)
     assert answer.status_code == status
-    assert sentence in answer.json().get("error", "")
+    assert re.search(sentence, answer.json().get("error", ""))
 
 
 def test_a_body_of_many_gzip_members_takes_linear_time() -> None:
@@ -217,7 +223,7 @@ def test_a_body_is_not_unzipped_beyond_its_bound() -> None:
     zipped = gzip.compress(bytes(100 * 2**20))
     tracemalloc.start()
     try:
-        with pytest.raises(HTTPException, match="413: the body has more than the 1,048,576 bytes"):
+        with pytest.raises(HTTPException, match=mentions("413", "1,048,576")):
             rest._decoded(zipped, "gzip", 2**20)
         assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
     finally:
@@ -228,8 +234,7 @@ def test_a_body_is_not_unzipped_beyond_its_bound() -> None:
 def test_a_body_of_100_megabytes_is_refused(running: Running, length: dict[str, str]) -> None:
     answer = running.http.post(f"{running.model}:predict", content=megabytes(100), headers=length)
     assert answer.status_code == 413
-    expected = "the body has 104,857,600 bytes; expected at most 16,777,216"
-    assert answer.json() == {"error": expected}
+    assert tells(told(answer), "104,857,600", "16,777,216")
     assert running.predict(PREDICT).status_code == 200
 
 
@@ -310,8 +315,7 @@ def test_a_full_queue_answers_429_and_recovers(reversing_version: Path) -> None:
             wait_until(lambda: running.metric("serving_waiting_rows") == 2)
             refused = running.predict(PREDICT)  # while nothing moves: it does not wait
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-            sentence = "the queue is full (2 of 2 rows wait, and 1 more have come); try again later"
-            assert refused.json() == {"error": sentence}
+            assert tells(told(refused), "queue", "2 of 2 rows", "1")
         assert [future.result().status_code for future in futures] == [200, 200, 200]
         assert running.predict(PREDICT).status_code == 200
 
@@ -320,7 +324,7 @@ def test_the_bytes_that_wait_are_bounded(reversing_version: Path) -> None:
     options = {"batches_at_once": 1, "max_queue_bytes": 100}
     with running_server(reversing_version.parent, **options) as running:
         answer = running.predict({"instances": ["x" * 93]})
-        assert answer.json() == {"error": "the request has 101 bytes; expected 0 to 100"}
+        assert tells(told(answer), "101 bytes", "100")
         with concurrent.futures.ThreadPoolExecutor(2) as pool, model_held():
             futures = [pool.submit(running.predict, PREDICT)]
             wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
@@ -328,15 +332,14 @@ def test_the_bytes_that_wait_are_bounded(reversing_version: Path) -> None:
             wait_until(lambda: running.metric("serving_waiting_rows") == 1)
             refused = running.predict(PREDICT)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-            assert refused.json()["error"].startswith("the queue is full (100 of 100 bytes wait, ")
+            assert tells(told(refused), "queue", "100 of 100 bytes")
         assert [future.result().status_code for future in futures] == [200, 200]
 
 
 def test_a_defect_is_no_stack_trace_to_the_client(running: Running) -> None:
     with mock.patch.object(Version, "run", side_effect=RuntimeError("a defect")):
         answer = running.predict(PREDICT)
-    sentence = "the server has a defect, which its log shows"
-    assert (answer.status_code, answer.json()) == (500, {"error": sentence})
+    assert answer.status_code == 500 and tells(told(answer), "defect", "log")
     assert running.predict(PREDICT).status_code == 200
 
 

@@ -35,6 +35,7 @@ from keras_transformer.serving.server.state import Settings
 from keras_transformer.visualization.playground.models import open_model
 from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver, Ended
+from tests.messages import mentions, tells
 from tests.serving.reversing_model import NAME, write_version
 from tests.serving.running_server import (
     SECONDS,
@@ -120,7 +121,7 @@ def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path)
         assert states(running) == {1: "AVAILABLE", 2: "END", 3: "END"}
         status = running.http.get(f"{running.model}/versions/3").json()
         said = status["model_version_status"][0]["status"]["error_message"]
-        assert said.startswith("version 3 cannot be loaded: assertion failed: [there is poison]")
+        assert tells(said, "version 3", "loaded", "[there is poison]")
         assert running.predict({"instances": ["a"]}, "/versions/1").status_code == 200
         assert running.predict({"instances": ["a"]}, "/versions/2").status_code == 404
         publish(versions, 4)
@@ -198,18 +199,16 @@ def serve_at(model_dir: Path, **settings: Any) -> None:
 
 
 def test_nothing_to_serve(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "none", "it is not there"), (tmp_path, "version 7 cannot be")):
+    for path, reason in ((tmp_path / "none", "there"), (tmp_path, "version 7")):
         (tmp_path / "7").mkdir(exist_ok=True)
         (tmp_path / "7" / "saved_model.pb").write_bytes(b"broken")
-        with pytest.raises(InputError, match=rf"{path} has no version .*\({reason}.*\); expected"):
+        with pytest.raises(InputError, match=mentions(path, reason)):
             serve_at(path)
 
 
 def test_a_version_in_place_of_their_directory(reversing_version: Path) -> None:
-    reason = f"it is a version itself: {reversing_version.parent} holds it"
-    with pytest.raises(
-        InputError, match=rf"{reversing_version} has no version .*\({reason}\); exp"
-    ):
+    reason = reversing_version.parent
+    with pytest.raises(InputError, match=mentions(reversing_version, reason)):
         serve_at(reversing_version)
 
 
@@ -235,7 +234,7 @@ def test_an_address_of_ipv6(reversing_version: Path) -> None:
     assert len(ports) == 2 and all(ports)
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
-        with pytest.raises(InputError, match=rf"\[::1\]:{port} cannot be listened at; expected"):
+        with pytest.raises(InputError, match=mentions(f"[::1]:{port}", "listened")):
             serve_at(reversing_version.parent, host="::1", rest_port=port)
 
 
@@ -243,7 +242,7 @@ def test_a_port_that_is_taken(reversing_version: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         for name in ("rest_port", "grpc_port"):
-            with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be listened at; expect"):
+            with pytest.raises(InputError, match=mentions(f"127.0.0.1:{port}", "listened")):
                 serve_at(reversing_version.parent, **{name: port})
 
 
@@ -260,9 +259,7 @@ def test_a_port_that_is_taken(reversing_version: Path) -> None:
     ],
 )
 def test_bounds_that_are_none(name: str, value: float) -> None:
-    with pytest.raises(
-        InputError, match=f"{name} is {value}; expected (at least [01]|more than 0)$"
-    ):
+    with pytest.raises(InputError, match=mentions(name, value)):
         Settings(Path("x"), **{name: value})  # type: ignore[arg-type]
 
 
@@ -489,15 +486,15 @@ def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("nobody", "error: nothing answers at 127.0.0.1:"),
-        ("other model", "error: 127.0.0.1:"),
-        ("two models", "error: there is no model, or more than one; expected --model_dir or --ser"),
-        ("no model", "error: there is no model, or more than one; expected --model_dir or --serv"),
-        ("setting", "error: decoding.beam_size cannot be chosen for --server, whose model was mad"),
-        ("precision", "error: precision cannot be chosen for --server, whose model was made befo"),
+        ("nobody", mentions("error:", "127.0.0.1:")),
+        ("other model", mentions("error:", "127.0.0.1:")),
+        ("two models", mentions("error:", "--model_dir", "--server")),
+        ("no model", mentions("error:", "--model_dir", "--server")),
+        ("setting", mentions("error:", "decoding.beam_size", "--server")),
+        ("precision", mentions("error:", "precision", "--server")),
     ],
 )
 def test_mistakes_with_servers(translated: dict[str, Ended], name: str, sentence: str) -> None:
     code, out, err, _ = translated[name]
     assert (code, out) == (1, "")
-    assert err.startswith(sentence) and err.count("\n") == 1
+    assert re.search(sentence, err) and err.count("\n") == 1

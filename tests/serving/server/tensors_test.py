@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ from keras_transformer.serving.server.tensors import (
     read_tensors,
     write_outputs,
 )
+from tests.messages import mentions, tells
 
 
 def info(dtype: tf.DType, *shape: int | None) -> Any:
@@ -84,43 +86,55 @@ def test_the_dtypes_of_requests() -> None:
             b'{"instances": ["\xff"]}',
             "JSON Parse error: 'utf-8' codec can't decode byte 0xff",
         ),
-        (TEXT, "[" * 100_000, "JSON Parse error: the body is nested too deep; expected"),
-        (TEXT, '["a"]', 'JSON Value: ["a"] Is not object'),
-        (TEXT, '{"signature_name": 5, "inputs": []}', "signature_name is 5; expected a string"),
-        (TEXT, "{}", "the request has both or neither of 'inputs' and 'instances'"),
-        (TEXT, '{"inputs": ["a"], "instances": ["a"]}', "the request has both or neither"),
-        (TEXT, '{"instances": []}', "instances is []; expected a list with at least one value"),
-        (TEXT, '{"instances": "a"}', 'instances is "a"; expected a list with at least one value'),
-        (TEXT, '{"instances": [5]}', "text[0] is 5; expected string"),
-        (TEXT, '{"instances": [null]}', "text[0] is null; expected string"),
-        (TEXT, '{"instances": ["a", ["b"]]}', 'text[1] is ["b"]; expected string'),
-        (TEXT, '{"instances": [["a"]]}', "input text has the shape [1, 1]; expected (None,)"),
-        (TEXT, '{"inputs": "a"}', "input text has the shape []; expected (None,)"),
-        (TEXT, '{"instances": [{"b64": "!"}]}', 'text[0] is {"b64": "!"}; expected string'),
-        (TEXT, '{"instances": ["\\ud800"]}', 'text[0] is "\\ud800"; expected string'),
-        (TEXT, '{"instances": [{"txt": "a"}]}', 'instances[0] is {"txt": "a"}; expected text'),
-        (TEXT, '{"inputs": {"text": ["a"], "x": [1]}}', "the inputs are text, x; expected text"),
-        (TWO, '{"inputs": {"text": ["a"]}}', "the inputs are text; expected ids, text"),
-        (TWO, '{"inputs": ["a"]}', 'inputs is ["a"]; expected an object of ids, text'),
-        (TWO, '{"instances": ["a"]}', "instances is a plain list; expected a list of objects"),
-        (TWO, '{"instances": [{"text": "a", "ids": [1]}, "b"]}', 'instances[1] is "b"; expected'),
+        (TEXT, "[" * 100_000, mentions("body", "nested", "deep")),
+        (TEXT, '["a"]', mentions('JSON Value: ["a"] Is not object')),
+        (TEXT, '{"signature_name": 5, "inputs": []}', mentions("signature_name", "5", "string")),
+        (TEXT, "{}", mentions("inputs", "instances")),
+        (TEXT, '{"inputs": ["a"], "instances": ["a"]}', mentions("inputs", "instances")),
+        (TEXT, '{"instances": []}', mentions("instances", "[]", "list")),
+        (TEXT, '{"instances": "a"}', mentions("instances", '"a"', "list")),
+        (TEXT, '{"instances": [5]}', mentions("text[0]", "5", "string")),
+        (TEXT, '{"instances": [null]}', mentions("text[0]", "null", "string")),
+        (TEXT, '{"instances": ["a", ["b"]]}', mentions("text[1]", '["b"]', "string")),
+        (TEXT, '{"instances": [["a"]]}', mentions("text", "[1, 1]", "(None,)")),
+        (TEXT, '{"inputs": "a"}', mentions("text", "[]", "(None,)")),
+        (TEXT, '{"instances": [{"b64": "!"}]}', mentions("text[0]", '{"b64": "!"}', "string")),
+        (TEXT, '{"instances": ["\\ud800"]}', mentions("text[0]", r"\ud800", "string")),
+        (TEXT, '{"instances": [{"txt": "a"}]}', mentions("instances[0]", '{"txt": "a"}', "text")),
+        (TEXT, '{"inputs": {"text": ["a"], "x": [1]}}', mentions("inputs", "text, x", "text")),
+        (TWO, '{"inputs": {"text": ["a"]}}', mentions("inputs", "text", "ids")),
+        (TWO, '{"inputs": ["a"]}', mentions("inputs", '["a"]', "ids, text")),
+        (TWO, '{"instances": ["a"]}', mentions("instances", "list", "objects")),
+        (TWO, '{"instances": [{"text": "a", "ids": [1]}, "b"]}', mentions("instances[1]", '"b"')),
         (
             TWO,
             '{"instances": [{"text": "a", "ids": [1]}, {"text": "b", "ids": [1, 2]}]}',
-            "ids[1] is [1, 2]; expected a list of 1 values",
+            mentions("ids[1]", "[1, 2]", "1"),
         ),
-        (TWO, '{"instances": [{"text": "a", "ids": [1.0]}]}', "ids[0][0] is 1.0; expected int32"),
-        (TWO, '{"instances": [{"text": "a", "ids": [true]}]}', "ids[0][0] is true; expected int32"),
-        (TWO, '{"instances": [{"text": "a", "ids": [2147483648]}]}', "ids[0][0] is 2147483648"),
-        ({"b": KINDS["b"]}, '{"instances": [1]}', "b[0] is 1; expected bool"),
-        ({"d": KINDS["d"]}, '{"instances": ["1"]}', 'd[0] is "1"; expected float64'),
-        ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', "d[0] is 1000"),
+        (
+            TWO,
+            '{"instances": [{"text": "a", "ids": [1.0]}]}',
+            mentions("ids[0][0]", "1.0", "int32"),
+        ),
+        (
+            TWO,
+            '{"instances": [{"text": "a", "ids": [true]}]}',
+            mentions("ids[0][0]", "true", "int32"),
+        ),
+        (
+            TWO,
+            '{"instances": [{"text": "a", "ids": [2147483648]}]}',
+            mentions("ids[0][0]", "2147483648"),
+        ),
+        ({"b": KINDS["b"]}, '{"instances": [1]}', mentions("b[0]", "1", "bool")),
+        ({"d": KINDS["d"]}, '{"instances": ["1"]}', mentions("d[0]", '"1"', "float64")),
+        ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', mentions("d[0]") + r"(?=.*\b1000)"),
     ],
 )
 def test_what_is_refused(expected: Any, body: str | bytes, sentence: str) -> None:
     with pytest.raises(RequestError) as error:
         read(body, expected)
-    assert str(error.value).startswith(sentence)
+    assert re.search(sentence, str(error.value))
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -138,7 +152,7 @@ def test_a_body_of_any_depth_is_refused(body: str, ends: tuple[str, str]) -> Non
 
 
 def test_a_dtype_that_json_has_not_is_unimplemented() -> None:
-    with pytest.raises(RequestError, match="JSON does not go into complex64") as error:
+    with pytest.raises(RequestError, match=mentions("JSON", "complex64")) as error:
         read('{"instances": [1]}', {"c": info(tf.complex64)})
     assert error.value.code is grpc.StatusCode.UNIMPLEMENTED
 
@@ -203,7 +217,7 @@ def test_many_numbers_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("other", [np.zeros(3), np.zeros(())])
 def test_rows_of_different_numbers_go_by_column_alone(other: np.ndarray) -> None:
     outputs = {"a": np.zeros(2), "b": other}
-    with pytest.raises(RequestError, match="different numbers of rows"):
+    with pytest.raises(RequestError, match=mentions("rows")):
         write_outputs(outputs, True)
     assert json.loads(write_outputs(outputs, False))["outputs"]["b"] == other.tolist()
 
@@ -243,7 +257,7 @@ def test_tensors_of_protocol_buffers() -> None:
     ],
 )
 def test_damaged_tensors_are_refused(tensor: Any) -> None:
-    with pytest.raises(RequestError, match="^input x ") as error:
+    with pytest.raises(RequestError, match=mentions("input x")) as error:
         read_tensors({"x": tensor}, 2**20)
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -251,7 +265,7 @@ def test_damaged_tensors_are_refused(tensor: Any) -> None:
 def test_strings_and_their_pointers_count() -> None:
     text = proto(tf.string, [2], string_val=[b"abc", b""])
     assert len(read_tensors({"x": text}, 2 * 8 + 3)) == 1
-    with pytest.raises(RequestError, match="which makes 19 bytes of inputs; expected at most 18 "):
+    with pytest.raises(RequestError, match=mentions("19 bytes", "18")):
         read_tensors({"x": text}, 2 * 8 + 2)
 
 
@@ -264,7 +278,4 @@ def test_the_tensors_of_a_request_are_bounded_together() -> None:
     with pytest.raises(RequestError) as error:
         read_tensors(request(5), 2**22)
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert str(error.value) == (
-        "input x4 has the shape [262144], which makes 5,242,880 bytes of inputs; expected at most "
-        "4,194,304 in a request"
-    )
+    assert tells(str(error.value), "x4", "[262144]", "5,242,880", "4,194,304")

@@ -16,6 +16,7 @@ from keras_transformer.visualization.playground.models import (
     open_model,
 )
 from tests.conftest import PHRASES
+from tests.messages import mentions, tells
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_prefix_and_length_penalty_count(model: PlaygroundModel) -> None:
     whole, exact = (model.translate(PHRASES[0], length_penalty=alpha) for alpha in (1, 1.0))
     assert whole == exact
     (remark,) = model.translate(PHRASES[0], length_penalty=-1.0).remarks
-    assert remark.startswith("the length penalty is one that cannot be")
+    assert tells(remark, "length penalty")
 
 
 def test_what_is_cut_is_said(model: PlaygroundModel) -> None:
@@ -61,23 +62,23 @@ def test_what_is_cut_is_said(model: PlaygroundModel) -> None:
 
 def test_refusals(model: PlaygroundModel, run_directory: RunDirectory) -> None:
     for text, sentence in (
-        (" \n", "there is nothing to translate"),
-        ("a" * (MAX_CHARACTERS + 1), "the text has 10,001 characters; expected at most 10,000"),
-        ("a \ud800", "the text cannot be written in UTF-8"),
+        (" \n", mentions("nothing")),
+        ("a" * (MAX_CHARACTERS + 1), mentions("10,001", "10,000", "characters")),
+        ("a \ud800", mentions("text", "UTF-8")),
     ):
         with pytest.raises(InputError, match=sentence):
             model.translate(text)
-    with pytest.raises(InputError, match="the beginning has 20,000 characters; expected at most"):
+    with pytest.raises(InputError, match=mentions("beginning", "20,000")):
         model.translate("a", prefix="a" * 20_000)
     for place, settings, sentence in (
-        ("localhost:1/export", {"decoding.beam_size": "2"}, "is a server, in whose model decod"),
-        ("grpc://localhost:1/export", {}, "localhost:1 gave no answer in"),
+        ("localhost:1/export", {"decoding.beam_size": "2"}, mentions("server", "decoding")),
+        ("grpc://localhost:1/export", {}, mentions("localhost:1", "answer")),
         ("no/such/run", {}, "no/such/run"),
-        (str(run_directory.path), {"decoding.beam_size": "0"}, "beam_size is 0"),
+        (str(run_directory.path), {"decoding.beam_size": "0"}, mentions("beam_size", "0")),
     ):
         with pytest.raises(InputError, match=sentence):
             open_model(place, settings)
-    with pytest.raises(InputError, match="has no signature translate and no attention, as LiteRT"):
+    with pytest.raises(InputError, match=mentions("signature", "attention", "LiteRT")):
         PlaygroundModel("a place", {})
 
 

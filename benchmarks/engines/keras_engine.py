@@ -1,0 +1,216 @@
+"""This package: training steps, and its search on ids or on text."""
+
+from __future__ import annotations
+
+import collections
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from cost import Sizes
+from models import sizes_of
+from protocol import Answer, Started
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from engines import graphs, tasks
+from keras_transformer.config import Config
+from keras_transformer.data.batching.batches import Batches, CorpusBatches
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.decoding import SearchResult
+from keras_transformer.inference import loading
+from keras_transformer.inference.translator import Translator
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.presets import preset
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
+from keras_transformer.training.trainer import Trainer
+
+_VERSIONS = {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}
+
+# Words in the names of operations, and the parts of a training step. The first match counts.
+_PARTS = {
+    "global_norm": "global norm",
+    "dropout": "dropout",
+    "norm": "layer norm",
+    "while/": "loss",
+    "attention": "attention",
+    "feed_forward": "feed-forward",
+    "update": "optimizer",
+    "embedding": "embedding",
+}
+
+
+def make_step(
+    config: Config, platform: Platform, element_spec: Any
+) -> Callable[[Any], dict[str, tf.Tensor]]:
+    """Returns a function that trains a new model on one global batch and returns its logs."""
+    keras.utils.set_random_seed(config.training.seed)
+    with platform.strategy.scope():
+        transformer = Transformer(config.model, dtype=platform.policy())
+        trainer = Trainer(transformer, config.training, platform.jit_compile)
+    return tf.function(trainer._global_step, input_signature=[element_spec])
+
+
+def train(settings: dict[str, Any]) -> Started:
+    """Makes a model and warms it up on the batches of a training run.
+
+    Args:
+        settings: `preset` and the `configuration` that differs from it, `data_dir`, `replicas`,
+            and `num_steps`, the steps that will be requested.
+    """
+    if settings["replicas"] > 1:
+        use_logical_cpus(settings["replicas"])
+    config = preset(settings["preset"]).updated(settings["configuration"])
+    training, model = config.training, config.model
+    tokenizer = Tokenizer.load(settings["data_dir"])
+    batches = CorpusBatches(
+        TokenStore(Path(settings["data_dir"]) / "train"), training.batch_tokens, training.seed,
+        tokenizer.pad_id, tokenizer.start_id,
+    )  # fmt: skip
+    platform = choose_platform(training, len(batches.shapes), "cpu")
+    iterator = iter(batches.distributed(platform.strategy))
+    step_function = make_step(config, platform, iterator.element_spec)
+
+    def take_step(batch: Any) -> tf.Tensor:
+        return step_function(batch)["loss"]
+
+    def one_of_each_shape() -> Iterator[Any]:
+        for step in _first_step_of_each_shape(batches, settings["num_steps"]):
+            yield next(iter(batches.distributed(platform.strategy, step, 1)))
+
+    def next_batch(step: int) -> tuple[Any, Callable[[], tasks.Arrays]]:
+        def arrays() -> tasks.Arrays:
+            inputs, labels = batches.batch(step)
+            return inputs["source_ids"], labels
+
+        return next(iterator), arrays
+
+    def ceilings() -> Answer:
+        return product_ceilings(sizes_of(model), training.batch_tokens)
+
+    def profile(steps: int) -> Answer:
+        return profiled(lambda: float(take_step(next(iterator))), steps)
+
+    facts, commands = tasks.train(
+        sizes_of(model), model.pad_id, one_of_each_shape(), next_batch, take_step
+    )
+    commands = {**commands, "ceilings": ceilings, "profile": profile}
+    return {**facts, "versions": _VERSIONS}, commands
+
+
+def _first_step_of_each_shape(batches: Batches, num_steps: int) -> list[int]:
+    first: dict[tuple[int, ...], int] = {}
+    for step in range(num_steps):
+        inputs, labels = batches.batch(step)
+        first.setdefault((*inputs["source_ids"].shape, labels.shape[1]), step)
+    return list(first.values())
+
+
+def product_ceilings(sizes: Sizes, tokens: int) -> dict[str, float]:
+    """Returns the FLOP per second of the fastest matrix product, by precision.
+
+    The products are a large cube and the products of the model.
+    """
+    d, ff, vocabulary = sizes.d_model, sizes.d_ff, sizes.target_vocab_size
+    shapes = [(2048, 2048, 2048), (tokens, d, ff), (tokens, ff, d), (tokens, d, vocabulary)]
+    best = dict.fromkeys(("float32", "bfloat16"), 0.0)
+    for dtype in best:
+        product = tf.function(tf.matmul)
+        for m, k, n in shapes:
+            a, b = (tf.cast(tf.random.normal(shape), dtype) for shape in ((m, k), (k, n)))
+            product(a, b)
+            for _ in range(5):
+                begun = time.perf_counter()
+                product(a, b)
+                best[dtype] = max(best[dtype], 2.0 * m * k * n / (time.perf_counter() - begun))
+    return best
+
+
+def profiled(take_step: Callable[[], Any], steps: int) -> dict[str, float]:
+    """Returns the milliseconds of a step by part, from TensorFlow's profiler.
+
+    Operations run at the same time, so the parts add up to more than the step.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        for _ in range(steps):
+            take_step()
+        tf.profiler.experimental.stop()
+        [file] = Path(folder).glob("plugins/profile/*/*.xplane.pb")
+        space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    parts: collections.Counter[str] = collections.Counter()
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                full_name = plane.event_metadata[event.metadata_id].name
+                name, _, kind = full_name.rpartition(":")
+                if not name or "::" in full_name or name.startswith("EagerLocalExecute"):
+                    continue  # the executor, not an operation
+                part = "matrix products"
+                if "MatMul" not in kind:
+                    named = (part for word, part in _PARTS.items() if word in name)
+                    part = next(named, "optimizer" if kind == "ResourceApplyAdam" else "rest")
+                parts[part] += event.duration_ps / 1e9 / steps
+    return {part: round(value, 1) for part, value in parts.most_common()}
+
+
+def decode_ids(settings: dict[str, Any]) -> Started:
+    """Makes a random model that decodes ids.
+
+    Args:
+        settings: `precision`, `compile`, `preset`, the `configuration` that differs from it,
+            `vocabulary`, `seed`, the number of `steps`, and those of `tasks.decode_ids`.
+    """
+    config = preset(settings["preset"]).updated(settings["configuration"])
+    keras.utils.set_random_seed(settings["seed"])
+    transformer = Transformer(config.model, dtype=settings["precision"])
+    transformer.build()
+    translator = Translator(transformer, Tokenizer.load(settings["vocabulary"]), config.decoding)
+    steps, compiled = settings["steps"], settings["compile"]
+
+    def search(source_ids: tf.Tensor) -> SearchResult:
+        max_lengths = tf.fill([tf.shape(source_ids)[0]], steps)
+        return translator.search_ids(
+            source_ids, max_lengths, length_limit=steps if compiled else None
+        )
+
+    function = graphs.of_ids(search, compiled)
+
+    def decode(source_ids: tf.Tensor) -> Sequence[int]:
+        result = function(source_ids)
+        result.ids.numpy()
+        lengths: list[int] = result.lengths[:, 0].numpy().tolist()
+        return lengths
+
+    prepare, shape_of = graphs.input_of(compiled, config.model.pad_id)
+    facts, commands = tasks.decode_ids(settings, prepare, decode, shape_of)
+    return {**facts, "versions": _VERSIONS}, commands
+
+
+def decode_text(settings: dict[str, Any]) -> Started:
+    """Loads a trained model that decodes text.
+
+    Args:
+        settings: `precision`, `compile`, `run`, its `decoding` settings, and those of
+            `tasks.decode_text`.
+    """
+    compiled = settings["compile"]
+    model = loading.load_model(
+        settings["run"], settings["decoding"], precision=settings["precision"],
+        jit_compile=compiled,
+    )  # fmt: skip
+
+    def translate(lines: list[str]) -> list[str]:
+        translations = model.translate(text=tf.constant(lines))["translations"]
+        return [text.decode() for text in translations[:, 0].numpy()]
+
+    facts, commands = tasks.decode_text(settings, translate, compiled)
+    return {**facts, "versions": _VERSIONS}, commands

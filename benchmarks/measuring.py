@@ -1,0 +1,127 @@
+"""Takes turns between the settings that are compared, and summarizes the turns.
+
+A turn is a dictionary. `per_second` is the rate that is compared, and `other_cores` the number of
+cores that other processes kept busy.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from command import say
+
+Turn = dict[str, Any]
+Turns = dict[str, list[Turn]]  # by name, in the order of the rounds
+
+_PAUSE_S = 0.3  # OpenMP's threads go on spinning for this long after their work
+_QUIET_CORES = 0.15  # more cores than this in other processes make a turn unreliable
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[int], Turn]], rounds: int, unit: str = "per second"
+) -> Turns:
+    """Calls everything once in each round, in a rotating order, and returns the turns.
+
+    Args:
+        calls: a function for each name, which is called with the number of the round.
+        rounds: number of rounds.
+        unit: unit of `per_second`, for the status lines.
+    """
+    turns: Turns = {name: [] for name in calls}
+    names = list(calls)
+    for number in range(rounds):
+        say(f"Round {number + 1} of {rounds}.")
+        first = number % len(names)
+        for name in [*names[first:], *names[:first]]:
+            time.sleep(_PAUSE_S)
+            turn = calls[name](number)
+            turns[name].append(turn)
+            others = turn.get("other_cores", 0.0)
+            busy = f" (other processes used {others:.2f} cores)" if others > _QUIET_CORES else ""
+            say(f"{name}: {turn['per_second']:,.4g} {unit}{busy}")
+    return turns
+
+
+def spread(values: Iterable[float], digits: int) -> dict[str, float]:
+    """Returns the median, the minimum and the maximum, rounded."""
+    values = list(values)
+    named = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, digits or None) for name, value in named.items()}
+
+
+def is_quiet(turns: Turns) -> bool:
+    """True if other processes used few cores; if not, do not rely on the ratios."""
+    return all(turn["other_cores"] < _QUIET_CORES for many in turns.values() for turn in many)
+
+
+def ratio(turns: Turns, one: str, other: str) -> dict[str, Any]:
+    """Returns the ratio of two rates within a round: median, minimum and maximum."""
+    pairs = zip(turns[one], turns[other], strict=True)
+    rates = [a["per_second"] / b["per_second"] for a, b in pairs]
+    return {"of": one, "over": other, **spread(rates, 3)}
+
+
+def fastest(turns: Turns, names: Iterable[str]) -> str | None:
+    """Returns the name with the largest median rate; None if there are no names."""
+    return max(
+        (name for name in names if name in turns),
+        key=lambda name: statistics.median(turn["per_second"] for turn in turns[name]),
+        default=None,
+    )
+
+
+def best_ratios(
+    turns: Turns, own: Sequence[str], peers: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """Compares our fastest setting with the fastest setting of each peer.
+
+    Args:
+        turns: all turns.
+        own: names of our settings.
+        peers: names of each peer's settings.
+    """
+    result = {}
+    best = fastest(turns, own)
+    for peer, names in peers.items():
+        other = fastest(turns, names)
+        if best is not None and other is not None:
+            result[f"best over best {peer}"] = ratio(turns, best, other)
+    return result
+
+
+def describe_machine() -> dict[str, Any]:
+    """Returns the CPU, the number of cores, Python, the commit ("+": with changes) and the date."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _commit() -> str | None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        changes = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short", "HEAD") + "+" * bool(changes)
+    except (OSError, subprocess.CalledProcessError):  # no git, or no repository
+        return None

@@ -1,0 +1,199 @@
+"""The models that are compared: random ones of a preset's sizes, or exports of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from cost import Sizes
+from variants import Variant
+
+from keras_transformer.config import Config, ModelConfig
+from keras_transformer.data.corpora.reading import read_lines
+from keras_transformer.errors import InputError
+from keras_transformer.presets import preset
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
+
+SEED = 1
+LEARNING_RATE = 3e-4  # constant, so that a few steps show in the loss whether an engine learns
+LENGTH_PENALTY = 0.6
+_IDS = ("pad", "unknown", "start", "end")
+
+
+def sizes_of(model: ModelConfig) -> Sizes:
+    """Returns the sizes that decide what a model costs."""
+    fields = [field.name for field in dataclasses.fields(Sizes)]
+    return Sizes(**{name: getattr(model, name) for name in fields})
+
+
+def special_ids(vocabulary: Any) -> dict[str, int]:
+    """Returns the special ids of a vocabulary, a tokenizer or a model's configuration."""
+    return {name: getattr(vocabulary, f"{name}_id") for name in _IDS}
+
+
+def vocabulary_settings(vocabulary: Any) -> dict[str, int]:
+    """Returns the fields of `ModelConfig` that depend on a vocabulary or a tokenizer."""
+    return {
+        "model.source_vocab_size": vocabulary.source_vocab_size,
+        "model.target_vocab_size": vocabulary.target_vocab_size,
+        **{f"model.{name}_id": value for name, value in special_ids(vocabulary).items()},
+    }
+
+
+def joint_vocabulary(path: str | None, texts: list[str] | None, vocab_size: int) -> Vocabulary:
+    """Loads a joint vocabulary, or learns it.
+
+    Args:
+        path: a folder that holds joint.model, or a SentencePiece model.
+        texts: files to learn it from, if there is no path.
+        vocab_size: number of pieces to learn.
+
+    Raises:
+        InputError: if both or neither are given, or the vocabularies are separate.
+    """
+    if (path is None) == (texts is None):
+        raise InputError("Give either --vocabulary or --text.")
+    if path is None:
+        assert texts is not None
+        lines = (line for text in texts for line in read_lines(Path(text)))
+        return Vocabulary(learn_vocabulary(lines, vocab_size))
+    file = Path(path)
+    vocabulary = Vocabulary(file.read_bytes()) if file.is_file() else Vocabulary.load(file)
+    if not vocabulary.joint:
+        raise InputError(f"{path} has separate vocabularies. Give a joint vocabulary.")
+    return vocabulary
+
+
+def training_settings(
+    variant: Variant, size: str, data_dir: str, batch_tokens: int, num_steps: int
+) -> dict[str, Any]:
+    """Returns the settings of `keras_engine.train`.
+
+    Args:
+        variant: the precision, XLA and the number of replicas.
+        size: name of a preset.
+        data_dir: prepared data.
+        batch_tokens: target positions of a batch.
+        num_steps: steps that will be requested.
+    """
+    from keras_transformer.text.tokenizer import Tokenizer  # late: TensorFlow takes seconds
+
+    configuration = {
+        **vocabulary_settings(Tokenizer.load(data_dir)),
+        "training.batch_tokens": batch_tokens,
+        "training.schedule": "constant",
+        "training.warmup_steps": 0,
+        "training.learning_rate": LEARNING_RATE,
+        "training.seed": SEED,
+        "training.mixed_precision": variant.precision,
+        "training.jit_compile": str("xla" in variant.options).lower(),
+    }
+    return {
+        "preset": size,
+        "configuration": configuration,
+        "data_dir": data_dir,
+        "replicas": variant.number or 1,
+        "num_steps": num_steps,
+    }
+
+
+class RandomModels:
+    """Random models of one size, and the batches that they decode.
+
+    Args:
+        size: name of a preset.
+        vocabulary: a joint vocabulary.
+        folder: holds the vocabulary and the batches, `batches.npz`.
+        steps: number of tokens of every output.
+        beam_size: hypotheses of a sentence.
+    """
+
+    def __init__(self, size: str, vocabulary: Vocabulary, folder: Path, steps: int, beam_size: int):
+        self.size, self.vocabulary, self.folder = size, vocabulary, folder
+        self.steps, self.beam_size = steps, beam_size
+
+    def configuration(self) -> dict[str, Any]:
+        """Returns the settings that differ from the preset."""
+        return {
+            **vocabulary_settings(self.vocabulary),
+            "decoding.beam_size": self.beam_size,
+            "decoding.length_penalty": LENGTH_PENALTY,
+            "decoding.min_length": self.steps,
+            "decoding.max_length": self.steps,
+        }
+
+    def config(self) -> Config:
+        """Returns the whole configuration."""
+        return preset(self.size).updated(self.configuration())
+
+    def settings(self, variant: Variant) -> dict[str, Any]:
+        """Returns the settings of a variant's `decode_ids`."""
+        common = {"batches": f"{self.folder}/batches.npz", "steps": self.steps, "seed": SEED}
+        if variant.engine == "litert":
+            path = self.folder / f"{self.size}_{variant.precision}.tflite"
+            write_litert(path, self.config(), str(self.folder), variant.precision)
+            return {**common, "path": str(path), "pad_id": self.vocabulary.pad_id}
+        if variant.is_ours:
+            own = {"preset": self.size, "configuration": self.configuration()}
+            return {**common, **own, "vocabulary": str(self.folder)}
+        return {
+            **common,
+            "sizes": dataclasses.asdict(sizes_of(self.config().model)),
+            "special_ids": special_ids(self.vocabulary),
+            "beam_size": self.beam_size,
+            "length_penalty": LENGTH_PENALTY,
+        }
+
+
+def random_run(path: Path, size: str, vocabulary_dir: str) -> RunDirectory:
+    """Writes a run directory with random weights.
+
+    Args:
+        path: the run directory to create.
+        size: name of a preset.
+        vocabulary_dir: folder that holds joint.model.
+    """
+    import keras  # late: TensorFlow takes seconds
+
+    from keras_transformer.models.transformer import Transformer
+    from keras_transformer.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(vocabulary_dir)
+    if not tokenizer.joint:
+        raise InputError(f"{vocabulary_dir} has separate vocabularies. Give a joint vocabulary.")
+    config: Config = preset(size).updated(vocabulary_settings(tokenizer))
+    keras.utils.set_random_seed(SEED)
+    model = Transformer(config.model, dtype="float32")
+    model.build()
+    run = RunDirectory.create(path, config, tokenizer, "random weights")
+    weights = {path: variable.numpy() for path, variable in model.weights_by_path().items()}
+    run.save_checkpoint(0, weights, {}, {})
+    return run
+
+
+def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str) -> None:
+    """Writes a LiteRT model with random weights.
+
+    Args:
+        path: the file.
+        config: configuration of the model and of the search.
+        vocabulary_dir: folder that holds the vocabulary.
+        precision: float32, float16 or int8.
+    """
+    import keras  # late: TensorFlow takes seconds
+
+    from keras_transformer.export.litert import export, flatbuffer
+    from keras_transformer.inference.litert import append_archive
+    from keras_transformer.inference.translator import Translator
+    from keras_transformer.models.transformer import Transformer
+    from keras_transformer.text.tokenizer import Tokenizer
+
+    keras.utils.set_random_seed(SEED)
+    transformer = Transformer(config.model, dtype="float32")
+    transformer.build()
+    translator = Translator(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
+    model = export.convert(translator, "none" if precision == "float32" else precision)
+    path.write_bytes(flatbuffer.write(model))
+    append_archive(path, export.describe(translator, model, None), translator.tokenizer.vocabulary)

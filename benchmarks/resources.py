@@ -1,0 +1,39 @@
+"""Memory and cores of processes, read from Linux's /proc; uses only the standard library."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def resident_mb(field: str = "VmHWM", pid: int | str = "self") -> float:
+    """Returns the resident memory of a process: now ("VmRSS") or at most so far ("VmHWM")."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith(f"{field}:")]
+    return int(line.split()[1]) / 1024
+
+
+class CoreUse:
+    """Measures how many cores this process and all other processes keep busy."""
+
+    def __init__(self) -> None:
+        self._begin = self._now()
+
+    def read(self) -> tuple[float, float]:
+        """Returns the mean number of cores, of this process and of others, since the start."""
+        now = zip(self._now(), self._begin, strict=True)
+        wall, own, everything = (end - begin for end, begin in now)
+        return own / wall, max(everything - own, 0.0) / wall
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        return time.perf_counter(), time.process_time(), all_cores_seconds()
+
+
+def all_cores_seconds() -> float:
+    """Returns the seconds of work of all cores since the machine started, and of stolen time."""
+    user, nice, system, _, _, irq, softirq, stolen = (
+        int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + stolen) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,115 @@
+"""Batches of sentences of similar lengths, as every engine gets them; uses only NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int32]
+
+_XLA_MULTIPLE = 8  # XLA pads lengths to a multiple of this, and so compiles fewer shapes
+
+
+def sorted_groups(lengths: Sequence[int], rows: int) -> list[list[int]]:
+    """Returns the indices of sentences in groups of similar length; the last may be smaller.
+
+    Example:
+        >>> sorted_groups([3, 1, 2], rows=2)
+        [[1, 2], [0]]
+    """
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    return [order[first : first + rows] for first in range(0, len(order), rows)]
+
+
+def sorted_batches(
+    sentences: Sequence[Sequence[int]], rows: int, count: int, seed: int
+) -> list[list[Sequence[int]]]:
+    """Returns batches of sentences of similar lengths, in random order.
+
+    Args:
+        sentences: token ids of each sentence; at least `rows` sentences.
+        rows: sentences of a batch. Sentences that do not fill a batch are left out.
+        count: number of batches; if there are too few, they repeat.
+        seed: seed of the order.
+    """
+    groups = [
+        [sentences[i] for i in group]
+        for group in sorted_groups([len(ids) for ids in sentences], rows)
+        if len(group) == rows
+    ]
+    order = np.random.default_rng(seed).permutation(len(groups))
+    return [groups[order[place % len(groups)]] for place in range(count)]
+
+
+def sorted_training_batches(
+    store: Any, batch_tokens: int, ids: Mapping[str, int], seed: int, count: int
+) -> dict[str, Ids]:
+    """Returns training batches that are sorted by length and padded to the longest sentence.
+
+    Args:
+        store: a `TokenStore`.
+        batch_tokens: the most target positions of a batch.
+        ids: the special ids `pad` and `start`.
+        seed: seed of the order of the batches.
+        count: the most batches.
+
+    Returns:
+        `source_I`, `target_I` and `labels_I` int32 `[rows, length]` of each batch I.
+    """
+    groups: list[list[int]] = [[]]
+    for pair in np.lexsort((store.source_lengths, store.target_lengths)):
+        if (len(groups[-1]) + 1) * store.target_lengths[pair] > batch_tokens:
+            groups.append([])
+        groups[-1].append(int(pair))
+    arrays = {}
+    for i, group in enumerate(np.random.default_rng(seed).permutation(len(groups))[:count]):
+        pairs = [np.array([pair]) for pair in groups[group]]
+        targets = [store.target_ids(pair) for pair in pairs]
+        arrays[f"source_{i}"] = pad([store.source_ids(pair) for pair in pairs], ids["pad"])
+        shifted = [np.append(ids["start"], target[:-1]) for target in targets]
+        arrays[f"target_{i}"] = pad(shifted, ids["pad"])
+        arrays[f"labels_{i}"] = pad(targets, ids["pad"])
+    return arrays
+
+
+def save(path: Path, batches: Mapping[int, Sequence[Sequence[Sequence[int]]]], pad_id: int) -> None:
+    """Writes batches by their number of rows."""
+    arrays = {
+        f"{rows} {place}": pad(batch, pad_id)
+        for rows, many in batches.items()
+        for place, batch in enumerate(many)
+    }
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def read(path: str) -> dict[int, list[Ids]]:
+    """Reads the batches that `save` wrote: padded int32 `[rows, longest]` by number of rows."""
+    batches: dict[int, list[Ids]] = {}
+    with np.load(path) as file:
+        for name in file.files:
+            batches.setdefault(int(name.split()[0]), []).append(file[name])
+    return batches
+
+
+def pad(sentences: Iterable[Sequence[int]], pad_id: int) -> Ids:
+    """Returns sentences as int32 `[rows, longest]`."""
+    rows = [np.asarray(ids, np.int32) for ids in sentences]
+    padded = np.full((len(rows), max(map(len, rows))), pad_id, np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
+
+
+def widen(batch: Ids, pad_id: int) -> Ids:
+    """Pads int32 `[rows, longest]` to the next length that XLA compiles for."""
+    missing = -batch.shape[1] % _XLA_MULTIPLE
+    return np.pad(batch, [(0, 0), (0, missing)], constant_values=pad_id)
+
+
+def without_padding(batch: Ids, pad_id: int) -> list[list[int]]:
+    """Returns the ids of each row of int32 `[rows, longest]`."""
+    return [row[row != pad_id].tolist() for row in batch]

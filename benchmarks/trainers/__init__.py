@@ -1,1 +1,0 @@
-"""Whole trainings by others, for benchmarks/quality_over_time.py."""

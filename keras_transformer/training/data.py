@@ -1,0 +1,149 @@
+"""The prepared data of a run: one corpus, or several that are mixed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.data.batching.mixing import MixedBatches, parse_mix
+from keras_transformer.data.batching.subword_sampling import SubwordSampler
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.runs.run_directory import RunDirectory, data_report_name
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import Vocabulary
+
+
+def data_fingerprint(data_dir: str | Path) -> str:
+    """Returns what tells prepared data from other; a run that is trained on it alone keeps it.
+
+    Raises:
+        InputError: for a directory that `prepare` did not write.
+    """
+    return TrainingData.open(data_dir).fingerprint
+
+
+class TrainingData(NamedTuple):
+    """Prepared data of one corpus or several, and its batches.
+
+    Attributes:
+        directories: the directories that `prepare` wrote.
+        tokenizer: the tokenizer of all of them.
+        train, valid: the sentence pairs to train and to validate on, of each corpus.
+        weights: each corpus's share of the steps, or None for shares that follow from sizes.
+        temperature: without weights, shares are sizes to the power of its inverse.
+    """
+
+    directories: list[Path]
+    tokenizer: Tokenizer
+    train: list[TokenStore]
+    valid: list[TokenStore]
+    weights: list[Fraction] | None
+    temperature: float
+
+    @classmethod
+    def open(
+        cls,
+        data_dir: str | Path | Sequence[str | Path],
+        mix: str | None = None,
+        temperature: float | None = None,
+    ) -> TrainingData:
+        """Opens prepared data.
+
+        Args:
+            data_dir: the directory that `prepare` wrote, or several of one vocabulary.
+            mix, temperature: see `TrainOptions`.
+
+        Raises:
+            InputError: for directories that `prepare` did not write, vocabularies that
+                differ, or a mixture that cannot be read.
+        """
+        if isinstance(data_dir, str | Path):
+            data_dir = [data_dir]
+        directories = [Path(directory) for directory in data_dir]
+        tokenizer = Tokenizer.load(directories[0])
+        for other in directories[1:]:
+            if Vocabulary.load(other).fingerprint != tokenizer.fingerprint:
+                raise InputError(
+                    f"{other} has another vocabulary than {directories[0]}; expected the same in "
+                    f"corpora that are mixed: prepare it with --vocab_from={directories[0]}"
+                )
+        if mix is not None and temperature is not None:
+            raise InputError(
+                f"the mixture is given twice, by --mix={mix} and by --mix_temperature="
+                f"{temperature}; expected one of them"
+            )
+        names = [
+            directory.name if directory.name not in ("", "..") else directory.resolve().name
+            for directory in directories
+        ]
+        return cls(
+            directories,
+            tokenizer,
+            [TokenStore(directory / "train") for directory in directories],
+            [TokenStore(directory / "valid") for directory in directories],
+            None if mix is None else parse_mix(mix, names),
+            1.0 if temperature is None else temperature,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what a run is trained and validated on."""
+        both = zip(self.train, self.valid, strict=True)
+        parts = [store.fingerprint for stores in both for store in stores]
+        if len(parts) > 2:
+            parts.append(self._mixture)
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+    @property
+    def _mixture(self) -> str:
+        if self.weights is None:
+            return f"temperature {self.temperature}"
+        return " ".join(str(weight / sum(self.weights)) for weight in self.weights)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What several workers have to have in common."""
+        return {
+            "training data": " ".join(store.fingerprint for store in self.train),
+            "validation data": " ".join(store.fingerprint for store in self.valid),
+            "mixture": self._mixture,
+            "vocabulary": self.tokenizer.fingerprint,
+        }
+
+    def batches(self, config: TrainingConfig) -> tuple[MixedBatches, MixedBatches]:
+        """Returns those to train and those to validate on."""
+        # Validation sentences may be longer than any that was trained on.
+        longest = max(int(store.target_lengths.max(initial=0)) for store in self.valid)
+        ids = (self.tokenizer.pad_id, self.tokenizer.start_id)
+        sampler = None
+        if config.subword_alpha is not None:
+            sampler = SubwordSampler(self.tokenizer.vocabulary, config.subword_alpha)
+        return (
+            MixedBatches(
+                self.train, config.batch_tokens, config.seed, *ids, sampler=sampler,
+                weights=self.weights, temperature=self.temperature,
+            ),
+            MixedBatches(
+                self.valid, max(config.batch_tokens, longest), None, *ids
+            ),
+        )  # fmt: skip
+
+    def copy_reports(self, run: RunDirectory) -> None:
+        """Copies the reports of `prepare` on the data into a run directory.
+
+        Raises:
+            InputError: where one cannot be copied.
+        """
+        for number, directory in enumerate(self.directories, start=1):
+            try:
+                shutil.copyfile(directory / "report.json", run.path / data_report_name(number))
+            except OSError as error:
+                raise InputError(
+                    f"{directory / 'report.json'} cannot be copied to {run.path} ({error.strerror})"
+                ) from error

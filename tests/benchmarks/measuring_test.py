@@ -1,0 +1,103 @@
+"""Turns, ratios, names of engines, and batches."""
+
+from __future__ import annotations
+
+import measuring
+import numpy as np
+import pytest
+import sentence_batches
+from measuring import Turn
+from variants import Variant, grouped
+
+KNOWN = {
+    "keras": (["float32", "bfloat16"], ["xla", "number"]),
+    "torch": (["float32"], ["compile"]),
+}
+
+
+def rates(*values: float) -> list[Turn]:
+    return [{"per_second": value, "other_cores": 0.1} for value in values]
+
+
+def test_turns_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_PAUSE_S", 0)
+    order = []
+
+    def call(name: str, number: int) -> Turn:
+        order.append(name)
+        return {"per_second": number, "other_cores": 0.0}
+
+    calls = {name: lambda number, name=name: call(name, number) for name in "abc"}
+    turns = measuring.take_turns(calls, 4)
+    assert "".join(order) == "abcbcacababc"
+    assert [turn["per_second"] for turn in turns["b"]] == [0, 1, 2, 3]
+
+
+def test_ratios_are_those_of_the_same_round() -> None:
+    turns = {"own": rates(10, 40, 90), "slow": rates(1, 1, 1), "peer": rates(5, 10, 30)}
+    found = measuring.ratio(turns, "own", "peer")
+    assert found == {"of": "own", "over": "peer", "median": 3.0, "min": 2.0, "max": 4.0}
+    best = measuring.best_ratios(turns, ["own"], {"other": ["slow", "peer"], "absent": ["none"]})
+    assert best == {"best over best other": found}
+    assert measuring.fastest(turns, []) is None
+    assert measuring.is_quiet(turns)
+    turns["peer"][1]["other_cores"] = 0.5
+    assert not measuring.is_quiet(turns)
+
+
+def test_spread() -> None:
+    assert measuring.spread([3, 1.26, 2], 1) == {"median": 2, "min": 1.3, "max": 3}
+
+
+def test_names_of_engines() -> None:
+    variant = Variant.parse("keras:bfloat16:xla:2", KNOWN)
+    assert (variant.engine, variant.precision, variant.number) == ("keras", "bfloat16", 2)
+    assert variant.options == ("xla", "2") and variant.is_ours
+    assert variant.environment(1, 2)["TF_NUM_INTRAOP_THREADS"] == "1"
+    for name in (
+        *("keras", "keras:int8", "jax:float32", "keras:float32:0", "keras:float32:compile"),
+        *("torch:float32:2", ""),
+    ):
+        with pytest.raises(ValueError, match="unknown"):
+            Variant.parse(name, KNOWN)
+    own, peers = grouped([variant, Variant.parse("torch:float32", KNOWN)])
+    assert own == [variant.name] and peers == {"torch": ["torch:float32"]}
+
+
+class Store:
+    """Pairs whose targets have 1, 2, ... tokens."""
+
+    def __init__(self, pairs: int) -> None:
+        self.target_lengths = np.arange(1, pairs + 1)
+        self.source_lengths = np.ones(pairs, int)
+
+    def source_ids(self, pairs: np.ndarray) -> np.ndarray:
+        return pairs + 100
+
+    def target_ids(self, pairs: np.ndarray) -> np.ndarray:
+        return np.arange(5, 5 + pairs[0] + 1)
+
+
+def test_training_batches_are_sorted_and_no_larger_than_asked() -> None:
+    arrays = sentence_batches.sorted_training_batches(Store(9), 20, {"pad": 0, "start": 2}, 1, 99)
+    count = len(arrays) // 3
+    sources = np.concatenate([arrays[f"source_{i}"].ravel() for i in range(count)])
+    assert sorted(sources) == list(range(100, 109))
+    for i in range(count):
+        target, labels = arrays[f"target_{i}"], arrays[f"labels_{i}"]
+        assert labels.size <= 20 and target.shape == labels.shape
+        assert (target[:, 0] == 2).all()
+        for shifted, row in zip(target, labels, strict=True):
+            length = np.count_nonzero(row)
+            np.testing.assert_array_equal(shifted[1:length], row[: length - 1])
+
+
+def test_batches_are_saved_and_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    sentences = [[1, 2, 3], [4], [5, 6], [7]]
+    batches = sentence_batches.sorted_batches(sentences, rows=2, count=3, seed=1)
+    assert sorted(map(sorted, batches[:2])) == [[[1, 2, 3], [5, 6]], [[4], [7]]]
+    assert batches[2] == batches[0]
+    sentence_batches.save(tmp_path / "b.npz", {2: batches}, pad_id=0)
+    read = sentence_batches.read(str(tmp_path / "b.npz"))[2]
+    assert [sentence_batches.without_padding(batch, 0) for batch in read] == batches
+    assert sentence_batches.widen(read[0], 0).shape == (2, 8)

@@ -1,0 +1,70 @@
+"""Fast paths give what the plain operations give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from keras_transformer.layers import fast_paths
+from tests.layers.layer_check import to_numpy
+
+RNG = np.random.default_rng(3)
+
+
+def random(*shape: int) -> NDArray[np.float32]:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def run(function: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[Any]:
+    result: NDArray[Any] = to_numpy(function(*map(keras.ops.convert_to_tensor, arrays)))
+    return result
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 4, 3), (2, 4, 5, 3), (0, 4, 3)])
+def test_linear_multiplies_the_last_axis(shape: tuple[int, ...]) -> None:
+    inputs, kernel, bias = random(*shape), random(3, 7), random(7)
+    expected = inputs @ kernel
+    np.testing.assert_allclose(run(fast_paths.linear, inputs, kernel), expected, atol=1e-5)
+    with_bias = run(fast_paths.linear, inputs, kernel, bias)
+    np.testing.assert_allclose(with_bias, expected + bias, atol=1e-5)
+
+
+def test_linear_keeps_the_dtype_of_its_inputs() -> None:
+    inputs = keras.ops.cast(random(2, 4, 3), "bfloat16")
+    outputs = fast_paths.linear(inputs, random(3, 7), random(7))
+    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3, 5), (2, 3, 4, 5), (2, 1, 3, 5), (2, 4, 1, 5)])
+def test_heads_and_positions_are_swapped(shape: tuple[int, ...]) -> None:
+    inputs = random(*shape)
+    np.testing.assert_array_equal(run(fast_paths.swap_heads, inputs), inputs.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3, 5), (2, 3, 4, 5), (2, 1, 3, 5), (2, 4, 1, 5)])
+def test_heads_are_swapped_where_the_batch_size_is_unknown(shape: tuple[int, ...]) -> None:
+    class Swap(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return fast_paths.swap_heads(inputs)
+
+    inputs = keras.Input(shape[1:])
+    model = keras.Model(inputs, Swap()(inputs))
+    model.compile(jit_compile=False)
+    for rows in (2, 3):  # so that `predict` makes a graph of any batch size
+        array = random(rows, *shape[1:])
+        swapped = model.predict(array, batch_size=rows, verbose=0)
+        np.testing.assert_array_equal(swapped, array.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((None, 4, 8), (-1, 4, 8)), ((2, 4, 8), (2, 4, 8))]
+)
+def test_one_unknown_dimension_needs_no_operation(
+    shape: tuple[int | None, ...], expected: tuple[int, ...]
+) -> None:
+    assert fast_paths.shape_for_reshape(keras.KerasTensor(shape)) == expected

@@ -1,0 +1,47 @@
+"""What tests look for in messages: facts, in any order, rather than sentences."""
+
+from __future__ import annotations
+
+import re
+
+
+class Pattern(str):
+    """A pattern for `re.search`, and the facts that name a test with it."""
+
+    facts: tuple[str, ...]
+
+
+def mentions(*facts: object) -> Pattern:
+    """Returns a pattern for `re.search` that finds a line with all of the facts.
+
+    A fact is found only as a whole: 5 neither in 50 nor in 0.5, and no number within a path.
+
+    Example:
+        >>> bool(re.search(mentions("seed", 5), "seed is 5, not a text"))
+        True
+        >>> bool(re.search(mentions("seed", 5), "seed is 50"))
+        False
+    """
+    assert facts
+    pattern = Pattern("(?i:" + "".join(f"(?=.*{_whole(str(fact))})" for fact in facts) + ")")
+    pattern.facts = tuple(map(str, facts))
+    return pattern
+
+
+def _whole(fact: str) -> str:
+    assert fact
+    before = after = ""
+    if re.fullmatch(r"-?\d[\d.,]*", fact):
+        before = r"(?<![\w./-])"
+    elif fact[0].isalnum() or fact[0] == "_":
+        before = r"(?<!\w)"
+    if fact[-1].isdigit():
+        after = r"(?!\w|[.,]\d)"
+    elif fact[-1].isalpha() or fact[-1] == "_":
+        after = r"(?!\w)"
+    return before + re.escape(fact) + after
+
+
+def tells(text: str, *facts: object) -> bool:
+    """True if a line of the text has all of the facts, as `mentions` finds them."""
+    return re.search(mentions(*facts), text) is not None

@@ -1,0 +1,33 @@
+"""Runs a stress test: long runs that are not part of the normal tests.
+
+    python -m tests.stress kill --kills=30
+    python -m tests.stress kill --help
+
+Tests: exactness (the search, next to CTranslate2 and to slower ways), fuzz (malformed requests to
+an export), kill (training that is killed again and again), mixed_precision (training in float32,
+bfloat16 and float16), server_load (a server under load, overload and version changes). Each
+prints one JSON object, and its exit code is 1 if a check fails.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Runs the test that the first argument names, with the other arguments."""
+    names = sorted({path.stem for path in FOLDER.glob("[a-z]*")})
+    if len(sys.argv) < 2 or sys.argv[1] not in names:
+        print(f"{(__doc__ or '').strip()}\n", file=sys.stderr)
+        sys.exit(f"error: name one of {', '.join(names)}")
+    sys.path.append(str(FOLDER.parents[1] / "benchmarks"))
+    name = sys.argv.pop(1)
+    runpy.run_module(f"tests.stress.{name}", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

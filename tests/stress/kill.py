@@ -1,0 +1,306 @@
+r"""Kills training again and again, and compares its end with that of a run never killed.
+
+Example:
+    python -m tests.stress kill --kills=30 --inside_writes=5 --replicas=1,2
+
+For each number of replicas, bin/train.py trains a small model on an invented
+corpus in deterministic mode twice: once to the end, and once killed (SIGKILL)
+so many times and continued by the same command. A kill comes at a random time
+after the first new checkpoint since the process began, so every process makes
+progress. Some are aimed at the write of a checkpoint: the process is stopped
+(SIGSTOP) where the unfinished directory is seen, and killed if it is still there.
+
+Prints one JSON object: for each number of replicas, the kills (seconds since the
+process began, newest checkpoint, last logged step, and the files of the
+unfinished checkpoint if the kill was inside a write), the SHA-256 of weights,
+state and EMA, and the arrays that are not those of the run never killed. The
+exit code is 1 where there are any.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import command
+from absl import flags
+from command import say
+
+from keras_transformer.data.corpora.corpus import parallel_files
+from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+from keras_transformer.runs.run_directory import RunDirectory
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("kills", 30, "kills of a run", lower_bound=1)
+flags.DEFINE_integer("inside_writes", 5, "kills, of these, inside the write of a checkpoint")
+command.define_numbers("replicas", [1, 2], "numbers of replicas; 2 and more split the CPU")
+flags.DEFINE_integer("random_seed", 1, "seed of the moments")
+flags.DEFINE_string("work_dir", None, "folder for runs and logs, to be kept; default: temporary")
+
+ROOT = Path(__file__).resolve().parents[2]
+NUMBERS = {
+    "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs",
+}  # fmt: skip
+
+# Quick to start, but with enough weights for a write to be caught, and with all that has a state.
+SETTINGS: dict[str, Any] = {
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.d_model": 128,
+    "model.d_ff": 2048,
+    "model.num_heads": 4,
+    "model.attention_dropout": 0.1,
+    "model.relu_dropout": 0.1,
+    "training.batch_tokens": 128,
+    "training.warmup_steps": 200,
+    "training.ema_decay": 0.99,
+    "training.clip_norm": 1,
+    "training.mixed_precision": "float32",
+    "training.jit_compile": "false",
+    "training.deterministic": "true",
+    "training.checkpoint_steps": 10,
+    "training.keep_checkpoints": 3,
+    "training.log_steps": 1,
+}
+_CHECKPOINTS_PER_KILL = 5  # more than a process writes before it is killed
+_PATIENCE = 240.0  # seconds that a process may take to the moment of its kill
+
+
+class Kill(NamedTuple):
+    """How a process ended."""
+
+    seconds: float  # since it began
+    checkpoint: int  # step of the newest
+    step: int  # the last that was logged
+    inside_write: bool
+    unfinished: list[str]  # files of the checkpoint that was being written
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """bin/train.py in processes of its own.
+
+    Attributes:
+        folder: holds prepared data in `data`; the run and its log are written there.
+        name: of the run directory.
+        settings: of the configuration.
+        flags: further flags of bin/train.py.
+    """
+
+    folder: Path
+    name: str
+    settings: Mapping[str, Any]
+    flags: Sequence[str] = ()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Starts the run, or continues it."""
+        command = [
+            sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data",
+            f"--run_dir={self.name}", "--preset=tiny", *self.flags,
+            *(f"--set={name}={value}" for name, value in self.settings.items()),
+        ]  # fmt: skip
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+
+    def finish(self) -> None:
+        """Trains to the end.
+
+        Raises:
+            RuntimeError: where training fails.
+        """
+        if self.start().wait():
+            raise RuntimeError(f"{self.name} did not end: {self.said()}")
+
+    def said(self) -> str:
+        """What all processes have said."""
+        return (self.folder / f"{self.name}.log").read_text()
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+    def last_saved(self) -> int:
+        """Step of the newest checkpoint, or 0."""
+        names = (path.name for path in self.path.glob("checkpoints/step-*"))
+        return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+    def last_logged(self) -> int:
+        """The last step in the metrics, or 0."""
+        file = self.path / "metrics.jsonl"
+        whole = file.read_text().split("\n")[:-1] if file.exists() else []
+        return max((json.loads(line)["step"] for line in whole), default=0)
+
+    def unfinished(self) -> list[str] | None:
+        """Files of the checkpoint that is being written, or None between two writes."""
+        for path in self.path.glob("checkpoints/.*.unfinished"):
+            return sorted(file.name for file in path.glob("*"))
+        return None
+
+    def kill_when(self, process: subprocess.Popen[bytes], is_moment: Callable[[], bool]) -> Kill:
+        """Kills the process at a moment that it cannot leave: it is stopped for a second look.
+
+        Raises:
+            RuntimeError: where it ends by itself, or the moment does not come.
+        """
+        started = time.monotonic()
+        while process.poll() is None and time.monotonic() < started + _PATIENCE:
+            if is_moment():
+                process.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                if process.poll() is None and is_moment():
+                    process.kill()
+                    process.wait()
+                    files = self.unfinished()
+                    return Kill(
+                        round(time.monotonic() - started, 2), self.last_saved(),
+                        self.last_logged(), files is not None, files or [],
+                    )  # fmt: skip
+                process.send_signal(signal.SIGCONT)
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+        raise RuntimeError(f"{self.name} did not come to the moment of its kill: {self.said()}")
+
+    def moment(self, delay: float, num_files: int) -> Callable[[], bool]:
+        """Returns what tells the moment: `delay` seconds after a new checkpoint, before the last.
+
+        Args:
+            delay: seconds.
+            num_files: a write has begun so many files; 0 for any moment.
+        """
+        first = self.last_saved()
+        due = float("inf")
+
+        def is_moment() -> bool:
+            nonlocal due
+            now = time.monotonic()
+            if due == float("inf") and self.last_saved() > first:
+                due = now + delay
+            before_the_end = self.last_saved() < self.settings["training.max_steps"]
+            return now >= due and before_the_end and len(self.unfinished() or []) >= num_files
+
+        return is_moment
+
+
+def prepare_data(folder: Path) -> None:
+    """Prepares invented sentences, three numbers each, as `folder/data`."""
+    sources, targets = [""], [""]
+    for _ in range(3):
+        sources = [f"{sentence} {number}" for sentence in sources for number in NUMBERS]
+        targets = [f"{sentence} {number}" for sentence in targets for number in NUMBERS.values()]
+    (folder / "c.en").write_text("".join(f"{sentence}\n" for sentence in sources))
+    (folder / "c.de").write_text("".join(f"{sentence}\n" for sentence in targets))
+    corpora = parallel_files([folder / "c.en"], [folder / "c.de"])
+    prepare(corpora, folder / "data", PrepareOptions(vocab_size=40, valid_pairs=8))
+
+
+def digests(run: Path, max_steps: int) -> dict[str, dict[str, str]]:
+    """Returns the SHA-256 of every array that a run ended with, by set and name.
+
+    Raises:
+        RuntimeError: where the run is not at its end.
+    """
+    restored = RunDirectory(run).restore()
+    if restored is None or restored.checkpoint.step != max_steps:
+        raise RuntimeError(f"{run} is not at its end")
+    sets = {"weights": restored.weights, "state": restored.state, "ema": restored.ema or {}}
+    return {
+        name: {
+            path: hashlib.sha256(f"{a.dtype} {a.shape} ".encode() + a.tobytes()).hexdigest()
+            for path, a in sorted(arrays.items())
+        }
+        for name, arrays in sets.items()
+    }
+
+
+def differences(
+    found: Mapping[str, Mapping[str, str]], expected: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    """Returns the arrays that are not the same, or not there, in two results of `digests`."""
+    return [
+        f"{name}: {path}"
+        for name in expected
+        for path in sorted(found[name].keys() | expected[name].keys())
+        if found[name].get(path) != expected[name].get(path)
+    ]
+
+
+def kill_and_compare(
+    folder: Path, replicas: int, kills: int, inside_writes: int, generator: random.Random
+) -> dict[str, Any]:
+    """Trains a run that is never killed and one that is, and returns what `main` prints of them."""
+    steps_per_checkpoint = SETTINGS["training.checkpoint_steps"]
+    max_steps = steps_per_checkpoint * _CHECKPOINTS_PER_KILL * (kills + 1)
+    settings = {**SETTINGS, "training.max_steps": max_steps}
+    split = [f"--logical_cpus={replicas}"] if replicas > 1 else []
+    whole = Training(folder, f"whole_{replicas}", settings, split)
+    started = time.monotonic()
+    whole.finish()
+    seconds = time.monotonic() - started
+    before, after = (c.path.stat().st_mtime for c in RunDirectory(whole.path).checkpoints()[-2:])
+    say(f"{replicas} replicas: {max_steps} steps in {seconds:.0f} s, never killed")
+
+    training = Training(folder, f"killed_{replicas}", settings, split)
+    aimed = set(generator.sample(range(kills), max(inside_writes, kills // 3)))
+    log = []
+    for number in range(kills):
+        moment = training.moment(
+            delay=generator.uniform(0, 2 * (after - before)),
+            num_files=generator.randint(1, 3) if number in aimed else 0,
+        )
+        log.append(training.kill_when(training.start(), moment))
+        say(f"{replicas} replicas, kill {number + 1}: {json.dumps(log[-1]._asdict())}")
+    training.finish()
+    expected, found = (digests(each.path, max_steps) for each in (whole, training))
+    return {
+        "replicas": replicas,
+        "steps": max_steps,
+        "seconds": round(time.monotonic() - started),
+        "kills": [kill._asdict() for kill in log],
+        "inside_writes": sum(kill.inside_write for kill in log),
+        "sha256": {
+            name: {
+                which: _join(each[name]) for which, each in (("killed", found), ("whole", expected))
+            }
+            for name in expected
+        },
+        "different": differences(found, expected),
+    }
+
+
+def _join(digests_by_path: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(digests_by_path, sort_keys=True).encode()).hexdigest()
+
+
+def main() -> int:
+    """Prints what came out."""
+    generator = random.Random(FLAGS.random_seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(FLAGS.work_dir or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare_data(folder)
+        results = [
+            kill_and_compare(folder, int(count), FLAGS.kills, FLAGS.inside_writes, generator)
+            for count in FLAGS.replicas
+        ]
+    print(json.dumps(results))
+    enough = all(result["inside_writes"] >= FLAGS.inside_writes for result in results)
+    return int(not enough or any(result["different"] for result in results))
+
+
+if __name__ == "__main__":
+    command.run(main)
