@@ -28,6 +28,7 @@ from keras_transformer.paper.table3 import printed, process
 from keras_transformer.paper.table3.chart import delta_chart
 from keras_transformer.paper.table3.row import Job, train_and_score
 from keras_transformer.paper.table3.tables import TABLES, Row, Table, columns, differences, fields
+from keras_transformer.runs.atomic import is_leftover
 from keras_transformer.runs.results import (
     circumstances,
     read_results,
@@ -126,7 +127,7 @@ def _open(work_dir: Path, identity: Mapping[str, Any]) -> None:
     if (
         not found
         and work_dir.exists()
-        and any(not each.match("sweep.*tmp") for each in work_dir.iterdir())
+        and not all(is_leftover(each) for each in work_dir.iterdir())
     ):
         raise InputError(f"{work_dir} exists and is of no sweep; expected a new or empty directory")
     if found and (difference := _difference(found, identity)):

@@ -19,7 +19,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.manifest import Member, Provenance, check_manifest
-from keras_transformer.export.saved_model import deployment, warmup
+from keras_transformer.export.saved_model import deployment
 from keras_transformer.export.saved_model.model_card import About, model_card
 from keras_transformer.export.saved_model.signature_defs import (
     describe,
@@ -137,7 +137,7 @@ def test_warmup_ids_are_those_of_the_sentences(version: Path) -> None:
         lengths = tf.make_ndarray(ids["lengths"])
         np.testing.assert_array_equal(lengths, expected["lengths"])
         np.testing.assert_array_equal(tf.make_ndarray(ids["ids"]), expected["ids"])
-    warmup.check_warmup_requests(version, served)
+    deployment.check_warmup_requests(version, served)
 
 
 def test_warmup_is_of_the_shortest_the_longest_and_all_between(version: Path) -> None:
@@ -162,20 +162,20 @@ def test_signatures_that_nobody_foresaw_are_warmed_up(tmp_path: Path) -> None:
     module = tf.Module()
     module.call = call
     tf.saved_model.save(module, str(tmp_path), signatures=call)
-    warmup.write_warmup_requests(tmp_path, ["", " "], {}, 0.6)
+    deployment.write_warmup_requests(tmp_path, ["", " "], {}, 0.6)
     shapes = [
         {k: tf.make_ndarray(v).shape for k, v in request.inputs.items()}
         for request in requests_of(tmp_path)
     ]
     assert shapes == [{"ids": (n, 1), "weights": (n, 3)} for n in (1, 1, 16)]
-    warmup.check_warmup_requests(tmp_path, tf.saved_model.load(str(tmp_path)).signatures)
+    deployment.check_warmup_requests(tmp_path, tf.saved_model.load(str(tmp_path)).signatures)
 
 
 def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
     path = without_ids(tmp_path / "1")
     with pytest.raises(InputError, match=mentions("requests", "read")):
-        warmup.check_warmup_requests(path, {})
-    warmup.write_warmup_requests(path, PHRASES, {}, 0.6)
+        deployment.check_warmup_requests(path, {})
+    deployment.write_warmup_requests(path, PHRASES, {}, 0.6)
     ok = lambda text: {}  # noqa: E731
 
     def fails(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -188,7 +188,7 @@ def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
         ({"serving_default": lambda ids: {}}, mentions("request 1", "unexpected keyword")),
     ):
         with pytest.raises(InputError, match=message):
-            warmup.check_warmup_requests(path, signatures)
+            deployment.check_warmup_requests(path, signatures)
     record = requests_of(path)[0]
     log = prediction_log_pb2.PredictionLog(
         predict_log=prediction_log_pb2.PredictLog(request=record)
@@ -197,10 +197,10 @@ def test_warmup_that_a_server_would_refuse_is_found(tmp_path: Path) -> None:
         for _ in range(1001):
             writer.write(log.SerializeToString())
     with pytest.raises(InputError, match=mentions("request 1001", "1,000")):
-        warmup.check_warmup_requests(path, {"serving_default": ok})
+        deployment.check_warmup_requests(path, {"serving_default": ok})
     (path / WARMUP).write_bytes(b"\0" * 40)
     with pytest.raises(InputError, match="corrupted record"):
-        warmup.check_warmup_requests(path, {"serving_default": ok})
+        deployment.check_warmup_requests(path, {"serving_default": ok})
 
 
 # What TF Serving is configured with.
