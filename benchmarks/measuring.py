@@ -7,7 +7,6 @@ cores that other processes kept busy.
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import statistics
 import subprocess
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from command import say
+
+from keras_transformer.runs.machine import available_cores, cpu_name
 
 Turn = dict[str, Any]
 Turns = dict[str, list[Turn]]  # by name, in the order of the rounds
@@ -100,19 +101,12 @@ def best_ratios(
 def describe_machine() -> dict[str, Any]:
     """Returns the CPU, the number of cores, Python, the commit ("+": with changes) and the date."""
     return {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
+        "cpu": cpu_name(),
+        "cores": available_cores(),
         "python": platform.python_version(),
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
     }
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _commit() -> str | None:

@@ -24,7 +24,7 @@ from engines import graphs, tasks
 from keras_transformer.config import Config
 from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.decoding import SearchResult
+from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.inference import loading
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.transformer import Transformer
@@ -56,7 +56,7 @@ def make_step(
     with platform.strategy.scope():
         transformer = Transformer(config.model, dtype=platform.policy())
         trainer = Trainer(transformer, config.training, platform.jit_compile)
-    return tf.function(trainer._global_step, input_signature=[element_spec])
+    return tf.function(trainer.training_step.__call__, input_signature=[element_spec])
 
 
 def train(settings: dict[str, Any]) -> Started:
@@ -178,9 +178,8 @@ def decode_ids(settings: dict[str, Any]) -> Started:
 
     def search(source_ids: tf.Tensor) -> SearchResult:
         max_lengths = tf.fill([tf.shape(source_ids)[0]], steps)
-        return translator.search_ids(
-            source_ids, max_lengths, length_limit=steps if compiled else None
-        )
+        inputs = SearchInputs(max_lengths, length_limit=steps if compiled else None)
+        return translator.search_ids(source_ids, inputs)
 
     function = graphs.of_ids(search, compiled)
 

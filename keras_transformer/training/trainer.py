@@ -72,7 +72,7 @@ class Trainer(keras.Model):
         self.compile(
             optimizer=make_optimizer(config, transformer.config.d_model), jit_compile=False
         )
-        self._training_step = TrainingStep(
+        self.training_step = TrainingStep(
             transformer,
             config,
             self.optimizer,
@@ -86,16 +86,16 @@ class Trainer(keras.Model):
 
     @property
     def stop_flag(self) -> tf.Variable | None:
-        return self._training_step.stop_flag
+        return self.training_step.stop_flag
 
     @stop_flag.setter
     def stop_flag(self, flag: tf.Variable | None) -> None:
-        self._training_step.stop_flag = flag
+        self.training_step.stop_flag = flag
 
     @property
     def step(self) -> int:
         """Number of batches so far; of those, `optimizer.iterations` have moved the weights."""
-        return int(tf.convert_to_tensor(self._training_step.counters["step"].value))
+        return int(tf.convert_to_tensor(self.training_step.counters["step"].value))
 
     @property
     def num_compiles(self) -> int:
@@ -109,16 +109,16 @@ class Trainer(keras.Model):
 
     def trained_by_path(self) -> dict[str, keras.Variable]:
         """The weights that steps move, by path: all but the frozen ones."""
-        return dict(self._training_step.trained)
+        return dict(self.training_step.trained)
 
     def state_by_path(self) -> dict[str, keras.Variable]:
         """All that the next step depends on besides the weights and their averages."""
-        counters = self._training_step.counters.values()
+        counters = self.training_step.counters.values()
         return {variable.path: variable for variable in [*self.optimizer.variables, *counters]}
 
     def ema_by_path(self) -> dict[str, keras.Variable]:
         """The moving average of every weight, by the weight's path; empty without one."""
-        return dict(self._training_step.averages.by_path)
+        return dict(self.training_step.averages.by_path)
 
     def make_train_function(self, force: bool = False) -> Any:
         if getattr(self, "train_function", None) is None or force:
@@ -128,7 +128,7 @@ class Trainer(keras.Model):
                 inputs, labels = next(iterator)
                 local = self.distribute_strategy.experimental_local_results
                 shapes = [tf.shape(local(ids)[0]) for ids in (inputs["source_ids"], labels)]
-                return self._training_step((inputs, labels)), shapes
+                return self.training_step((inputs, labels)), shapes
 
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
                 logs, shapes = one_step(iterator)
@@ -172,7 +172,7 @@ class Trainer(keras.Model):
             x = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size or 32)
         if isinstance(x, tf.data.Dataset):
             x = strategy.experimental_distribute_dataset(x)
-        with self._training_step.averages.in_place():
+        with self.training_step.averages.in_place():
             for data in itertools.islice(x, steps):
                 batch_sums = self._evaluation_function(data)
                 sums = [total + float(part) for total, part in zip(sums, batch_sums, strict=True)]
@@ -191,7 +191,7 @@ class Trainer(keras.Model):
 
     def _replica_evaluation(self, data: Any) -> EvaluationSums:
         inputs, labels = data
-        output = self._training_step.output
+        output = self.training_step.output
         return evaluation_sums(
             output.flat(self.transformer.features(inputs, training=False)),
             tf.reshape(labels, [-1]),

@@ -40,10 +40,10 @@ class Spoiler:
     """Adds a number to one element of one replica's gradients."""
 
     def __init__(self, trainer: Trainer):
-        self._differentiate = trainer._training_step._differentiate
+        self._differentiate = trainer.training_step._differentiate
         with trainer.distribute_strategy.scope():
             self._replica, self._number = tf.Variable(0), tf.Variable(0.0)
-        trainer._training_step._differentiate = self
+        trainer.training_step._differentiate = self
 
     def add(self, number: float, replica: int = 0) -> None:
         self._number.assign(number)
@@ -202,7 +202,7 @@ def test_softmax_norms_and_loss_are_computed_in_float32(policy: str) -> None:
     ids = tf.TensorSpec([None, None], tf.int32)
     data = ({"source_ids": ids, "target_ids": ids}, ids)
     seed, scale = tf.TensorSpec([2], tf.int64), tf.TensorSpec([], tf.float32)
-    training = operations(trainer._training_step._loss_and_gradients, *data, seed, scale)
+    training = operations(trainer.training_step._loss_and_gradients, *data, seed, scale)
     evaluation = operations(trainer._replica_evaluation, data)
     assert ("Softmax", "float32") in training & evaluation
     assert ("ArgMax", "float32") in evaluation
