@@ -52,7 +52,7 @@ ROOMS: dict[str, set[str]] = {
         *("presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
     "cli": {
-        *("data", "evaluation", "export", "inference", "paper", "paper.parsing", "runs"),
+        *("data", "evaluation", "export", "inference", "paper", "runs"),
         *("runs.report", "serving", "tf_import", "training", "visualization"),
     },
 }
