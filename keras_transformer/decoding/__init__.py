@@ -77,8 +77,10 @@ def search(
         ...     SearchConfig(DecodingConfig(beam_size=4, n_best=2)),
         ...     SpecialIds(start=2, end=3, pad=0),
         ... )
-        >>> result.ids.numpy().tolist(), tf.exp(result.log_probs).numpy().round(2).tolist()
-        ([[[4, 4], [3, 0]]], [[0.64, 0.2]])
+        >>> result.ids.numpy().tolist()
+        [[[4, 4], [3, 0]]]
+        >>> tf.exp(result.log_probs).numpy().round(2)
+        array([[0.64, 0.2 ]], dtype=float32)
     """
     for name, value in ids._asdict().items():
         if not 0 <= value < decoder.vocab_size:
