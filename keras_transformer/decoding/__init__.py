@@ -11,9 +11,9 @@ import tensorflow as tf
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.interface import (
     NEG_INF,
-    Decoder,
     RequestedOutputs,
     SearchConfig,
+    SearchDecoder,
     SearchInputs,
     SearchResult,
     SpecialIds,
@@ -26,7 +26,7 @@ from keras_transformer.errors import InputError
 
 __all__ = [
     "NEG_INF",
-    "Decoder",
+    "SearchDecoder",
     "RequestedOutputs",
     "SearchConfig",
     "SearchInputs",
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def search(
-    decoder: Decoder,
+    decoder: SearchDecoder,
     inputs: SearchInputs,
     config: SearchConfig,
     ids: SpecialIds,
@@ -65,6 +65,7 @@ def search(
     Example:
         A model that always gives token 3, the end token, the probability 0.2.
 
+        >>> from keras_transformer.config import DecodingConfig
         >>> logits = tf.math.log([[0.0, 0.0, 0.0, 0.2, 0.8]])
         >>> decoder = StepDecoder(
         ...     lambda ids, position, cache: (tf.repeat(logits, len(ids), axis=0), cache, None),
@@ -76,8 +77,10 @@ def search(
         ...     SearchConfig(DecodingConfig(beam_size=4, n_best=2)),
         ...     SpecialIds(start=2, end=3, pad=0),
         ... )
-        >>> result.ids.numpy().tolist(), tf.exp(result.log_probs).numpy().round(2).tolist()
-        ([[[4, 4], [3, 0]]], [[0.64, 0.2]])
+        >>> result.ids.numpy().tolist()
+        [[[4, 4], [3, 0]]]
+        >>> tf.exp(result.log_probs).numpy().round(2)
+        array([[0.64, 0.2 ]], dtype=float32)
     """
     for name, value in ids._asdict().items():
         if not 0 <= value < decoder.vocab_size:

@@ -20,7 +20,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 
 
 class CachedDecoder:
-    """A `decoding.Decoder` of one model, or of an ensemble.
+    """A `decoding.SearchDecoder` of one model, or of an ensemble.
 
     Args:
         transformers: models with the same target vocabulary. An ensemble averages the
@@ -86,7 +86,9 @@ class CachedDecoder:
         ancestors = self._with_own(cache["ancestors"], position)
         # --> [batch, beam, length, beam]: the place of a position and a beam
         visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
+        # --> [batch, beam, length * beam]
         visible = tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        # --> [batch, beam]
         ids = tf.reshape(ids, [-1, self._beam])
         outputs, logits = [], []
         for transformer, projected, weights, layers in zip(
@@ -113,7 +115,7 @@ class CachedDecoder:
         )
 
     def _with_own(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Adds to the ancestors of each hypothesis itself, at `position`."""
+        """Adds each hypothesis to its own ancestors, at `position`."""
         beams = tf.reshape(tf.range(self._beam), [-1, 1])
         if self._length is None:
             own = tf.broadcast_to(beams, [tf.shape(ancestors)[0], self._beam, 1])
@@ -149,6 +151,7 @@ def _using(values: list[tuple[keras.Variable, tf.Tensor]]) -> Iterator[None]:
 
 def _mean_log_probs(logits: Sequence[Any]) -> tf.Tensor:
     """Returns the mean log-probabilities `[batch * beam, V]`; of one model its logits."""
+    # --> [batch * beam, V]
     logits = [tf.reshape(each, [-1, each.shape[-1]]) for each in logits]
     if len(logits) == 1:
         return logits[0]
@@ -159,4 +162,5 @@ def _attention(outputs: Sequence[Any]) -> tf.Tensor:
     # --> [batch, beam, source]
     means = [tf.reduce_mean(each.attention[-1]["cross"], axis=1) for each in outputs]
     mean = tf.add_n(means) / len(means)
+    # --> [batch * beam, source]
     return tf.reshape(mean, [-1, tf.shape(mean)[-1]])

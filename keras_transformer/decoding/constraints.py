@@ -33,6 +33,7 @@ class Constraints:
         vocab_size: number of tokens. Banned phrases with other ids have no effect.
 
     Example:
+        >>> from keras_transformer.config import DecodingConfig
         >>> config = SearchConfig(DecodingConfig(), banned=[[2], [0, 1]])
         >>> outputs = PartialOutputs(ids=tf.constant([[0]]), length=tf.constant(1))
         >>> Constraints(config, vocab_size=4).apply(tf.zeros([1, 4]), outputs).numpy() == NEG_INF

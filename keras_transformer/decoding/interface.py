@@ -28,7 +28,7 @@ def is_valid(log_probs: tf.Tensor) -> tf.Tensor:
     return log_probs > NEG_INF / 2
 
 
-class Decoder(Protocol):
+class SearchDecoder(Protocol):
     """A model that scores the next token of every hypothesis, one position at a time.
 
     The search never looks into the cache, a nested structure of tensors of any shapes. The
@@ -82,10 +82,10 @@ class Decoder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class StepDecoder:
-    """A `Decoder` made of a step function whose cached tensors all have the shape `[R, ...]`.
+    """A `SearchDecoder` made of a step function whose cached tensors all have the shape `[R, ...]`.
 
     Attributes:
-        step: the step function, as `Decoder.step`.
+        step: the step function, as `SearchDecoder.step`.
         cache: the cache before position 0.
         vocab_size: number of tokens.
         rows_per_sentence: hypotheses of each sentence.

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from keras_transformer.decoding.constraints import Constraints, PartialOutputs
 from keras_transformer.decoding.interface import (
-    Decoder,
     RequestedOutputs,
     SearchConfig,
+    SearchDecoder,
     SearchInputs,
     SearchResult,
     SpecialIds,
@@ -50,7 +50,11 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
     """
 
     def __init__(
-        self, decoder: Decoder, config: SearchConfig, ids: SpecialIds, outputs: RequestedOutputs
+        self,
+        decoder: SearchDecoder,
+        config: SearchConfig,
+        ids: SpecialIds,
+        outputs: RequestedOutputs,
     ):
         self._decoder = decoder
         self._settings = config

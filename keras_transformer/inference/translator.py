@@ -146,25 +146,26 @@ class Translator(tf.Module):
     @tf.function(autograph=False)
     def read_targets(
         self, read_ids: tf.Tensor, memories: Sequence[Memory], attention: bool
-    ) -> list[tuple[tf.Tensor, list[dict[str, tf.Tensor]]]]:
+    ) -> list[tuple[tf.Tensor, list[dict[str, tf.Tensor]] | None]]:
         """Returns the features of given targets, and the attention, for each model.
 
-        A function that is in an export once, where scores and attention share it.
+        An export contains this function once: its scores and its attention share it.
 
         Args:
             read_ids: int32 `[B, T]`, which begin with the start id.
-            memories: what `encode` makes of the sources.
-            attention: whether the weights of every layer are returned, too.
+            memories: the encoded sources, as `encode` returns them.
+            attention: whether the weights of every layer are returned.
 
         Returns:
-            Of each the features `[B, T, d_model]` and the attention; `[]` where it is not wanted.
+            For each model: the features `[B, T, d_model]`, and the attention, or None if it is
+            not requested.
         """
         results = []
         for transformer, memory in zip(self.transformers, memories, strict=True):
             decoded = transformer.decode(
                 read_ids, memory, return_attention_scores=attention, training=False
             )
-            results.append((decoded.features, decoded.attention if attention else []))
+            results.append((decoded.features, decoded.attention if attention else None))
         return results
 
     def texts(self, result: SearchResult) -> tf.Tensor:
