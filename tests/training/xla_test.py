@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from keras_transformer.training.platform import use_logical_cpus
+from keras_transformer.training.devices import use_logical_cpus
 from tests.training.tiny_model import batches, make_batch, make_trainer, train
 
 
