@@ -33,7 +33,7 @@ flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", require
 flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
 flags.DEFINE_list("seeds", ["1"], "a run for each, as in 1,2,3; of several also the ensemble")
 flags.DEFINE_string(
-    "variant", None, "one of the recipe's, or several, as in short+r_drop; rehearsal: all in small"
+    "variant", None, "one of the recipe's, or several, as in short+wide; rehearsal: all in small"
 )
 flags.DEFINE_multi_string(
     "synthetic_from", [], "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's writer"

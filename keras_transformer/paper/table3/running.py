@@ -24,13 +24,14 @@ from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.paper.table3 import printed, process
+from keras_transformer.paper import child_process as process
+from keras_transformer.paper.table3 import printed
 from keras_transformer.paper.table3.chart import delta_chart
 from keras_transformer.paper.table3.row import Job, train_and_score
 from keras_transformer.paper.table3.tables import TABLES, Row, Table, columns, differences, fields
 from keras_transformer.runs.results import (
-    circumstances,
     read_results,
+    run_metadata,
     write_lines,
     write_results,
     write_text,
@@ -234,7 +235,7 @@ class _Sweep:
             return False
         if "translations" in found:
             write_lines(directory / "translations", found.pop("translations"))
-        self._found[row.name] = {"row": row.name, **found, **circumstances()}
+        self._found[row.name] = {"row": row.name, **found, **run_metadata()}
         write_results(directory / "results.json", self._found[row.name])
         return True
 

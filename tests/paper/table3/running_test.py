@@ -12,7 +12,7 @@ import pytest
 from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.paper.table3 import process
+from keras_transformer.paper import child_process as process
 from keras_transformer.paper.table3.row import Job, train_and_score
 from keras_transformer.paper.table3.running import run_sweep
 
