@@ -146,7 +146,7 @@ class Training:
 
     def unfinished(self) -> list[str] | None:
         """Files of the checkpoint that is being written, or None between two writes."""
-        for path in self.path.glob("checkpoints/unfinished-*"):
+        for path in self.path.glob("checkpoints/.*.unfinished"):
             return sorted(file.name for file in path.glob("*"))
         return None
 

@@ -79,6 +79,7 @@ def _check_flags() -> None:
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     """Returns the model's translations, and the seconds that they took."""
     from keras_transformer.inference import loading, translate  # late: --help stays quick
+    from keras_transformer.runs import atomic
 
     translate.use_cores_for_batches(len(sources))
     model = loading.load_model(
@@ -87,7 +88,7 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         precision=FLAGS.precision,
         threads=FLAGS.threads,
     )
-    with translate.output_file(FLAGS.output or os.devnull) as file:
+    with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         seconds = time.perf_counter() - start

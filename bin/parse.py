@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
     """Parses what the flags name; returns 3 where there is a remark on it."""
     from keras_transformer.inference import translate  # late: --help stays quick
     from keras_transformer.paper.parsing import parser
+    from keras_transformer.runs import atomic
 
     lines = translate.decode_lines(
         command_line.read_input(FLAGS.input), FLAGS.input or "standard input"
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
     model = parser.load_parser(
         FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision
     )
-    with translate.output_file(FLAGS.output) as file:
+    with atomic.output_file(FLAGS.output) as file:
         results = parser.parse_lines(model, lines, FLAGS.tokens)
         file.writelines(f"{result.tree}\n".encode() for result in results)
     remarks = parser.remarks(results)

@@ -73,13 +73,14 @@ def _read_pairs() -> tuple[list[str], list[str], str]:
 
 def main(argv: list[str]) -> int:
     """Scores what the flags name; returns 3 where a source was empty or cut."""
-    from keras_transformer.inference import scoring, translate  # late: --help stays quick
+    from keras_transformer.inference import scoring  # late: --help stays quick
+    from keras_transformer.runs import atomic
 
     sources, targets, name = _read_pairs()
     scorer = scoring.load_scorer(FLAGS.model_dir, command_line.config_settings())
     alpha = scorer.translator.config.length_penalty
     start = time.perf_counter()
-    with translate.output_file(FLAGS.output) as file:
+    with atomic.output_file(FLAGS.output) as file:
         if FLAGS.target_ids:
             vocab_size = scorer.translator.tokenizer.target_vocab_size
             ids = scoring.parse_ids(targets, vocab_size, name)

@@ -44,12 +44,13 @@ def _parse(sentences: list[str]) -> "tuple[float, list[Tree]]":
     """Returns the seconds that the model took, and its trees."""
     from keras_transformer.inference import translate  # late: --help stays quick
     from keras_transformer.paper.parsing import parser, trees
+    from keras_transformer.runs import atomic
 
     translate.use_cores_for_batches(len(sentences))
     model = parser.load_parser(
         FLAGS.model_dir, command_line.config_settings(), precision=FLAGS.precision
     )
-    with translate.output_file(FLAGS.output or os.devnull) as file:
+    with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
         lines = [parsed.tree for parsed in parser.parse_lines(model, sentences, tokens=True)]
         seconds = time.perf_counter() - start

@@ -127,13 +127,14 @@ def _translated(model: Any, lines: list[str]) -> tuple[str, list[str]]:
 def main(argv: list[str]) -> int:
     """Translates what the flags name; returns 3 where there is a remark on it."""
     from keras_transformer.inference import documents, translate  # late: --help stays quick
+    from keras_transformer.runs import atomic
 
     _check_flags()
     data = command_line.read_input(FLAGS.input)
     lines = translate.decode_lines(data, FLAGS.input or "standard input")
     translate.use_cores_for_batches(len(lines))
     model = _model()
-    with translate.output_file(FLAGS.output) as file:
+    with atomic.output_file(FLAGS.output) as file:
         if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays
             text, remarks = documents.translate(model, data.decode("utf-8-sig"))
         else:

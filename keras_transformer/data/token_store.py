@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 
 Side = Literal["source", "target"]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -222,7 +222,7 @@ def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
     if not source.lines:
         return ""
     digest = hashlib.sha256()
-    with whole(directory) as partial:
+    with atomic_path(directory) as partial:
         partial.mkdir(parents=True)
         for name, side in (("source", source), ("target", target)):
             np.save(partial / f"{name}_ids.npy", side.ids)

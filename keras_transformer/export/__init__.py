@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
@@ -23,8 +21,6 @@ _QUANTIZED = ("litert", "ctranslate2")  # formats that hold weights in other typ
 
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
-
-_Found = TypeVar("_Found")
 
 
 class Exported(NamedTuple):
@@ -113,47 +109,3 @@ def export(
     exporter = importlib.import_module(_MODULES[format])
     exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, **arguments)
     return exported
-
-
-def publish(output_dir: Path, write: Callable[[Path], _Found]) -> tuple[Path, _Found]:
-    """Makes the next version under `output_dir`, whole or not at all.
-
-    Args:
-        output_dir: directory of the versions; made if need be.
-        write: writes the directory that it is given, which is not there yet, and reads
-            it back. That directory's name is no number, so no server looks at it; it
-            gets its number only when `write` has returned.
-
-    Returns:
-        The version's path, and what `write` returned.
-
-    Raises:
-        InputError: where `output_dir` cannot be written.
-    """
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        # Of a name that no other process has, on whatever machine.
-        with tempfile.TemporaryDirectory(
-            prefix=".exporting-", dir=output_dir, ignore_cleanup_errors=True
-        ) as folder:
-            partial = Path(folder) / "version"
-            found = write(partial)
-            return _numbered(partial, output_dir), found
-    except OSError as error:
-        raise InputError(f"{output_dir} cannot be written ({error})") from error
-
-
-def _numbered(partial: Path, output_dir: Path) -> Path:
-    """Gives a version the next number, which another export may take first."""
-    while True:
-        path = output_dir / str(_next_version(output_dir))
-        try:
-            return partial.rename(path)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-
-
-def _next_version(output_dir: Path) -> int:
-    names = (path.name for path in output_dir.iterdir())
-    return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=0)

@@ -31,12 +31,13 @@ import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
-from keras_transformer.export import Exported, publish
+from keras_transformer.export import Exported
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translate import batches
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
@@ -110,7 +111,7 @@ def export(
         limit = _TOLERANCE if quantization == "none" else np.inf
         return _largest_difference(translator, vocabulary, exported, sentences, limit)
 
-    path, difference = publish(output_dir, write)
+    path, difference = write_version(output_dir, write)
     return Exported(path, len(sentences), [], difference)
 
 

@@ -22,8 +22,8 @@ from keras_transformer.data.preparation.workers import Runner, Workers
 from keras_transformer.errors import InputError
 from keras_transformer.inference.loading import Model, load_model
 from keras_transformer.inference.translate import translate_lines
+from keras_transformer.runs.atomic import atomic_path, work_directory
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.runs.work_directory import whole, work_directory
 
 BLOCK_LINES = 4096  # translated at once, sorted by length; what a kill may lose
 
@@ -159,7 +159,7 @@ def _translate_block(task: _Task) -> dict[str, Any]:
     best = [each[0] for each in translate_lines(model, lines)]
     # Translations have one line each; a line break would shift all that follow.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
-    with whole(path.with_suffix(".txt")) as partial:
+    with atomic_path(path.with_suffix(".txt")) as partial:
         partial.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     result = {
         "file": f"{path.name}.txt",
@@ -167,7 +167,7 @@ def _translate_block(task: _Task) -> dict[str, Any]:
         "untranslated": sum(math.isinf(translation.score) for translation in best),
         "seconds": time.monotonic() - start,
     }
-    with whole(done) as partial:
+    with atomic_path(done) as partial:
         partial.write_text(json.dumps(result), encoding="utf-8")
     return result
 

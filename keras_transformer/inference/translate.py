@@ -5,12 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -274,40 +272,6 @@ def format_translations(model: Model, results: Sequence[Sequence[Translation]]) 
         for index, result in enumerate(results)
         for translation in result
     )
-
-
-@contextlib.contextmanager
-def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
-    """Gives a file that gets the name `path` once the block has ended without an error.
-
-    Without a path it is standard output; a device or a pipe is written as it is.
-    """
-    if path is None or _is_standard_output(path):
-        yield sys.stdout.buffer
-        return
-    special = os.path.exists(path) and not os.path.isfile(path)
-    target = Path(path if special else os.path.realpath(path))  # a link stays one
-    partial = target if special else target.with_name(f".{target.name}.partial-{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        if not special:
-            partial.replace(target)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror})") from error
-    finally:
-        if not special:
-            with contextlib.suppress(OSError):  # as where the path is below a file
-                partial.unlink()
-
-
-def _is_standard_output(path: str | Path) -> bool:
-    """Whether it is a name of it, as /dev/stdout: what a shell appends to is not to be replaced."""
-    try:
-        same = os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
-    except (OSError, ValueError):  # a path that is not there, or an output without a file
-        return False
-    return same and os.path.abspath(path).startswith(("/dev/", "/proc/"))
 
 
 class Evaluation(NamedTuple):

@@ -23,8 +23,8 @@ from typing import Any
 
 from keras_transformer.errors import InputError
 from keras_transformer.paper import child_process
+from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.results import read_results, run_metadata, write_results
-from keras_transformer.runs.run_directory import training_alone
 
 log = logging.getLogger(__name__)
 
@@ -149,12 +149,16 @@ def _readable(work_dir: Path) -> Iterator[None]:
 def _difference(found: Any, expected: Any, place: str = "") -> str | None:
     """Names the first value that differs between two JSON values."""
     if not (isinstance(found, dict) and isinstance(expected, dict)):
-        return None if found == expected else f"{place} {found!r}, not {expected!r}"
+        return None if found == expected else f"{place} {_shown(found)}, not {_shown(expected)}"
     for key in dict.fromkeys([*expected, *found]):
         below = f"{place}: {key}" if place else key
         if difference := _difference(found.get(key), expected.get(key), below):
             return difference
     return None
+
+
+def _shown(value: Any) -> str:
+    return "(not set)" if value is None else repr(value)
 
 
 def run_trials(
@@ -220,7 +224,7 @@ def run_trial(
             process runs the trial.
     """
     directory = work_dir / trial.name
-    with training_alone(directory):  # until the results are written, longer than training
+    with exclusive_lock(directory):  # until the results are written, longer than training
         found = read_results(directory / RESULTS)
         if found.get("finished"):
             return found

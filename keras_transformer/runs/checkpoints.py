@@ -3,10 +3,9 @@
     weights.npz, ...  arrays, addressed by the path of their variable
     checkpoint.json   facts, the CRC-32 of every file beside it, and its own
 
-It is written under another name, flushed to the disk and renamed: whatever has
-its own name is whole, whenever the process or the machine stopped. A byte that
-has changed since, anywhere in it, is noticed by whoever reads it. There is no
-pickle and no code.
+A checkpoint is written atomically (`atomic_path`), so it is complete even if the
+process or the machine stops. Reading detects any byte that has changed since.
+There is no pickle and no code.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import atomic_path
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -47,24 +45,14 @@ def write_checkpoint(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, 
     Raises:
         OSError: where it cannot be written; nothing is left of it then.
     """
-    unfinished = path.with_name(f"unfinished-{path.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.mkdir(parents=True)
-        files = {}
-        for name, each in arrays.items():
-            files[f"{name}.npz"] = _write_arrays(unfinished / f"{name}.npz", each)
-        with _durable(unfinished / _FACTS) as file:
-            file.write(_sealed({**facts, "files": files}))
-        sync(unfinished)
-        replaced = _rename_to_remove(path) if path.exists() else None
-        os.rename(unfinished, path)
-        sync(path.parent)
-    except OSError:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    if replaced:
-        shutil.rmtree(replaced)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as partial:
+        partial.mkdir()
+        files = {
+            f"{name}.npz": _write_arrays(partial / f"{name}.npz", each)
+            for name, each in arrays.items()
+        }
+        (partial / _FACTS).write_bytes(_sealed({**facts, "files": files}))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
@@ -102,11 +90,6 @@ def read_arrays(path: Path, name: str) -> Arrays:
             return {name: archive[name] for name in archive.files}
 
 
-def remove_checkpoint(path: Path) -> None:
-    """Removes a checkpoint: at once from its name, so that no half of it ever has it."""
-    shutil.rmtree(_rename_to_remove(path))
-
-
 def set_aside(path: Path) -> Path:
     """Gives a damaged checkpoint another name, `damaged-NAME-1` or the next, and returns it."""
     names = (path.with_name(f"damaged-{path.name}-{number}") for number in itertools.count(1))
@@ -114,13 +97,6 @@ def set_aside(path: Path) -> Path:
     with contextlib.suppress(FileNotFoundError):  # another worker of the run may be the first
         path.rename(aside)
     return aside
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes from `folder` what a kill left of checkpoints being written or removed."""
-    for pattern in ("unfinished-*", "removed-*"):
-        for leftover in folder.glob(pattern):
-            shutil.rmtree(leftover)
 
 
 @contextlib.contextmanager
@@ -156,39 +132,6 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file, in place of the one that is there, whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with _durable(temporary) as file:
-        file.write(text.encode())
-    os.replace(temporary, path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Has a file's content, or the names in a directory, on the disk and in no buffer."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _durable(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file, whose content is on the disk and in no buffer once the block has ended."""
-    with open(path, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _rename_to_remove(path: Path) -> Path:
-    removed = path.with_name(f"removed-{path.name}")
-    shutil.rmtree(removed, ignore_errors=True)
-    return path.rename(removed)
-
-
 def _sealed(facts: Mapping[str, Any]) -> bytes:
     """Facts as JSON, their own CRC-32 last."""
     crc32 = zlib.crc32(json.dumps(facts).encode())
@@ -215,7 +158,7 @@ class _Checksum:
 
 def _write_arrays(path: Path, arrays: Arrays) -> int:
     """Returns the file's CRC-32, taken on the way: big files are not read again."""
-    with _durable(path) as file:
+    with path.open("wb") as file:
         stream = _Checksum(file)
         # Through **: a name may hold "/", which makes folders inside the zip.
         np.savez(stream, allow_pickle=False, **arrays)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import write_text
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -36,12 +36,6 @@ def read_results(path: Path) -> dict[str, Any]:
 def write_results(path: Path, results: Mapping[str, Any]) -> None:
     """Writes results as JSON; the file has its name when it is whole."""
     write_text(path, json.dumps(results, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a text; the file has its name when it is whole."""
-    with whole(path) as partial:
-        partial.write_text(text, encoding="utf-8")
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -12,27 +12,33 @@
                       mixed; written by `experiment`
     report.html       curves, scores, configuration and data on a page; written by `report`
 
-`checkpoints.py` has the format of one checkpoint, which is there whole or not at
-all. An `unfinished-…` or `removed-…` in checkpoints/ is what a kill left, and
-goes when the run is continued; a `damaged-…` was set aside, and stays.
+`checkpoints.py` has the format of one checkpoint. A hidden `….unfinished` is what a
+kill left; it is removed when the run is continued. A `damaged-…` checkpoint was set
+aside and stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import itertools
 import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import (
+    is_leftover,
+    remove,
+    remove_leftovers,
+    sync_tree,
+    write_text,
+)
 from keras_transformer.runs.checkpoints import (
     Arrays,
     Damaged,
@@ -40,12 +46,8 @@ from keras_transformer.runs.checkpoints import (
     read_checkpoint,
     read_facts,
     reading,
-    remove_checkpoint,
-    remove_leftovers,
     set_aside,
-    sync,
     write_checkpoint,
-    write_text,
     writing,
 )
 from keras_transformer.text.tokenizer import Tokenizer
@@ -62,7 +64,7 @@ _FREE_TO_CHANGE = frozenset(
 )
 
 # What a creation that was killed may leave: config.json comes last.
-_UNFINISHED = {"checkpoints", "tokenizer", "data.json", "data.json.tmp", "config.json.tmp"}
+_UNFINISHED = {"checkpoints", "tokenizer", "data.json"}
 
 
 class Checkpoint(NamedTuple):
@@ -85,41 +87,6 @@ class Restored(NamedTuple):
 def data_report_name(number: int) -> str:
     """Returns the file of the corpus of a number, from 1, of those that a run is trained on."""
     return "data_report.json" if number == 1 else f"data_report_{number}.json"
-
-
-@contextlib.contextmanager
-def training_alone(path: Path) -> Iterator[None]:
-    """Keeps others from training the run in `path`, or beginning one there, within the block.
-
-    The directory itself is locked, and free whenever the process has ended. A file system
-    without locks keeps nobody away.
-
-    Raises:
-        InputError: where another training is in its block.
-    """
-    made = False
-    with contextlib.suppress(OSError):  # told by whoever writes there
-        path.mkdir(parents=True)
-        made = True
-    try:
-        directory = os.open(path, os.O_RDONLY)
-    except OSError:
-        yield
-        return
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(directory)
-        raise InputError(f"another process trains {path}; expected one alone") from None
-    except OSError:
-        pass
-    try:
-        yield
-    finally:
-        if made:
-            with contextlib.suppress(OSError):
-                path.rmdir()  # if nothing has begun
-        os.close(directory)
 
 
 class RunDirectory:
@@ -186,21 +153,22 @@ class RunDirectory:
             run = cls(path, type(config))
             run._check_continues(config, tokenizer, data_fingerprint)
             with writing(path):
-                remove_leftovers(path / "checkpoints")
-                remove_leftovers(path / "averages")
+                for folder in (path, path / "checkpoints", path / "averages"):
+                    remove_leftovers(folder)
                 write_text(path / "config.json", config.to_json())
             return cls(path, type(config))
         with writing(path):
             if path.exists() and not (
-                path.is_dir() and {entry.name for entry in path.iterdir()} <= _UNFINISHED
+                path.is_dir()
+                and all(entry.name in _UNFINISHED or is_leftover(entry) for entry in path.iterdir())
             ):
                 raise InputError(
                     f"{path} exists and is no run directory; expected a new or empty one"
                 )
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            remove_leftovers(path)
             tokenizer.save(path / "tokenizer")
-            for written in (*(path / "tokenizer").iterdir(), path / "tokenizer"):
-                sync(written)
+            sync_tree(path / "tokenizer")
             data = {"fingerprint": data_fingerprint, "init_from": init_from}
             write_text(path / "data.json", json.dumps(data) + "\n")
             write_text(path / "config.json", config.to_json())  # last: it makes the run whole
@@ -307,7 +275,7 @@ class RunDirectory:
         }
         for checkpoint in checkpoints:
             if checkpoint not in kept and checkpoint.path.name != selected:
-                remove_checkpoint(checkpoint.path)
+                remove(checkpoint.path)
 
     def _is_of_a_stop(self, checkpoint: Checkpoint) -> bool:
         """Whether it was written between two that the run's configuration asked for then."""

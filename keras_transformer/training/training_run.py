@@ -29,7 +29,8 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.paper.parsing.symbol_vocabulary import word_boundaries
 from keras_transformer.presets import preset
-from keras_transformer.runs.run_directory import RunDirectory, data_report_name, training_alone
+from keras_transformer.runs.atomic import exclusive_lock
+from keras_transformer.runs.run_directory import RunDirectory, data_report_name
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import loop
@@ -125,7 +126,7 @@ def train(
     if logical_cpus is not None:
         _split_cpu(logical_cpus, cluster)
     strategy = cluster.connect(device)  # before TensorFlow runs anything
-    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, training_alone(run_dir):
+    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
         data = _Data.open(data_dir, mix, mix_temperature)
         settings = dict(settings or {})
         config_type = architecture.run_config

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.inference.translate import batches, progress
+from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.runs.report.elements import write_page
-from keras_transformer.runs.work_directory import whole
 from keras_transformer.visualization.attention import (
     TITLES,
     Attention,
@@ -90,7 +90,7 @@ def visualize(model_dir: str | Path, output_dir: str | Path, wanted: Wanted) -> 
     wanted.check_heads(pair)
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as unfinished:
+        with atomic_path(path) as unfinished:
             unfinished.mkdir()
             gallery = _Gallery(unfinished, model)
             gallery.add_attention(pair, wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from collections.abc import Sequence
@@ -426,55 +425,6 @@ class TestDecodeLines:
             assert str(error).startswith("input.en, line ")
         else:
             assert len(lines) in (count, count + 1)
-
-
-class TestOutputFile:
-    def test_a_failure_leaves_what_was_there(self, tmp_path: Path) -> None:
-        path = tmp_path / "out"
-        path.write_bytes(b"old")
-        with pytest.raises(KeyError), inference.output_file(path) as file:
-            file.write(b"half")
-            raise KeyError
-        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
-        with inference.output_file(path) as file:
-            file.write(b"new")
-        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"new"]
-
-    def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
-        (tmp_path / "link").symlink_to("out")
-        for text in (b"new", b"newer"):  # out is not there at first
-            with inference.output_file(tmp_path / "link") as file:
-                file.write(text)
-            assert (tmp_path / "link").is_symlink()
-            assert (tmp_path / "out").read_bytes() == text
-        reading, writing = os.pipe()
-        with open(reading, "rb") as read:
-            with inference.output_file(f"/dev/fd/{writing}") as file:
-                file.write(b"text")
-            os.close(writing)
-            assert read.read() == b"text"
-
-    @pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
-    def test_a_name_of_standard_output_is_added_to(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-    ) -> None:
-        (tmp_path / "out").write_bytes(b"before\n")
-        with open(tmp_path / "out", "a") as stdout:
-            monkeypatch.setattr("sys.stdout", stdout)
-            with inference.output_file(name.format(stdout.fileno())) as file:
-                file.write(b"after\n")
-            monkeypatch.undo()
-        assert (tmp_path / "out").read_bytes() == b"before\nafter\n"
-        assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-    @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
-    def test_nowhere_to_write(self, tmp_path: Path, name: str) -> None:
-        (tmp_path / "file").write_text("")
-        with (
-            pytest.raises(InputError, match=f"{name} cannot be written"),
-            inference.output_file(tmp_path / name),
-        ):
-            pytest.fail("the block must not begin")
 
 
 class TestEvaluate:

@@ -44,7 +44,7 @@ def kill_inside_a_write(training: kill.Training) -> int:
     """Kills a new process in the middle of a checkpoint, and returns the step of the one before."""
     killed = training.kill_when(training.start(), training.moment(delay=0.0, num_files=1))
     assert killed.inside_write and 0 < killed.checkpoint < MAX_STEPS
-    assert list(training.path.glob("checkpoints/unfinished-*"))
+    assert list(training.path.glob("checkpoints/.*.unfinished"))
     return killed.checkpoint
 
 

@@ -37,7 +37,7 @@ match sys.argv[1]:
         average = translate.average_checkpoints
         translate.average_checkpoints = lambda *args: die(average(*args))
     case "exporting":
-        die_at("export/.exporting-*/*")
+        die_at("export/.*.unfinished/*")
     case "scored":
         write = experiment.write_results
         experiment.write_results = lambda path, _: (

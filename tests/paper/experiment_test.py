@@ -21,7 +21,7 @@ from keras_transformer.paper.experiment import (
     results_of,
     run_trials,
 )
-from keras_transformer.runs.run_directory import training_alone
+from keras_transformer.runs.atomic import exclusive_lock
 
 IDENTITY: dict[str, Any] = {"settings": {"training.seed": 1, "sizes": (2, 3)}, "data": "abc"}
 
@@ -113,7 +113,7 @@ def test_mistakes_name_the_trial_and_a_second_process_is_refused(tmp_path: Path)
         run_trials([Trial("a", fail)], tmp_path, Deadline(None))
     assert not (tmp_path / "a").exists(), "nothing has begun"
     with (
-        training_alone(tmp_path / "a"),
+        exclusive_lock(tmp_path / "a"),
         pytest.raises(InputError, match="another process trains .*a; expected one alone"),
     ):
         run_trials([trial("a", [])], tmp_path, Deadline(None))
@@ -149,7 +149,10 @@ def test_the_identity_is_written_once_and_compared(tmp_path: Path) -> None:
     for changes, message in (
         ({"data": "x"}, "work was begun with data 'abc', not 'x'"),
         ({"settings": {"training.seed": 2}}, "settings: training.seed 1, not 2"),
-        ({"tests": "y"}, "with tests None, not 'y'. Use the settings, the data and the tests that"),
+        (
+            {"tests": "y"},
+            "with tests .not set., not 'y'. Use the settings, the data",
+        ),
     ):
         for check in (check_identity, lambda *args: begun(*args).__enter__()):
             with pytest.raises(InputError, match=message):

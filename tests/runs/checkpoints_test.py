@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import remove, remove_leftovers
 from keras_transformer.runs.checkpoints import (
     Damaged,
     read_arrays,
     read_checkpoint,
     read_facts,
-    remove_checkpoint,
-    remove_leftovers,
     write_checkpoint,
 )
 
@@ -94,10 +93,10 @@ def test_everything_is_on_the_disk_before_the_name_is(
     monkeypatch.setattr(os, "fsync", logged_fsync)
     monkeypatch.setattr(os, "rename", logged_rename)
     write_checkpoint(tmp_path / "checkpoints" / "step", FACTS, ARRAYS)
-    assert events == [
-        "weights.npz", "state.npz", "checkpoint.json", "unfinished-step",
-        "unfinished-step is step", "checkpoints",
-    ]  # fmt: skip
+    *files, folder, renamed, parent = events
+    assert sorted(files) == ["checkpoint.json", "state.npz", "weights.npz"]
+    assert folder.startswith(".step.")
+    assert (renamed, parent) == (f"{folder} is step", "checkpoints")
 
 
 class TestDamage:
@@ -175,15 +174,15 @@ class TestFailure:
         assert [entry.name for entry in path.parent.iterdir()] == ["step"]
 
     def test_what_was_left_is_in_nobodys_way(self, path: Path) -> None:
-        for leftover in ("unfinished-step", "removed-step"):
-            path.with_name(leftover).mkdir()
-            (path.with_name(leftover) / "weights.npz").write_bytes(b"half")
+        leftover = path.with_name(".step.0123.unfinished")
+        leftover.mkdir()
+        (leftover / "weights.npz").write_bytes(b"half")
         write_checkpoint(path, {"step": 8}, {})
-        remove_checkpoint(path)
-        assert list(path.parent.iterdir()) == []
+        remove(path)
+        assert list(path.parent.iterdir()) == [leftover]
 
     def test_leftovers_are_removed_and_nothing_else(self, path: Path) -> None:
-        for name in ("unfinished-next", "removed-old", "damaged-step", "other"):
+        for name in (".next.0123.unfinished", "damaged-step", "other"):
             shutil.copytree(path, path.with_name(name))
         remove_leftovers(path.parent)
         names = {entry.name for entry in path.parent.iterdir()}

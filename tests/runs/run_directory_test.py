@@ -136,7 +136,7 @@ class TestCreate:
 
         def killed(path: Path, text: str) -> None:
             if path.name == written:
-                path.with_name(path.name + ".tmp").write_text(text[:5])
+                path.with_name(f".{path.name}.0123.unfinished").write_text(text[:5])
                 raise KeyboardInterrupt
             write_text(path, text)
 
@@ -189,8 +189,8 @@ class TestContinue:
     ) -> None:
         save(run, 10)
         for name in (
-            "unfinished-step-00000020",
-            "removed-step-00000005",
+            ".step-00000020.0123.unfinished",
+            ".step-00000005.0123.unfinished",
             "damaged-step-00000015-1",
         ):
             (run.path / "checkpoints" / name).mkdir()
@@ -507,7 +507,7 @@ class TestFailure:
             raise OSError(errno.EIO, "Input/output error")
 
         save(run, 5, 6, 7)
-        monkeypatch.setattr(module, "remove_checkpoint", fail)
+        monkeypatch.setattr(module, "remove", fail)
         with pytest.raises(InputError, match=r"/checkpoints cannot be written .Input/output error"):
             save(run, 8)
         assert steps(run) == [5, 6, 7, 8]

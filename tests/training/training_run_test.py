@@ -19,8 +19,9 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation import Translation
+from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.checkpoints import Arrays
-from keras_transformer.runs.run_directory import Restored, RunDirectory, training_alone
+from keras_transformer.runs.run_directory import Restored, RunDirectory
 from keras_transformer.training import training_run
 from keras_transformer.training.trainer import Trainer
 
@@ -415,7 +416,7 @@ class TestRefusals:
     def test_another_training_of_it(self, copy: Path, data: Path) -> None:
         before = steps(copy)
         with (
-            training_alone(copy),
+            exclusive_lock(copy),
             pytest.raises(InputError, match=r"another process trains .*; expected one alone"),
         ):
             train(data, copy, training__max_steps=9)

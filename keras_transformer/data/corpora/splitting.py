@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keras_transformer.data.corpora.corpus import Corpus, ParallelFiles
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 
 TRAIN = "train"
 
@@ -49,7 +49,7 @@ def split_by_source(
     with contextlib.ExitStack() as stack:
         out = {
             part: [
-                stack.enter_context(stack.enter_context(whole(path)).open("wb"))
+                stack.enter_context(stack.enter_context(atomic_path(path)).open("wb"))
                 for path in pair.paths
             ]
             for part, pair in files.items()

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from keras_transformer.data.preparation.workers import Result
 from keras_transformer.errors import InputError, StoppedError
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 
 try:
     import apache_beam as beam
@@ -155,5 +155,5 @@ class _Stage(Generic[_Source, _Task]):
 
     def _write(self, name: str, result: Result) -> None:
         # A bundle may be done twice: what counts is that the result is whole.
-        with whole(self._results / f"{name}.json") as partial:
+        with atomic_path(self._results / f"{name}.json") as partial:
             partial.write_text(json.dumps(result), encoding="utf-8")

@@ -30,6 +30,7 @@ from keras_transformer.data.preparation.stages import (
 from keras_transformer.data.preparation.workers import Runner, alone
 from keras_transformer.data.token_store import write_index
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.text.vocabulary import (
     MAX_LINES,
     ModelType,
@@ -184,7 +185,8 @@ class Preparation:
         """Returns the vocabulary given, or one learned from what is not held out."""
         directory = self._directory / "tokenizer"
         if not directory.exists():
-            _save(given or self._learn(cleaned), directory)
+            with atomic_path(directory) as partial:
+                (given or self._learn(cleaned)).save(partial)
         return Vocabulary.load(directory)
 
     def _learn(self, cleaned: Cleaned) -> Vocabulary:
@@ -256,13 +258,6 @@ class Preparation:
             for result in self._runner(stage, sources, expand):
                 bar.update(result["pairs"])
                 yield result
-
-
-def _save(vocabulary: Vocabulary, directory: Path) -> None:
-    """Saves both models or none."""
-    partial = directory.with_name(f".{directory.name}.partial")
-    vocabulary.save(partial)
-    partial.rename(directory)
 
 
 def _lines(blocks: Sequence[CleanedBlock], sides: Sequence[str]) -> Iterator[bytes]:

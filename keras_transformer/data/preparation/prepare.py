@@ -22,7 +22,7 @@ from keras_transformer.data.preparation.report import summary
 from keras_transformer.data.preparation.workers import Runner, Workers
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import work_directory
+from keras_transformer.runs.atomic import work_directory
 from keras_transformer.text.vocabulary import Vocabulary
 
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]

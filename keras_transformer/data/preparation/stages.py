@@ -26,7 +26,7 @@ from keras_transformer.data.corpora.corpus import Block, BlockReader, Corpus
 from keras_transformer.data.preparation.report import SideStatistics
 from keras_transformer.data.token_store import encoded, write_lines, write_shard
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.text.vocabulary import Vocabulary
 
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -107,7 +107,7 @@ def clean_block(task: CleanTask) -> dict[str, Any]:
     pairs = clean(task.block, task.options, report)
     task.directory.mkdir(parents=True, exist_ok=True)
     for name, lines in (("source.txt", pairs.sources), ("target.txt", pairs.targets)):
-        with whole(_part(task, name)) as path:
+        with atomic_path(_part(task, name)) as path:
             write_lines(path, lines)
     _save(_part(task, "lines.npy"), pairs.lines)
     if task.options.drop_duplicates:
@@ -204,13 +204,13 @@ def _done(path: Path) -> dict[str, Any] | None:
 
 def _finished(path: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Writes a result: the last of what a task leaves, and there whole or not at all."""
-    with whole(path) as partial:
+    with atomic_path(path) as partial:
         partial.write_text(json.dumps(result), encoding="utf-8")
     return result
 
 
 def _save(path: Path, array: npt.NDArray[Any]) -> None:
-    with whole(path) as partial, partial.open("wb") as file:
+    with atomic_path(path) as partial, partial.open("wb") as file:
         np.save(file, array)
 
 

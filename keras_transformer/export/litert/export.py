@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported, publish
+from keras_transformer.export import Exported
 from keras_transformer.export.comparison import Found, check_ties, difference
 from keras_transformer.export.litert import flatbuffer, passes, weights
 from keras_transformer.export.litert.signatures import LiteRTSignatures
@@ -30,6 +30,7 @@ from keras_transformer.inference.litert import About, LiteRTModel, append_archiv
 from keras_transformer.inference.loading import load_translator, members, trained_tokens
 from keras_transformer.inference.translate import batches
 from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 QUANTIZATIONS = weights.QUANTIZATIONS
@@ -120,7 +121,7 @@ def export(
         write_manifest(path, provenance, flatbuffer.describe_signatures(model))
         return translated, scores
 
-    path, (translated, scores) = publish(output_dir, write)
+    path, (translated, scores) = write_version(output_dir, write)
     remark = None if translator.tokenizer.vocabulary.is_plain_unigram else _WITHOUT_TEXT
     return Exported(path, len(sentences), translated.ties, scores=scores, remark=remark)
 

@@ -27,7 +27,7 @@ from keras_transformer.export.provenance import Provenance
 from keras_transformer.export.saved_model.model_card import About, model_card
 from keras_transformer.export.saved_model.signature_defs import describe, read_signature_defs
 from keras_transformer.export.saved_model.warmup import Function, write_warmup_requests
-from keras_transformer.runs.checkpoints import write_text
+from keras_transformer.runs.atomic import write_text
 
 # The most sentences of one request, and of one batch that is computed.
 MAX_REQUEST_ROWS = 256

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported, publish
+from keras_transformer.export import Exported
 from keras_transformer.export.comparison import Comparison, compare
 from keras_transformer.export.provenance import Member, Provenance
 from keras_transformer.export.quantization_check import check_loss, check_references
@@ -33,6 +33,7 @@ from keras_transformer.inference.loading import load_model, load_translator, mem
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translator import Translator
 from keras_transformer.paper.parsing.symbol_vocabulary import is_parser
+from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 # Of a lower precision than float32: a rounding changes words of some sentences, for better
@@ -86,7 +87,7 @@ def export(
         write_base_files(output_dir)
         return comparison, scores
 
-    path, (comparison, scores) = publish(output_dir, write)
+    path, (comparison, scores) = write_version(output_dir, write)
     return Exported(path, len(sentences), comparison.ties, scores=scores)
 
 

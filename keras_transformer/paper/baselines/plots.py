@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 
 _COLORS = ("tab:blue", "tab:orange", "tab:green")
 _FEWEST = 50  # tokens behind a mean that is drawn
@@ -25,7 +25,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     with matplotlib.style.context(["default", style]):
         figure = Figure(figsize=(9, 4), layout="constrained")
         panels[results["study"]](figure, results)
-        with whole(path) as partial:
+        with atomic_path(path) as partial:
             figure.savefig(partial, format="svg", metadata={"Date": None})
 
 

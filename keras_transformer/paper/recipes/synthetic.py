@@ -23,7 +23,7 @@ from keras_transformer.inference.corpus_translation import (
 from keras_transformer.inference.loading import load_model
 from keras_transformer.paper.recipes.recipe import Synthetic
 from keras_transformer.paper.recipes.texts import keep_text
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,8 @@ def synthetic_pairs(
     side = 1 if kind == "back_translation" else 0
     keep_text(given, (pair[side] for pair in corpus.pairs()))
     if model_dir is not None and not has_written(directory):
-        with whole(writer) as partial:  # before what it writes, which another would throw away
+        # Before what it writes, which another would throw away.
+        with atomic_path(writer) as partial:
             partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
         log.info("%s: %s writes the other side of %s", kind, model_dir, given)
         translate_corpus(model_dir, given, directory / "written")

@@ -14,7 +14,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.paper.recipes.recipe import Recipe, Text
-from keras_transformer.runs.work_directory import whole
+from keras_transformer.runs.atomic import atomic_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ def keep_text(path: Path, lines: Iterable[bytes]) -> None:
     ended = (line + b"\n" for line in lines)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as partial, partial.open("wb") as file:
+        with atomic_path(path) as partial, partial.open("wb") as file:
             file.writelines(ended)
         return
     with path.open("rb") as file:

@@ -29,12 +29,12 @@ from keras_transformer.paper.table3 import printed
 from keras_transformer.paper.table3.chart import delta_chart
 from keras_transformer.paper.table3.row import Job, train_and_score
 from keras_transformer.paper.table3.tables import TABLES, Row, Table, columns, differences, fields
+from keras_transformer.runs.atomic import write_text
 from keras_transformer.runs.results import (
     read_results,
     run_metadata,
     write_lines,
     write_results,
-    write_text,
 )
 from keras_transformer.text.vocabulary import Vocabulary
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.resources
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import atomic_path
 
 
 class Markup(str):
@@ -145,13 +144,10 @@ def write_page(path: Path, page: str) -> Path:
     Raises:
         InputError: where it cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(page.encode("utf-8", "replace"))
-        temporary.replace(path)
+        with atomic_path(path) as partial:
+            partial.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise InputError(
             f"{path} cannot be written ({error.strerror}); expected room and permission"
         ) from error

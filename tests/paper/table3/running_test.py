@@ -164,7 +164,7 @@ def test_a_row_that_diverges_is_a_result_but_for_base(
 def test_a_kill_while_the_sweep_began_leaves_nothing_in_the_way(
     data: Path, tmp_path: Path, rows: Rows
 ) -> None:
-    (tmp_path / "sweep.4711.tmp").write_text('{"table": ')  # as `results.write_text` names it
+    (tmp_path / ".sweep.json.4711.unfinished").write_text('{"table": ')
     assert run_sweep("table3", data, tmp_path, names=["base"])["finished"]
 
 

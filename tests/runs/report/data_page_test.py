@@ -115,7 +115,7 @@ def page_of(
 ) -> DataPage:
     (directory / "report.json").write_text(json.dumps(report))
     assert write_data_page(directory, defaults) == directory / "report.html"
-    assert not list(directory.glob("*.tmp"))
+    assert not list(directory.glob(".*.unfinished"))
     page = DataPage(directory / "report.html")
     page.check()
     return page
@@ -424,7 +424,7 @@ def test_page_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     with pytest.raises(InputError, match=r"report\.html cannot be written \(Is a directory\)"):
         page_of(tmp_path)
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(tmp_path.glob(".*.unfinished"))
 
 
 # Whatever text there is.

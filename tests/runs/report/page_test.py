@@ -148,7 +148,7 @@ def checkpoint(run: RunDirectory, step: int, **metrics: float) -> None:
 def page_of(run: RunDirectory) -> Page:
     path = write_report(run)
     assert path == run.path / "report.html"
-    assert not list(run.path.glob("*.tmp"))
+    assert not list(run.path.glob(".*.unfinished"))
     return Page(path).check()
 
 
@@ -378,7 +378,7 @@ def test_page_that_cannot_be_written(run: RunDirectory) -> None:
     (run.path / "report.html").mkdir()
     with pytest.raises(InputError, match=r"report\.html cannot be written \(Is a directory\)"):
         write_report(run)
-    assert not list(run.path.glob("*.tmp"))
+    assert not list(run.path.glob(".*.unfinished"))
 
 
 def test_numbers_for_people() -> None:

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from keras_transformer.data.corpora.phrasebook import (
 )
 from keras_transformer.data.corpora.phrasebook.slots import ORDERED, slots
 from keras_transformer.errors import InputError
+from keras_transformer.runs.atomic import atomic_path
 
 
 class Template(NamedTuple):
@@ -160,16 +160,14 @@ def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
             f"{target} already holds something else; expected a new or empty directory, "
             f"or the phrasebook of seed {seed}"
         )
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
-        partial.mkdir(parents=True)
-        for name, content in contents.items():
-            (partial / name).write_bytes(content)
-        partial.rename(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(target) as partial:
+            partial.mkdir()
+            for name, content in contents.items():
+                (partial / name).write_bytes(content)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return parts
 
 

@@ -1,23 +1,24 @@
-"""What takes its name only when it is whole, by several processes at once and after kills."""
+"""Atomic writes, also by several processes at once and after kills."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.work_directory import whole, work_directory
+from keras_transformer.runs.atomic import atomic_path, output_file, work_directory
 
 
 def test_a_file_has_its_name_only_when_it_is_written(tmp_path):
     path = tmp_path / "file"
-    with whole(path) as partial:
+    with atomic_path(path) as partial:
         partial.write_text("first")
         assert not path.exists()
-        with whole(path) as other:
+        with atomic_path(path) as other:
             other.write_text("second")
         assert path.read_text() == "second"
     assert path.read_text() == "first", "the last to finish"
-    with pytest.raises(ZeroDivisionError), whole(path) as partial:
+    with pytest.raises(ZeroDivisionError), atomic_path(path) as partial:
         partial.write_text("half")
         _ = 1 / 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
@@ -26,7 +27,7 @@ def test_a_file_has_its_name_only_when_it_is_written(tmp_path):
 
 def test_a_directory_replaces_one_of_its_name(tmp_path):
     for content in ("first", "second"):
-        with whole(tmp_path / "directory") as partial:
+        with atomic_path(tmp_path / "directory") as partial:
             partial.mkdir()
             (partial / "file").write_text(content)
     assert [entry.name for entry in tmp_path.iterdir()] == ["directory"]
@@ -85,3 +86,52 @@ def test_a_kill_while_clearing_leaves_nothing_to_continue(monkeypatch, tmp_path)
             pass
     with work_directory(tmp_path / "out", "a") as directory:
         assert not (directory / "made").exists()
+
+
+class TestOutputFile:
+    def test_a_failure_leaves_what_was_there(self, tmp_path: Path) -> None:
+        path = tmp_path / "out"
+        path.write_bytes(b"old")
+        with pytest.raises(KeyError), output_file(path) as file:
+            file.write(b"half")
+            raise KeyError
+        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
+        with output_file(path) as file:
+            file.write(b"new")
+        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"new"]
+
+    def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("out")
+        for text in (b"new", b"newer"):  # out is not there at first
+            with output_file(tmp_path / "link") as file:
+                file.write(text)
+            assert (tmp_path / "link").is_symlink()
+            assert (tmp_path / "out").read_bytes() == text
+        reading, writing = os.pipe()
+        with open(reading, "rb") as read:
+            with output_file(f"/dev/fd/{writing}") as file:
+                file.write(b"text")
+            os.close(writing)
+            assert read.read() == b"text"
+
+    @pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
+    def test_a_name_of_standard_output_is_added_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        (tmp_path / "out").write_bytes(b"before\n")
+        with open(tmp_path / "out", "a") as stdout:
+            monkeypatch.setattr("sys.stdout", stdout)
+            with output_file(name.format(stdout.fileno())) as file:
+                file.write(b"after\n")
+            monkeypatch.undo()
+        assert (tmp_path / "out").read_bytes() == b"before\nafter\n"
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+    @pytest.mark.parametrize("name", ["none/out", "file/out", "long" * 100])
+    def test_nowhere_to_write(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "file").write_text("")
+        with (
+            pytest.raises(InputError, match=f"{name} cannot be written"),
+            output_file(tmp_path / name),
+        ):
+            pytest.fail("the block must not begin")

@@ -1,0 +1,311 @@
+"""Files and directories that appear under their name only when they are completely written.
+
+A temporary name next to the final one ends in `.unfinished`. After a kill such entries
+are left over; `remove_leftovers` removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from keras_transformer.errors import InputError, StoppedError
+
+log = logging.getLogger(__name__)
+
+_NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory to a used name
+
+_LOCK = "lock"
+_FINGERPRINT = "fingerprint"
+_WORK = "work"
+_UNFINISHED = ".unfinished"
+
+_Result = TypeVar("_Result")
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yields a temporary path for a file or a directory, which becomes `path` at the end.
+
+    The content is flushed to the disk before the rename. After an exception the temporary
+    entry is removed and `path` is as it was.
+
+    Several processes may write the same path at once, since each has its own temporary
+    name; the last one to finish wins. A directory that replaces another one is missing for
+    a moment between two renames.
+
+    Example:
+    >>> with atomic_path(Path("results.json")) as partial:  # doctest: +SKIP
+    ...     partial.write_text("{}")
+    """
+    partial = _unfinished(path)
+    try:
+        yield partial
+        sync_tree(partial)
+        _replace(partial, path)
+        _sync(path.parent)
+    finally:
+        _delete(partial)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file atomically, in UTF-8."""
+    with atomic_path(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[Path, _Result]:
+    """Writes the next numbered version below `output_dir` atomically.
+
+    Args:
+        output_dir: directory of the versions; it is created if necessary.
+        write: writes the directory that it is given, which does not exist yet, and checks
+            it. The name is not a number, so servers ignore it until `write` has returned.
+
+    Returns:
+        The path of the version, and the result of `write`.
+
+    Raises:
+        InputError: if `output_dir` cannot be written.
+    """
+    partial = _unfinished(output_dir / "version")
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        result = write(partial)
+        sync_tree(partial)
+        while True:
+            names = (path.name for path in output_dir.iterdir())
+            numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
+            path = output_dir / str(1 + max(numbers, default=0))
+            try:
+                partial.rename(path)
+                break
+            except OSError as error:  # another export has taken the number
+                if error.errno not in _NAME_TAKEN:
+                    raise
+        _sync(output_dir)
+        return path, result
+    except OSError as error:
+        raise InputError(f"{output_dir} cannot be written ({error})") from error
+    finally:
+        _delete(partial)
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a directory; no part of it keeps the name when this is interrupted."""
+    _delete(path.rename(_unfinished(path)))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes from `folder` what killed processes left. No other process may be writing there."""
+    for leftover in list(folder.glob(f".*{_UNFINISHED}")):
+        _delete(leftover)
+
+
+def is_leftover(path: Path) -> bool:
+    """True for the temporary name of an unfinished file or directory."""
+    return path.name.startswith(".") and path.name.endswith(_UNFINISHED)
+
+
+def _unfinished(path: Path) -> Path:
+    """Returns a new temporary name for `path` in the same directory."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file's content, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Waits until a file, or a directory with everything in it, is on the disk."""
+    if path.is_dir():
+        for entry in path.iterdir():
+            if not entry.is_symlink():
+                sync_tree(entry)
+    _sync(path)
+
+
+def _replace(partial: Path, path: Path) -> None:
+    """Renames `partial` to `path`, and removes a directory that was there."""
+    replaced = []
+    while True:
+        try:
+            partial.rename(path)
+            break
+        except OSError as error:
+            if error.errno not in _NAME_TAKEN:
+                raise
+        aside = _unfinished(path)
+        with contextlib.suppress(FileNotFoundError):  # another process was first
+            replaced.append(path.rename(aside))
+    for directory in replaced:
+        _delete(directory)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def exclusive_lock(directory: Path) -> Iterator[None]:
+    """Keeps other processes out of a directory that is trained in, while the block runs.
+
+    The directory itself is locked, so the lock ends with the process. It is created if
+    necessary, and removed again if nothing was written there. A file system without locks
+    keeps nobody out.
+
+    Raises:
+        InputError: if another process has the lock.
+
+    Example:
+    >>> with exclusive_lock(Path("build/run")):  # doctest: +SKIP
+    ...     train()
+    """
+    made = False
+    with contextlib.suppress(OSError):  # reported by the code that writes there
+        directory.mkdir(parents=True)
+        made = True
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"another process trains {directory}; expected one alone") from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if made:
+            with contextlib.suppress(OSError):
+                directory.rmdir()  # if nothing has begun
+        os.close(descriptor)
+
+
+# Output of a command.
+
+
+@contextlib.contextmanager
+def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
+    """Yields a binary file that gets the name `path` when the block ends without an error.
+
+    Without a path it is the standard output. Devices and pipes are written directly.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
+    if path is None or _is_standard_output(path):
+        yield sys.stdout.buffer
+        return
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb") as file:
+                yield file
+        else:  # the target of a symbolic link is replaced, not the link
+            with atomic_path(Path(os.path.realpath(path))) as partial, partial.open("wb") as file:
+                yield file
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror})") from error
+
+
+def _is_standard_output(path: str | Path) -> bool:
+    """True for its names such as /dev/stdout: a file that the shell appends to is not replaced."""
+    try:
+        same = os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # the path does not exist, or the output has no file
+        return False
+    return same and os.path.abspath(path).startswith(("/dev/", "/proc/"))
+
+
+# Output that takes hours and is continued after a kill.
+
+
+@contextlib.contextmanager
+def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
+    """Yields a hidden directory next to `output_dir`, which is renamed to it at the end.
+
+    If an earlier process was killed, its directory is yielded again, provided that it was
+    made for the same fingerprint. The subdirectory `work` is removed at the end.
+
+    Raises:
+        InputError: if another process is using the directory, if a disk is mounted at
+            `output_dir` (it could not be renamed), or if it cannot be written. In the last
+            case the work is kept, as it is after a `StoppedError`. After any other
+            `InputError` it is removed.
+    """
+    place = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
+    if place.is_mount():
+        raise InputError(f"{output_dir} is a mounted disk; expected a new directory, on it as well")
+    directory = place.parent / f".{place.name}.partial"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / _LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"another process is preparing {output_dir}; expected one alone"
+                ) from None
+            _remove_other_work(directory, fingerprint)
+            try:
+                yield directory
+            except StoppedError:
+                raise
+            except InputError:
+                (directory / _FINGERPRINT).unlink(missing_ok=True)
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
+            except KeyboardInterrupt:
+                log.warning(
+                    "what is done is kept beside %s: the same command continues", output_dir
+                )
+                raise
+            shutil.rmtree(directory / _WORK, ignore_errors=True)
+            for leftover in list(directory.rglob(f".*{_UNFINISHED}")):
+                _delete(leftover)
+            directory.rename(place)
+            # Only now: if the rename fails, the work can be continued.
+            for name in (_LOCK, _FINGERPRINT):
+                (place / name).unlink()
+    except OSError as error:
+        raise InputError(
+            f"{output_dir} cannot be written ({error}); once it can, the same command continues"
+        ) from error
+
+
+def _remove_other_work(directory: Path, fingerprint: str) -> None:
+    """Empties a work directory that was made for another fingerprint."""
+    path = directory / _FINGERPRINT
+    if path.exists() and path.read_bytes() == fingerprint.encode():
+        log.info("continuing what was begun before")
+        return
+    # First: a kill while the rest is removed must not leave it next to incomplete work.
+    path.unlink(missing_ok=True)
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
+            entry.unlink()
+    path.write_text(fingerprint)
