@@ -19,12 +19,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.paper import child_process
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.results import read_results, run_metadata, write_results
+
+if TYPE_CHECKING:  # it loads TensorFlow, which a process that only starts others does not need
+    from keras_transformer.runs.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +179,7 @@ def run_trials(
         trials: the trials.
         work_dir: directory of the experiment.
         deadline: the end of this call's training.
-        report: called with the results so far, by name, after each trial.
+        report: called with the results so far, by name, after each trial that was run.
 
     Returns:
         The results of the trials that have some, by name.
@@ -200,9 +203,9 @@ def run_trials(
                 trial, work_dir, deadline, run_metadata() if trial.in_child else metadata
             )
             has_begun = True
+            if report is not None:
+                report({**results, trial.name: found})
         results[trial.name] = found
-        if report is not None:
-            report(results)
         if not found["finished"]:
             break
     return results
@@ -239,6 +242,22 @@ def run_trial(
         results = {**metadata, **trial.facts, **found}
         write_results(directory / RESULTS, results)
         return results
+
+
+def check_converged(run: RunDirectory, step: int) -> None:
+    """Checks that the last checkpoint of a run is of the step at which its training has ended.
+
+    No checkpoint is written where the validation loss is not finite.
+
+    Raises:
+        DivergedError: if there is no such checkpoint.
+    """
+    saved = run.checkpoints()
+    if not saved or saved[-1].step != step:
+        raise DivergedError(
+            f"{run.path} has diverged: its validation loss at step {step} is not finite; expected "
+            "a lower training.learning_rate"
+        )
 
 
 def results_of(trials: Iterable[Trial], work_dir: Path) -> dict[str, dict[str, Any]]:

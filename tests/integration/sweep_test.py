@@ -68,9 +68,9 @@ def test_killed_in_a_row_continued_and_then_left_alone(folder: Path) -> None:
     assert steps and steps[-1] < MAX_STEPS and steps[-1] % 10 == 0
 
     out, err = finish(start(folder, *COMMAND))
-    assert "row 1 of 2: base (the base); time left in all is known after" in err
+    assert "trial 1 of 2: base (the base)" in err
     assert f"continuing at step {steps[-1]}, up to step {MAX_STEPS}" in err
-    assert "row 2 of 2: B_dk16 (d_k × 1/4); about " in err and "left in all" in err
+    assert "trial 2 of 2: B_dk16 (d_k × 1/4)" in err
     assert "cuda" not in err.lower()
     *table, last = out.splitlines()
     results = json.loads(last)

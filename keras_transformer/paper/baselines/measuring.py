@@ -17,7 +17,7 @@ from keras_transformer.inference import loading, scoring, translate
 from keras_transformer.paper.baselines.architectures import ARCHITECTURES
 from keras_transformer.paper.baselines.flop import training_flop
 from keras_transformer.paper.baselines.material import Material, Trial
-from keras_transformer.paper.table3.row import check_converged
+from keras_transformer.paper.experiment import check_converged
 from keras_transformer.runs.report.history import Series, read_history
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
