@@ -82,11 +82,10 @@ def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
         re.M,
     )
     for command in (part for line in lines for part in line.partition(" # ")[0].split("&&")):
-        named = dict(re.findall(r"--(recipe|base|variants?)[= ]'?([\w.+,]+)", command))
-        base = [named["base"]] if "base" in named else []
-        for name in (named.get("variants") or named.get("variant") or "").split(","):
-            for each in filter(None, "+".join([*base, name]).split("+")):
-                yield named.get("recipe", recipe), each
+        named = dict(re.findall(r"--(recipe|variant)[= ]'?([\w.+]+)", command))
+        looped = " ".join(re.findall(r"for variant in ([^;]+);", command)).split()
+        for each in filter(None, [*looped, *named.get("variant", "").split("+")]):
+            yield named.get("recipe", recipe), each
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -103,10 +102,23 @@ def test_variants_are_found() -> None:
         "    bin/recipe.py --recipe=a --variant=x+y\n    $recipe --variant=z  # --variant=old\n"
         "`--variant=prose`, `bin/recipe.py --variant=w`\n"
         "    $recipe --variant v && $recipe --variant='u'\n"
-        "    benchmarks/ablation.py --recipe=b --base=s \\\n --variants=t,r\n"
+        "    bin/recipe.py --recipe=b \\\n --variant=s+t\n"
+        "    for variant in t r; do\n        $recipe --variant=s+$variant\n    done\n"
     )
     found = [f"{recipe} {variant}" for recipe, variant in variants(text, "own")]
-    assert found == ["a x", "a y", "own z", "own w", "own v", "own u", "b s", "b t", "b s", "b r"]
+    assert found == [
+        "a x",
+        "a y",
+        "own z",
+        "own w",
+        "own v",
+        "own u",
+        "b s",
+        "b t",
+        "own t",
+        "own r",
+        "own s",
+    ]
 
 
 def test_flags_that_are_defined_are_found() -> None:

@@ -53,15 +53,14 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Runs `run_sweep` on what the flags name."""
+    """Runs `run_table3` on what the flags name."""
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  found missing now, not after training
     from keras_transformer.paper.table3 import printed, running  # late: --help stays quick
 
     if not FLAGS.table3:
         raise InputError("no table is named; expected --table3")
-    results = running.run_sweep(
-        "table3",
+    results = running.run_table3(
         FLAGS.data_dir,
         FLAGS.work_dir,
         preset_base=FLAGS.preset_base,

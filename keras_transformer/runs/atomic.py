@@ -164,6 +164,46 @@ def _delete(path: Path) -> None:
             path.unlink()
 
 
+@contextlib.contextmanager
+def exclusive_lock(directory: Path) -> Iterator[None]:
+    """Keeps other processes out of a directory that is trained in, while the block runs.
+
+    The directory itself is locked, so the lock ends with the process. It is created if
+    necessary, and removed again if nothing was written there. A file system without locks
+    keeps nobody out.
+
+    Raises:
+        InputError: if another process has the lock.
+
+    Example:
+    >>> with exclusive_lock(Path("build/run")):  # doctest: +SKIP
+    ...     train()
+    """
+    made = False
+    with contextlib.suppress(OSError):  # reported by the code that writes there
+        directory.mkdir(parents=True)
+        made = True
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"another process trains {directory}; expected one alone") from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if made:
+            with contextlib.suppress(OSError):
+                directory.rmdir()  # if nothing has begun
+        os.close(descriptor)
+
+
 # Output of a command.
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs import atomic
+from keras_transformer.runs.atomic import write_text
 from keras_transformer.runs.machine import cpu_name
 
 
@@ -37,19 +37,14 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(results, indent=2) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a text; the file has its name when it is whole."""
-    atomic.write_text(path, text)
-
-
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Writes lines, each with its LF, and the folder that they lie in; as `write_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def circumstances() -> dict[str, Any]:
-    """Returns by which command, code and libraries, when and on what machine this is."""
+def run_metadata() -> dict[str, Any]:
+    """Returns the command, the commit, the date, the versions of libraries, and the machine."""
     return {
         "command": shlex.join(sys.argv),
         "commit": _commit(),
@@ -62,14 +57,22 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def mixed_origins(origins: Mapping[str, tuple[str | None, str]]) -> str:
-    """Returns a sentence where results are not all of one commit and one processor, else "".
+def mixed_origins(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns a warning if results are of several commits or processors, else "".
 
-    Those of earlier calls are taken as they are, so what is compared may be.
+    Results of earlier calls are kept, so a table may compare them with new ones.
 
     Args:
-        origins: commit and processor of each, by what it is called.
+        results: by name, results with the fields of `run_metadata`.
+
+    Example:
+    >>> seed = {"commit": "abc", "machine": {"processor": "x"}}
+    >>> mixed_origins({"seed 1": seed, "seed 2": {**seed, "commit": "def"}})
+    'Not all of one commit and one processor: seed 1: abc on x; seed 2: def on x'
     """
+    origins = {
+        name: (each["commit"], each["machine"]["processor"]) for name, each in results.items()
+    }
     if len(set(origins.values())) < 2:
         return ""
     listed = "; ".join(f"{name}: {commit} on {on}" for name, (commit, on) in origins.items())

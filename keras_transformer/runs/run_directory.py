@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import itertools
 import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,41 +88,6 @@ class Restored(NamedTuple):
 def data_report_name(number: int) -> str:
     """Returns the file of the corpus of a number, from 1, of those that a run is trained on."""
     return "data_report.json" if number == 1 else f"data_report_{number}.json"
-
-
-@contextlib.contextmanager
-def training_alone(path: Path) -> Iterator[None]:
-    """Keeps others from training the run in `path`, or beginning one there, within the block.
-
-    The directory itself is locked, and free whenever the process has ended. A file system
-    without locks keeps nobody away.
-
-    Raises:
-        InputError: where another training is in its block.
-    """
-    made = False
-    with contextlib.suppress(OSError):  # told by whoever writes there
-        path.mkdir(parents=True)
-        made = True
-    try:
-        directory = os.open(path, os.O_RDONLY)
-    except OSError:
-        yield
-        return
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(directory)
-        raise InputError(f"another process trains {path}; expected one alone") from None
-    except OSError:
-        pass
-    try:
-        yield
-    finally:
-        if made:
-            with contextlib.suppress(OSError):
-                path.rmdir()  # if nothing has begun
-        os.close(directory)
 
 
 def _write_data(path: Path, fingerprint: str, init_from: str | None, batch_order: int) -> None:

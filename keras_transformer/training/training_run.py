@@ -25,7 +25,8 @@ from keras_transformer.inference.translator import Translator
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset, resolve_config
-from keras_transformer.runs.run_directory import RunDirectory, training_alone
+from keras_transformer.runs.atomic import exclusive_lock
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import loop
 from keras_transformer.training.callbacks import BleuValidation, EarlyStopping, StopTraining
@@ -133,7 +134,7 @@ def train(
     if options.logical_cpus is not None:
         _split_cpu(options.logical_cpus, cluster)
     strategy = cluster.connect(options.device)  # before TensorFlow runs anything
-    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, training_alone(run_dir):
+    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
         data = TrainingData.open(data_dir, options.mix, options.mix_temperature)
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})

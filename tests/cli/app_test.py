@@ -101,7 +101,7 @@ class TestParseSettings:
 
     @pytest.mark.parametrize("wrong", ["training.seed", "=3", " = 3", ""])
     def test_no_assignment(self, wrong):
-        with pytest.raises(InputError, match="is no setting; expected --set=section.field=value"):
+        with pytest.raises(InputError, match=mentions("setting", "--set=section.field=value")):
             config_flags.parse_settings([wrong])
 
     def test_twice(self):

@@ -442,7 +442,7 @@ class TestEvaluate:
             raise AssertionError("translated")
 
         model = model._replace(translate=translate)
-        with pytest.raises(InputError, match="source has 2 lines and the reference 1; expected"):
+        with pytest.raises(InputError, match=mentions("source", "2", "reference", "1")):
             evaluate.evaluate(model, ["a", "b"], ["a"])
         with pytest.raises(InputError, match="'14a' is no tokenizer"):
             evaluate.evaluate(model, ["a"], ["a"], tokenize="14a")

@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 OF_THE_CLOCK = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
 PROGRAM = """
 import os, pathlib, signal, sys, threading, time
-from keras_transformer import inference, recipe, recipe_models, recipe_run
+from keras_transformer.runs import averaging
+from keras_transformer.paper import experiment
+from keras_transformer.paper.recipes import recipe, run
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -32,13 +34,16 @@ match sys.argv[1]:
     case "training":
         die_at("run/checkpoints/step-*2")
     case "averaging":
-        average = inference.average_checkpoints
-        inference.average_checkpoints = lambda *args: die(average(*args))
+        average = averaging.average_checkpoints
+        averaging.average_checkpoints = lambda *args: die(average(*args))
     case "exporting":
         die_at("export/.*.unfinished/*")
     case "scored":
-        recipe_models.write_results = die
-results = recipe_run.run_recipe(
+        write = experiment.write_results
+        experiment.write_results = lambda path, _: (
+            die() if path.name == "results.json" else write(path, _)
+        )
+results = run.run_recipe(
     recipe.Recipe.load(pathlib.Path("recipes"), "animals"), "corpus", "work"
 )
 assert results["finished"]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.runs.results import circumstances, read_results, write_lines, write_results
+from keras_transformer.runs.results import read_results, run_metadata, write_lines, write_results
 from tests.messages import tells
 
 
@@ -68,7 +68,7 @@ def test_lines_end_at_lf_alone(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "lines").read_bytes() == "a\u2028b\n\nü\n".encode()
 
 
-def test_circumstances_name_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_metadata_name_versions_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     version = importlib.metadata.version
     distributions = importlib.metadata.packages_distributions()
     monkeypatch.setattr(
@@ -81,6 +81,6 @@ def test_circumstances_name_versions_and_machine(monkeypatch: pytest.MonkeyPatch
         "version",
         lambda name: "2.99.0" if name == "tensorflow-cpu" else version(name),
     )
-    found = circumstances()
+    found = run_metadata()
     assert found["versions"]["tensorflow"] == "2.99.0" and found["machine"]["processor"]
     assert found["command"] and len(found["date"]) == 10

@@ -19,9 +19,11 @@ from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.inference import Translation, evaluate, loading
+from keras_transformer.inference import evaluate, loading
+from keras_transformer.inference.translation import Translation
+from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.checkpoints import Arrays
-from keras_transformer.runs.run_directory import Restored, RunDirectory, training_alone
+from keras_transformer.runs.run_directory import Restored, RunDirectory
 from keras_transformer.training import training_run
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.trainer import Trainer
@@ -456,8 +458,8 @@ class TestRefusals:
     def test_another_training_of_it(self, copy: Path, data: Path) -> None:
         before = steps(copy)
         with (
-            training_alone(copy),
-            pytest.raises(InputError, match=mentions("process", copy)),
+            exclusive_lock(copy),
+            pytest.raises(InputError, match=mentions("another process", copy)),
         ):
             train(data, copy, training__max_steps=9)
         assert steps(copy) == before

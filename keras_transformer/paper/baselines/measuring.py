@@ -18,7 +18,7 @@ from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.paper.baselines import architectures  # noqa: F401  registers the baselines
 from keras_transformer.paper.baselines.flop import training_flop
 from keras_transformer.paper.baselines.material import Material, Trial
-from keras_transformer.paper.table3.row import check_converged
+from keras_transformer.paper.experiment import check_converged
 from keras_transformer.runs.report.history import Series, read_history
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run

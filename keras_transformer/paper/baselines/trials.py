@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
+from keras_transformer.paper import child_process as process
 from keras_transformer.paper.baselines.material import Material, Trial
-from keras_transformer.paper.table3 import process
-from keras_transformer.runs.results import circumstances, read_results, write_results
+from keras_transformer.runs.results import read_results, run_metadata, write_results
 from keras_transformer.tf_import import load_tensorflow
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def run_trial(
     if not _begun(directory):
         write_results(directory / "trial.json", own)
     found = process.call(_train_and_score, trial, material, directory / "run", max_minutes)
-    results = {**circumstances(), "name": trial.name, "title": trial.title}
+    results = {**run_metadata(), "name": trial.name, "title": trial.title}
     results |= {**own, **found}
     write_results(directory / "results.json", results)
     return results

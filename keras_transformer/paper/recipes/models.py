@@ -1,4 +1,4 @@
-"""Models of a recipe: each is trained, chosen on validation, exported, and scored by its export."""
+"""The models of a recipe: trained, selected on validation, exported, and scored by the export."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import export
 from keras_transformer.inference import loading, translate
 from keras_transformer.paper.recipes.recipe import Recipe, Scoring
+from keras_transformer.paper.recipes.texts import keep_text
 from keras_transformer.runs import averaging
-from keras_transformer.runs.results import circumstances, read_results, write_lines, write_results
-from keras_transformer.runs.run_directory import RunDirectory, training_alone
+from keras_transformer.runs.results import write_lines
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,13 @@ _PENALTY = "decoding.length_penalty"
 
 
 class RecipeModels:
-    """The models of a recipe: of each seed one, and all of them as an ensemble.
+    """Trains and scores one model for each seed, and all of them as an ensemble.
 
-    Attributes:
-        facts: what results say of the recipe and of where it is followed.
+    Args:
+        recipe: the recipe.
+        work_dir: its directory, where `data` is prepared.
+        tests: the texts to score, by name.
+        settings: settings that depend on the machine.
     """
 
     def __init__(
@@ -38,38 +41,26 @@ class RecipeModels:
         recipe: Recipe,
         work_dir: Path,
         tests: Mapping[str, EvaluationSet],
-        computing: Mapping[str, Any],
-        facts: Mapping[str, Any],
+        settings: Mapping[str, Any],
     ) -> None:
         self._recipe = recipe
-        self._settings = {**recipe.settings, **computing}
+        self._settings = {**recipe.settings, **settings}
         self._work_dir = work_dir
         self._tests = tests
-        # Now: a checkout or an update while it trains changes nothing of what is trained.
-        self.facts = {**facts, **circumstances()}
         store = TokenStore(work_dir / "data" / "valid")
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
-            if not test.name:
-                _keep(work_dir / "tests" / f"{name}.source", test.sources or [])
-                _keep(work_dir / "tests" / f"{name}.reference", test.references[0])
+            if not test.name:  # sacreBLEU keeps its own
+                for side, lines in (("source", test.sources), ("reference", test.references[0])):
+                    encoded = (line.encode() for line in lines or [])
+                    keep_text(work_dir / "tests" / f"{name}.{side}", encoded)
 
-    def run(self, seed: int, max_minutes: float | None, steps_after: int) -> dict[str, Any]:
-        """Trains, chooses, exports and scores by one seed; returns its results.
+    def train(self, directory: Path, max_minutes: float | None, seed: int) -> dict[str, Any]:
+        """Trains, selects weights and a length penalty, exports and scores the model of a seed.
 
-        Raises:
-            InputError: where another process is at the same seed.
+        It is the function of a `Trial`. Until training is finished, no test is scored, so that
+        nothing is selected by the tests.
         """
-        directory = self._work_dir / f"seed-{seed}"
-        with training_alone(directory):  # until its results are there, not just while it trains
-            return self._run(seed, directory, max_minutes, steps_after)
-
-    def _run(
-        self, seed: int, directory: Path, max_minutes: float | None, steps_after: int
-    ) -> dict[str, Any]:
-        existing = read_results(directory / "results.json")
-        if existing.get("finished"):
-            return existing
         trained = training_run.train(
             self._work_dir / "data",
             directory / "run",
@@ -80,56 +71,47 @@ class RecipeModels:
         log.info(trained.summary(directory / "run"))
         if trained.interrupted:
             raise KeyboardInterrupt
-        run, done = RunDirectory(directory / "run"), trained.finished
+        run = RunDirectory(directory / "run")
         validation, penalty = self._choose(run)
-        results = {
-            **self.facts,
+        return {
             "seed": seed,
-            "finished": done,
+            "finished": trained.finished,
             "validation": validation,
             # A stop by time is not validated.
             "validation_perplexity": trained.metrics.get("val_perplexity"),
             "weights": run.selected,
             "length_penalty": penalty,
-            # Not at a stop by time: what is chosen there would be chosen by the tests.
-            **self._export_and_score(run, directory, penalty, self._tests if done else {}),
+            **self._export_and_score(run, directory, penalty, trained.finished),
             "steps": trained.step,
             "training_minutes": round(trained.metrics["training_seconds"] / 60, 1),
             "tokens_per_second": round(trained.tokens_per_second),
             "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
             "parameters": run.config.model.num_parameters(),
         }
-        write_results(directory / "results.json", results)
-        return results
 
-    def ensemble(self, weights: Mapping[int, str]) -> dict[str, Any]:
-        """Exports runs as one model, and scores it; returns the results.
+    def ensemble(
+        self, directory: Path, max_minutes: float | None, weights: Mapping[int, str]
+    ) -> dict[str, Any]:
+        """Exports several runs as one model, and scores it.
+
+        It is the function of a `Trial`.
 
         Args:
-            weights: by seed, the name of those that were chosen for it.
-
-        Raises:
-            InputError: where another process is at it.
+            directory: the trial's directory.
+            max_minutes: not used, since nothing is trained.
+            weights: by seed, the name of the weights that were selected for it.
         """
-        directory = self._work_dir / "ensemble"
-        with training_alone(directory):
-            return self._ensemble(weights, directory)
-
-    def _ensemble(self, weights: Mapping[int, str], directory: Path) -> dict[str, Any]:
         members = ",".join(
             f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
         )
         by_penalty = self._by_penalty(members, self._recipe.config().decoding.length_penalty)
         penalty = _best(by_penalty)
-        results = {
-            **self.facts,
+        return {
             "weights": {str(seed): name for seed, name in weights.items()},
             "validation": {f"length penalty {a:g}": bleu for a, bleu in by_penalty.items()},
             "length_penalty": penalty,
-            **self._export_and_score(members, directory, penalty, self._tests),
+            **self._export_and_score(members, directory, penalty, True),
         }
-        write_results(directory / "results.json", results)
-        return results
 
     def _choose(self, run: RunDirectory) -> tuple[dict[str, float], float]:
         """Selects the weights that have the most BLEU on validation, then a length penalty."""
@@ -174,14 +156,14 @@ class RecipeModels:
         run: RunDirectory | str,
         directory: Path,
         penalty: float,
-        tests: Mapping[str, EvaluationSet],
+        with_tests: bool,
     ) -> dict[str, Any]:
-        """Exports, and translates and scores every test by the export."""
+        """Exports, and scores every test by the export if `with_tests`."""
         exported = export(run, directory / "export", self._sources, settings={_PENALTY: penalty})
         log.info("exported %s", exported.path)
         model = loading.load_model(exported.path)
         results = {}
-        for name, test in tests.items():
+        for name, test in self._tests.items() if with_tests else ():
             start = time.perf_counter()
             hypotheses = _translations(model, test.sources or [])
             seconds = time.perf_counter() - start
@@ -210,17 +192,6 @@ class RecipeModels:
         flags += ["--lowercase"] * bool(scoring.get("lowercase"))
         flags += ["--paper_bleu"] * bool(scoring.get("as_in_paper"))
         return shlex.join(["bin/evaluate.py", *flags])
-
-
-def _keep(path: Path, lines: Sequence[str]) -> None:
-    """Writes a text that is scored on; raises `InputError` where another has been before."""
-    if not path.exists():
-        write_lines(path, lines)
-    elif path.read_bytes() != "".join(f"{line}\n" for line in lines).encode():
-        raise InputError(
-            f"{path} is of other text than the corpus; expected the same corpus, or another "
-            "directory"
-        )
 
 
 def _translations(model: loading.LoadedModel, sources: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 A recipe is `recipes/NAME/recipe.json`: which text trains, validates and tests; how it is
 prepared; a preset and what differs from it; what is chosen on the validation set; how
-test translations are scored, and what others have published. `recipe_run.py` follows it.
+test translations are scored, and what others have published. `run.py` follows it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,20 @@ from keras_transformer.data.corpora.splitting import TRAIN
 from keras_transformer.data.preparation.prepare import PrepareOptions
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.paper.recipes.texts import FORMS, Text, Texts, open_texts
 from keras_transformer.presets import preset
 from keras_transformer.schema import check_json, read_json
 
 Synthetic = Literal["back_translation", "distillation"]
+Text = Mapping[str, str]
+
+# The forms of a text, by their fields.
+_TEXT_FORMS = (
+    {"source", "target"},  # files of the corpus directory
+    {"tsv"},  # a file of the corpus directory with both
+    {"tfds", "split", "source_language"},  # a TFDS data set in the corpus directory
+    {"held_out"},  # a part of the training text
+    {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
+)
 
 # What a recipe is told by where it comes from.
 _NOT_IN_FILE = ("name", "variant", "recipes_dir")
@@ -45,7 +54,7 @@ class _Figure(TypedDict):
     source: str
 
 
-class Published(_Figure, total=False):
+class PublishedBleu(_Figure, total=False):
     """A figure of others, and where it is from.
 
     What it measures is `bleu`, as the recipe scores by default, or `paper_bleu`; a measure of
@@ -68,9 +77,11 @@ class WriterFields(_WriterName, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What recipe.json says, by its own names.
+    """The content of recipe.json, by its own names.
 
-    What a text is, `recipe_texts.py` says.
+    A text is `{"source": FILE, "target": FILE}`, `{"tsv": FILE}`, `{"tfds": NAME, "split": SPLIT,
+    "source_language": CODE}`, `{"held_out": PART}`, or, for tests, `{"sacrebleu": NAME,
+    "language_pair": PAIR}`.
 
     Attributes:
         name: the folder's name.
@@ -109,17 +120,17 @@ class Recipe:
     synthetic: Mapping[Synthetic, WriterFields] = dataclasses.field(default_factory=dict)
     average_last: Sequence[int] = dataclasses.field(default_factory=list)
     length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
-    published: Mapping[str, Published] = dataclasses.field(default_factory=dict)
+    published: Mapping[str, PublishedBleu] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variant: str = ""
     recipes_dir: Path = Path()
 
     @property
-    def fingerprint(self) -> str:
-        """SHA-256 of all fields that results depend on, those of writers included.
+    def identity(self) -> dict[str, Any]:
+        """All fields that results depend on, those of the writers included.
 
-        Those that have their defaults are left out: a new field of recipes changes none that
-        does not have it.
+        Fields with their default value are left out, so that a new field of recipes does not
+        change those that do not have it.
 
         Raises:
             InputError: for a writer that `writer` refuses.
@@ -133,9 +144,15 @@ class Recipe:
         if self.synthetic:
             writers = {kind: self.writer(kind) for kind in self.synthetic}
             fields["synthetic"] = {
-                kind: [writer.recipe.fingerprint, writer.seeds] for kind, writer in writers.items()
+                kind: {"recipe": writer.recipe.identity, "seeds": writer.seeds}
+                for kind, writer in writers.items()
             }
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        return fields
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of `identity`."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def load(cls, recipes_dir: str | Path, name: str) -> Recipe:
@@ -201,8 +218,8 @@ class Recipe:
             if name in ("train", "valid") or not name.isidentifier() or len(name) > _MAX_NAME:
                 raise InputError(f"a test is called {name!r}; expected a name as test_2016")
         for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
-            if text.keys() not in FORMS:
-                forms = " or ".join(", ".join(sorted(form)) for form in FORMS)
+            if text.keys() not in _TEXT_FORMS:
+                forms = " or ".join(", ".join(sorted(form)) for form in _TEXT_FORMS)
                 raise InputError(f"{what} is {dict(text)!r}; expected a text with {forms}")
             if "held_out" in text and text["held_out"] not in self.held_out:
                 raise InputError(
@@ -257,7 +274,7 @@ class Recipe:
         return preset(self.preset).updated(self.settings)
 
     def varied(self, names: str) -> Recipe:
-        """Returns a variant of the recipe, or of several together, as in `short+r_drop`.
+        """Returns a variant of the recipe, or of several together, as in `short+wide`.
 
         Raises:
             InputError: where it has none of that name, and for a name that stands twice.
@@ -324,10 +341,6 @@ class Recipe:
                 "held out; expected parts in files of their own, or for distillation the same"
             )
         return Writer(recipe, tuple(fields.get("seeds", [1])))
-
-    def texts(self, corpus_dir: str | Path, split_dir: str | Path) -> Texts:
-        """Opens the texts, as `open_texts`."""
-        return open_texts(self.train, self.valid, self.tests, self.held_out, corpus_dir, split_dir)
 
 
 @dataclasses.dataclass(frozen=True)

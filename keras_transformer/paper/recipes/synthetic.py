@@ -8,7 +8,6 @@ trained on it, are data diversification (Nguyen et al., 2020).
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from keras_transformer.inference.corpus_translation import (
 )
 from keras_transformer.inference.loading import load_model
 from keras_transformer.paper.recipes.recipe import Synthetic
+from keras_transformer.paper.recipes.texts import keep_text
 from keras_transformer.runs.atomic import atomic_path
 
 log = logging.getLogger(__name__)
@@ -57,17 +57,22 @@ def check_writer(directory: Path, model_dir: str | Path) -> None:
     Where none has begun in `directory` yet, the model is read: hours of the work that comes
     before its own may depend on it.
     """
-    if (directory / "written").exists() and not Path(model_dir).exists():
+    if has_written(directory) and not Path(model_dir).exists():
         return  # an export may be removed when it has written all
+    check_export(model_dir)
     begun = writer_fingerprint(directory)
     if not begun:
-        check_export(model_dir)
         load_model(model_dir)
     elif begun != model_fingerprint(Path(model_dir)):
         raise InputError(
             f"{directory} is written by another model than {model_dir}; expected the same, or "
             "another directory"
         )
+
+
+def has_written(directory: Path) -> bool:
+    """True if a model has written all pairs in `directory`, and is not needed any more."""
+    return (directory / "written").exists()
 
 
 def writer_fingerprint(directory: Path) -> str:
@@ -95,20 +100,9 @@ def synthetic_pairs(
     given, writer = directory / "given.txt", directory / _WRITER
     if model_dir is not None:
         check_writer(directory, model_dir)
-    directory.mkdir(parents=True, exist_ok=True)
     side = 1 if kind == "back_translation" else 0
-    lines = (pair[side] + b"\n" for pair in corpus.pairs())
-    if not given.exists():
-        with atomic_path(given) as partial, partial.open("wb") as file:
-            file.writelines(lines)
-    else:
-        with given.open("rb") as file:
-            if any(line != before for line, before in itertools.zip_longest(lines, file)):
-                raise InputError(
-                    f"{given} is of other text than the corpus; expected the same corpus, or "
-                    "another directory"
-                )
-    if model_dir is not None and not (directory / "written").exists():
+    keep_text(given, (pair[side] for pair in corpus.pairs()))
+    if model_dir is not None and not has_written(directory):
         # Before what it writes, which another would throw away.
         with atomic_path(writer) as partial:
             partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")

@@ -1,36 +1,25 @@
-"""The texts of recipes.
-
-A text is `{"source": FILE, "target": FILE}`, `{"tsv": FILE}`, `{"tfds": NAME, "split": SPLIT,
-"source_language": CODE}`, `{"held_out": PART}`, or, to test on, `{"sacrebleu": NAME,
-"language_pair": PAIR}`.
-"""
+"""The texts of a recipe: opened, checked before anything is trained, and kept beside results."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from keras_transformer.data.corpora.corpus import Corpus, ParallelFiles, TsvFile
 from keras_transformer.data.corpora.splitting import TRAIN, split_by_source
 from keras_transformer.data.corpora.tfds_corpus import tfds_corpus
-from keras_transformer.evaluation import test_sets
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
-
-Text = Mapping[str, str]
-
-FORMS = (
-    {"source", "target"},  # files of the corpus directory
-    {"tsv"},  # such a file with both
-    {"tfds", "split", "source_language"},  # a set whose data is in the corpus directory
-    {"held_out"},  # a part of the training text
-    {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
-)
+from keras_transformer.paper.recipes.recipe import Recipe, Text
+from keras_transformer.runs.atomic import atomic_path
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """What a recipe is followed on."""
+    """The texts of a recipe."""
 
     train: Corpus
     valid: Corpus
@@ -38,42 +27,43 @@ class Texts:
 
 
 def open_texts(
-    train: Text,
-    valid: Text,
-    tests: Mapping[str, Text],
-    held_out: Mapping[str, int],
-    corpus_dir: str | Path,
-    split_dir: str | Path,
+    recipe: Recipe, corpus_dir: Path, split_dir: Path, *, check_training: bool = False
 ) -> Texts:
-    """Opens texts.
+    """Opens and checks the texts of a recipe.
 
     Args:
-        train: the text to train on, as it is before parts are held out.
-        valid: the text to choose on.
-        tests: texts to score in the end, by name.
-        held_out: sentences of the parts that are taken out of `train`.
+        recipe: the recipe.
         corpus_dir: directory of the files, or of TFDS.
-        split_dir: is written to where parts are held out.
+        split_dir: directory for the parts that the recipe holds out.
+        check_training: also reads the training text, for when it is not prepared next.
 
     Raises:
-        InputError: for text that is not there, and tests that cannot be read.
+        InputError: for text that is missing or cannot be read, and for a missing package that
+            the scoring needs.
     """
-    learned, parts = _corpus(train, Path(corpus_dir)), {}
-    if held_out:
-        parts = split_by_source(learned, split_dir, held_out)
-        learned = parts[TRAIN]
+    train, parts = _corpus(recipe.train, corpus_dir), {}
+    if recipe.held_out:
+        parts = split_by_source(train, split_dir, recipe.held_out)
+        train = parts[TRAIN]
 
-    def of(text: Text) -> Corpus:
-        part = text.get("held_out")
-        return _corpus(text, Path(corpus_dir)) if part is None else parts[part]
+    def open_text(text: Text) -> Corpus:
+        return parts[text["held_out"]] if "held_out" in text else _corpus(text, corpus_dir)
 
-    opened = {}
-    for name, text in tests.items():
+    tests = {}
+    for name, text in recipe.tests.items():
         if "sacrebleu" in text:
-            opened[name] = test_sets.sacrebleu_set(text["sacrebleu"], text["language_pair"])
+            test = test_sets.sacrebleu_set(text["sacrebleu"], text["language_pair"])
         else:
-            opened[name] = _evaluation_set(of(text))
-    return Texts(learned, of(valid), opened)
+            pairs = [(s.decode(), t.decode()) for s, t in open_text(text).pairs()]
+            test = EvaluationSet([[target for _, target in pairs]], [source for source, _ in pairs])
+        first = dataclasses.replace(test, references=[each[:1] for each in test.references])
+        metrics.assess(list(first.references[0]), first, **recipe.evaluate)
+        tests[name] = test
+    texts = Texts(train, open_text(recipe.valid), tests)
+    for corpus in (texts.valid, *([train] if check_training else [])):
+        for _ in corpus.pairs():
+            pass
+    return texts
 
 
 def _corpus(text: Text, corpus_dir: Path) -> Corpus:
@@ -84,6 +74,21 @@ def _corpus(text: Text, corpus_dir: Path) -> Corpus:
     return ParallelFiles(corpus_dir / text["source"], corpus_dir / text["target"])
 
 
-def _evaluation_set(corpus: Corpus) -> EvaluationSet:
-    pairs = [(source.decode(), target.decode()) for source, target in corpus.pairs()]
-    return EvaluationSet([[target for _, target in pairs]], [source for source, _ in pairs])
+def keep_text(path: Path, lines: Iterable[bytes]) -> None:
+    """Writes lines to a file, each with its LF, unless the file already has the same lines.
+
+    Raises:
+        InputError: if the file has other lines, which other results depend on.
+    """
+    ended = (line + b"\n" for line in lines)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as partial, partial.open("wb") as file:
+            file.writelines(ended)
+        return
+    with path.open("rb") as file:
+        if any(line != before for line, before in itertools.zip_longest(ended, file)):
+            raise InputError(
+                f"{path} is of other text than the corpus; expected the same corpus, or another "
+                "directory"
+            )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer.paper.table3.tables import COLUMNS
+from keras_transformer.runs.results import mixed_origins
 
 _HERE = ["PPL", "BLEU", "10^6"]
 _DELTAS = ["PPL", "BLEU"]
@@ -169,4 +170,6 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     if len(set(precisions.values())) > 1:  # as `auto` picks them on different machines
         rows = ", ".join(f"{name} {precision}" for name, precision in precisions.items())
         notes.append(f"Rows were trained in different precisions: {rows}.")
+    if origins := mixed_origins(scored):
+        notes.append(f"{origins}.")
     return notes

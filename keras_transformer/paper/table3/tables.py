@@ -1,4 +1,4 @@
-"""Tables as data: rows that each differ from one base, and what the paper has found for them.
+"""The paper's Table 3 as data: rows that each differ from one base, and the paper's figures.
 
 The paper's Table 3 (section 6.2) can be had on any base: a row is then the paper's change, applied
 to that base. `rule` of a row says the change, `columns` what comes of it.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -77,17 +77,10 @@ class Row(NamedTuple):
     paper: Published
     same_as: str | None = None
 
-    @property
-    def cost(self) -> int:
-        """What training it costs, roughly, in units of its own."""
-        return self.config.training.max_steps * self.config.model.num_parameters()
-
 
 class Table(NamedTuple):
-    """A table; its first row is the base."""
+    """Table 3 on a base, which is its first row."""
 
-    name: str
-    title: str
     preset_base: str
     rows: tuple[Row, ...]
 
@@ -107,7 +100,7 @@ class Table(NamedTuple):
         for name in names:
             if name not in groups | {row.name for row in self.rows}:
                 raise InputError(
-                    f"{self.title} has no row {name!r}; expected a group of "
+                    f"Table 3 has no row {name!r}; expected a group of "
                     f"{', '.join(sorted(groups))}, or one of "
                     f"{', '.join(row.name for row in self.rows)}"
                 )
@@ -154,11 +147,7 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
             raise InputError(f"{preset_base} cannot be the base of row {name}: {error}") from None
         same = next((row.name for row in rows if row.config == config), None)
         rows.append(Row(name, config, preset(name), rule(name), published, same))
-    return Table("table3", "Table 3", preset_base, tuple(rows))
-
-
-# What bin/sweep.py has a flag for.
-TABLES: dict[str, Callable[[str, Mapping[str, Any], Vocabulary], Table]] = {"table3": table3}
+    return Table(preset_base, tuple(rows))
 
 
 def scaled(name: str, base: Config) -> Config:

@@ -21,6 +21,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.inference import loading
 from keras_transformer.models.encoder_decoder import get_architecture
+from keras_transformer.paper import child_process as process
 from keras_transformer.paper.baselines import studies
 from keras_transformer.paper.baselines.flop import training_flop
 from keras_transformer.paper.baselines.gru import GRURun
@@ -28,7 +29,6 @@ from keras_transformer.paper.baselines.long_sentences import length_tests, prepa
 from keras_transformer.paper.baselines.material import Material
 from keras_transformer.paper.baselines.plots import draw, perplexity_by_position
 from keras_transformer.paper.baselines.studies import STUDIES, run_study, summary
-from keras_transformer.paper.table3 import process
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training import loop

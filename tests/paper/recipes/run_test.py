@@ -18,12 +18,15 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.export import Exported
 from keras_transformer.inference import evaluate, loading
+from keras_transformer.paper import experiment
 from keras_transformer.paper.recipes import models as recipe_models
 from keras_transformer.paper.recipes import run as recipe_run
+from keras_transformer.paper.recipes import synthetic
 from keras_transformer.paper.recipes.recipe import Recipe, Synthetic
 from keras_transformer.paper.recipes.results import summary
 from keras_transformer.paper.recipes.run import run_recipe
-from keras_transformer.runs.run_directory import RunDirectory, training_alone
+from keras_transformer.runs.atomic import exclusive_lock
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import training_run
 from keras_transformer.training.data import data_fingerprint
 from tests.messages import mentions, tells
@@ -70,7 +73,7 @@ def test_stopped_by_time_continued_and_then_left_alone(
     assert finished == json.loads((work / "results.json").read_text())
     assert finished["finished"] and not finished["variant"]
     assert {path.name for path in work.iterdir()} == {
-        "data", "tests", "seed-1", "results.json", "recipe.json",
+        "data", "tests", "seed-1", "results.json", "experiment.json",
     }  # fmt: skip
     assert (work / "data" / "report.json").is_file()
     run = RunDirectory(work / "seed-1" / "run")
@@ -110,10 +113,10 @@ def test_stopped_by_time_continued_and_then_left_alone(
     with pytest.raises(InputError, match=mentions("animals.reference", "corpus")):
         run_recipe(recipe, changed, work, seeds=[1, 2])
     other = Recipe.load(write_recipe(tmp_path / "recipes", "plants"), "plants")
-    with pytest.raises(InputError, match=mentions("recipe.json", "animals", "plants")):
+    with pytest.raises(InputError, match="work was begun with name 'animals', not 'plants'"):
         run_recipe(other, corpus, work)
     edited = dataclasses.replace(recipe, average_last=[3])
-    with pytest.raises(InputError, match=mentions("version", "animals")):
+    with pytest.raises(InputError, match=r"work was begun with average_last \[2\], not \[3\]"):
         run_recipe(edited, corpus, work)
     reworded = dataclasses.replace(recipe, description="the same in other words")
     assert run_recipe(reworded, corpus, work) == finished
@@ -124,7 +127,6 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     corpus: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(recipe_models, "export", no_export)
     work = tmp_path / "work"
@@ -137,11 +139,9 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
 
     monkeypatch.setattr(recipe_models.RecipeModels, "_validate", validated)
     results = run_recipe(rehearsed, corpus, work, seeds=[3, 4])
-    told = capsys.readouterr().err
-    assert told.count(" left (") == told.count(" of all trainings)\n") == 1
     assert results["finished"] and results["variant"] == "rehearsal"
     assert {path.name for path in work.iterdir()} == {
-        "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json", "recipe.json",
+        "text", "data", "tests", "seed-3", "seed-4", "ensemble", "results.json", "experiment.json",
     }  # fmt: skip
     models = [results["seeds"]["3"], results["seeds"]["4"], results["ensemble"]]
     assert [model["tests"].keys() for model in models] == [{"rest"}] * 3
@@ -169,45 +169,15 @@ def test_a_rehearsal_with_parts_held_out_and_two_seeds(
     assert run_recipe(rehearsed, tmp_path / "gone", work, seeds=[4, 3]) == results
     (work / "results.json").unlink()
     with (
-        training_alone(work / "ensemble"),
-        pytest.raises(InputError, match=mentions("process", "ensemble")),
+        exclusive_lock(work / "ensemble"),
+        pytest.raises(InputError, match=mentions("another process", "ensemble")),
     ):
         run_recipe(rehearsed, corpus, work, seeds=[3, 4])
     more = run_recipe(rehearsed, corpus, work, seeds=[3])
     assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
     assert json.loads((work / "ensemble" / "results.json").read_text()) == results["ensemble"]
-    with pytest.raises(InputError, match=mentions("animals rehearsal", "animals")):
+    with pytest.raises(InputError, match="work was begun with "):
         run_recipe(recipe, corpus, work)
-
-
-def test_a_seed_is_of_one_process_until_its_results_are_there(
-    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training_run, "train", refuse_to_train)
-    with (
-        training_alone(tmp_path / "work" / "seed-1"),
-        pytest.raises(InputError, match=mentions("process", "seed-1")),
-    ):
-        run_recipe(recipe, corpus, tmp_path / "work")
-
-
-def test_no_seed_is_begun_when_no_time_is_left(
-    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[int] = []
-
-    def run(self: Any, seed: int, max_minutes: float, steps_after: int) -> dict[str, Any]:
-        begun.append(seed)
-        assert max_minutes > 0 and steps_after == 6 * (3 - seed)
-        clock[0] += 60
-        return {"finished": True, "tests": {}}
-
-    clock = [0.0]
-    monkeypatch.setattr(recipe_run.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(recipe_models.RecipeModels, "run", run)
-    results = run_recipe(recipe, corpus, tmp_path / "work", seeds=[1, 2, 3], max_minutes=2)
-    assert begun == [1, 2] == [int(seed) for seed in results["seeds"]]
-    assert not results["finished"]
 
 
 def test_what_scoring_needs_is_missed_before_training(
@@ -232,7 +202,7 @@ def test_a_directory_that_was_begun_with_is_of_its_recipe(
     monkeypatch.setattr(training_run, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         run_recipe(recipe, corpus, tmp_path / "work")
-    with pytest.raises(InputError, match=mentions("animals rehearsal", "animals")):
+    with pytest.raises(InputError, match="work was begun with "):
         run_recipe(recipe.varied("rehearsal"), corpus, tmp_path / "work")
     with pytest.raises(InputError, match=mentions("a,b", "comma", "@")):
         run_recipe(recipe, corpus, tmp_path / "a,b", seeds=[1, 2])
@@ -244,16 +214,18 @@ def test_a_directory_that_was_begun_with_is_of_its_recipe(
 
 
 def test_a_directory_that_cannot_be_written_is_one_sentence(
-    recipe: Recipe, corpus: Path, tmp_path: Path
+    recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "text").touch()  # where the parts go
-    with pytest.raises(InputError, match=mentions("work", "same command")):
-        run_recipe(recipe.varied("rehearsal"), corpus, work)
-    (work / "recipe.json").mkdir()
-    with pytest.raises(InputError, match="be followed in .*work .*the same command continues"):
-        run_recipe(recipe, corpus, work)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file cannot be read or written .*same command continues"):
+        run_recipe(recipe, corpus, tmp_path / "file")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(recipe_run, "write_data_page", full)
+    with pytest.raises(InputError, match="work cannot be read or written .No space.*continues"):
+        run_recipe(recipe, corpus, tmp_path / "work")
 
 
 def test_a_corpus_that_cannot_be_read_is_one_sentence(recipe: Recipe, tmp_path: Path) -> None:
@@ -334,31 +306,23 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 @pytest.fixture
-def after() -> list[int]:
-    """Steps that were to follow each of `followed`, for the time left."""
-    return []
-
-
-@pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch, after: list[int]) -> list[tuple[str, int]]:
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Seeds that are followed, in place of training: which variant of which recipe, and which."""
     seeds: list[tuple[str, int]] = []
 
-    def exported(work_dir: Path, name: str) -> dict[str, Any]:
-        (work_dir / name / "export" / "1").mkdir(parents=True, exist_ok=True)
-        return {
-            "finished": True, "tests": {}, "weights": "last", "export": f"{name}/export/1",
-        }  # fmt: skip
+    def exported(self: Any, directory: Path) -> dict[str, Any]:
+        (directory / "export" / "1").mkdir(parents=True, exist_ok=True)
+        path = str((directory / "export" / "1").relative_to(self._work_dir))
+        return {"finished": True, "tests": {}, "weights": "last", "export": path}
 
-    def run(self: Any, seed: int, max_minutes: float | None, steps_after: int) -> dict[str, Any]:
-        after.append(steps_after)
+    def train(self: Any, directory: Path, minutes: float | None, seed: int) -> dict[str, Any]:
         seeds.append((f"{self._recipe.name} {self._recipe.variant}".strip(), seed))
-        return exported(self._work_dir, f"seed-{seed}")
+        return exported(self, directory)
 
-    def ensemble(self: Any, weights: dict[int, str]) -> dict[str, Any]:
-        return exported(self._work_dir, "ensemble")
+    def ensemble(self: Any, directory: Path, _: None, weights: dict[int, str]) -> dict[str, Any]:
+        return exported(self, directory)
 
-    monkeypatch.setattr(recipe_models.RecipeModels, "run", run)
+    monkeypatch.setattr(recipe_models.RecipeModels, "train", train)
     monkeypatch.setattr(recipe_models.RecipeModels, "ensemble", ensemble)
     return seeds
 
@@ -396,25 +360,22 @@ def test_writers_are_trained_first_and_once(
     tmp_path: Path,
     shouting: dict[str, Path],
     followed: list[tuple[str, int]],
-    after: list[int],
 ) -> None:
-    work, writers = tmp_path / "work", tmp_path / "writers"
-    run_recipe(taught, corpus, work, writers_dir=writers)
+    work = tmp_path / "work"
+    writers = work / "writers"
+    run_recipe(taught, corpus, work)
     teachers = [("reversed", 1), ("animals brief", 3), ("animals brief", 4)]
     assert followed == [*teachers, ("animals taught", 1)]
-    assert after == [2 + 2 + 6, 2 + 6, 6, 0]
     assert shouting == {
         "back_translation": writers / "back_translation/seed-1/export/1",
         "distillation": writers / "distillation/ensemble/export/1",
     }
-    run_recipe(taught, corpus, tmp_path / "second", writers_dir=writers)
-    assert followed[4:] == [("animals taught", 1)] and after[4:] == [0]
-    run_recipe(taught, corpus, tmp_path / "third")
-    assert followed[5:] == [*teachers, ("animals taught", 1)]
+    run_recipe(taught, corpus, work, seeds=[1, 2])
+    assert followed[4:] == [("animals taught", 2)]
     # What has written all may be removed.
-    (tmp_path / "third" / "writers").rename(tmp_path / "removed")
-    run_recipe(taught, corpus, tmp_path / "third", seeds=[1, 2])
-    assert followed[9:] == [("animals taught", 1), ("animals taught", 2)]
+    writers.rename(tmp_path / "removed")
+    run_recipe(taught, corpus, work, seeds=[1, 2, 3])
+    assert followed[5:] == [("animals taught", 3)]
 
 
 def test_no_writer_is_begun_when_no_time_is_left(
@@ -426,20 +387,20 @@ def test_no_writer_is_begun_when_no_time_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, minutes = [0.0], []
-    monkeypatch.setattr(recipe_run.time, "monotonic", lambda: clock[0])
-    follow, checked = recipe_models.RecipeModels.run, recipe_run._checked_texts
+    monkeypatch.setattr(experiment.time, "monotonic", lambda: clock[0])
+    follow, opened = recipe_models.RecipeModels.train, recipe_run.open_texts
 
-    def slow(recipe: Recipe, *args: Any, **kwargs: Any) -> Any:
-        clock[0] += 600 * (recipe.variant == "taught")  # the minutes are of training
-        return checked(recipe, *args, **kwargs)
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        clock[0] += 600  # the minutes are of training
+        return opened(*args, **kwargs)
 
-    def run(self: Any, seed: int, max_minutes: float, steps_after: int) -> dict[str, Any]:
+    def train(self: Any, directory: Path, max_minutes: float, seed: int) -> dict[str, Any]:
         minutes.append(max_minutes)
         clock[0] += 60
-        return follow(self, seed, max_minutes, steps_after)
+        return follow(self, directory, max_minutes, seed)
 
-    monkeypatch.setattr(recipe_run, "_checked_texts", slow)
-    monkeypatch.setattr(recipe_models.RecipeModels, "run", run)
+    monkeypatch.setattr(recipe_run, "open_texts", slow)
+    monkeypatch.setattr(recipe_models.RecipeModels, "train", train)
     work = tmp_path / "work"
     results = run_recipe(taught, corpus, work, max_minutes=1.5)
     assert followed == [("reversed", 1), ("animals brief", 3)] and minutes == [1.5, 0.5]
@@ -451,7 +412,7 @@ def test_no_writer_is_begun_when_no_time_is_left(
 def test_seeds_that_have_results_keep_them_when_a_writer_has_no_time(
     taught: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe_run._Writers, "trained", lambda *_: None)
+    monkeypatch.setattr(recipe_run._RecipeExperiment, "_train_writers", lambda *_: False)
     run_recipe(taught, corpus, tmp_path / "work", max_minutes=1)
     path = tmp_path / "work" / "results.json"
     seeds = {"1": {"finished": True}}
@@ -463,7 +424,7 @@ def test_seeds_that_have_results_keep_them_when_a_writer_has_no_time(
     ("gone", "message"),
     [
         ("written", mentions("distillation", "model", "gone")),
-        ("export", mentions("ensemble/export/1", "gone")),
+        ("export", mentions("ensemble/export/1", "not there")),
     ],
 )
 @pytest.mark.usefixtures("shouting")
@@ -472,18 +433,27 @@ def test_a_writer_that_is_gone_is_told_before_another_is_trained(
     corpus: Path,
     tmp_path: Path,
     followed: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
     gone: str,
     message: str,
 ) -> None:
     work = tmp_path / "work"
-    writer = taught.writer("distillation")
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr(recipe_run, "synthetic_pairs", stop)
+        run_recipe(taught, corpus, work)
     if gone == "written":
+        shutil.rmtree(work / "writers" / "distillation")
         (work / "synthetic" / "distillation").mkdir(parents=True)
         (work / "synthetic" / "distillation" / "writer").write_text("0123")
     else:
-        run_recipe(writer.recipe, corpus, work / "writers/distillation", seeds=writer.seeds)
         shutil.rmtree(work / "writers/distillation/ensemble/export")
-        followed.clear()
+    monkeypatch.setattr(recipe_run, "check_writer", synthetic.check_writer)
+    monkeypatch.setattr(synthetic, "load_model", lambda _: None)
+    followed.clear()
     with pytest.raises(InputError, match=message):
         run_recipe(taught, corpus, work)
     assert not followed
@@ -527,9 +497,9 @@ def test_mistakes_of_any_writer_show_before_one_is_trained(
     monkeypatch.setattr(training_run, "train", refuse_to_train)
     work = tmp_path / "work"
     (work / "writers" / "distillation").mkdir(parents=True)
-    other = {"recipe": "plants", "recipe_sha256": "0"}
-    (work / "writers/distillation/recipe.json").write_text(json.dumps(other))
-    with pytest.raises(InputError, match=mentions("distillation/recipe.json", "plants")):
+    other = {"name": "plants"}
+    (work / "writers/distillation/experiment.json").write_text(json.dumps(other))
+    with pytest.raises(InputError, match="distillation was begun with name 'plants', not 'an"):
         run_recipe(taught, corpus, work)
     assert [path.name for path in work.iterdir()] == ["writers"]
     with pytest.raises(InputError, match=mentions("a,b/writers/distillation", "comma", "@")):
@@ -553,7 +523,7 @@ def test_what_one_writer_has_begun_is_not_continued_by_another(
     assert followed == [("animals taught", 1)]
     with pytest.raises(
         InputError,
-        match=mentions("export", "writer", "back_translation"),
+        match="written_by: back_translation 'an export that was given', not 'reversed, seeds 1'",
     ):
         run_recipe(taught, corpus, work)
     assert followed == [("animals taught", 1)]
@@ -601,19 +571,27 @@ def test_seeds_are_different_ones(
 
 @pytest.mark.usefixtures("shouting")
 def test_results_of_a_writer_without_an_export_are_one_sentence(
-    taught: Recipe, corpus: Path, tmp_path: Path, followed: list[tuple[str, int]]
+    taught: Recipe,
+    corpus: Path,
+    tmp_path: Path,
+    followed: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: dict[Synthetic, Path] = {"back_translation": tmp_path}
-    writers = tmp_path / "writers"
-    options: Any = {"synthetic_from": given, "writers_dir": writers}
-    run_recipe(taught, corpus, tmp_path / "work", **options)
-    path = writers / "distillation" / "results.json"
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr(recipe_run, "synthetic_pairs", stop)
+        run_recipe(taught, corpus, tmp_path / "work", synthetic_from=given)
+    path = tmp_path / "work" / "writers" / "distillation" / "results.json"
     results = json.loads(path.read_text())
     del results["ensemble"]
     path.write_text(json.dumps(results))
     followed.clear()
-    with pytest.raises(InputError, match=mentions("distillation/results.json", "finished")):
-        run_recipe(taught, corpus, tmp_path / "second", **options)
+    with pytest.raises(InputError, match="distillation/results.json is finished and names no"):
+        run_recipe(taught, corpus, tmp_path / "work", synthetic_from=given)
     assert not followed
 
 

@@ -20,6 +20,11 @@ PAPERS_BASE = BASE | {
     "N": 6, "d_model": 512, "d_ff": 2048, "h": 8, "d_k": 64, "d_v": 64, "steps": 100000,
 }  # fmt: skip
 
+RUN: dict[str, Any] = {
+    "signature": "nrefs:1|tok:none", "precision": "float32", "commit": "abc",
+    "machine": {"processor": "p"},
+}  # fmt: skip
+
 
 def row(
     changes: dict[str, Any],
@@ -48,7 +53,7 @@ def row(
         "paper": {
             **figures(paper), "millions": millions, "columns": PAPERS_BASE | papers_changes,
         },
-        "run": {"signature": "nrefs:1|tok:none", "precision": "float32"} if here else None,
+        "run": {**RUN} if here else None,
     }  # fmt: skip
 
 
@@ -160,6 +165,13 @@ def _places(svg: str, color: str) -> list[tuple[float, float]]:
     """Where marks of a colour are."""
     found = re.findall(rf'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*{color}', svg)
     return [(float(x), float(y)) for x, y in found]
+
+
+def test_rows_of_two_commits_are_told(results: dict[str, Any]) -> None:
+    assert "Not all of one commit" not in text(results)
+    results["rows"]["A_h4"]["run"]["commit"] = "def"
+    note = "Not all of one commit and one processor: base: abc on p; A_h4: def on p"
+    assert note in text(results) and note in markdown(results)
 
 
 def test_precisions_that_differ_are_told(results: dict[str, Any]) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.paper.table3 import process
-from keras_transformer.paper.table3.row import Job, train_and_score
-from keras_transformer.paper.table3.running import run_sweep
-from tests.messages import mentions, tells
+from keras_transformer.paper import child_process as process
+from keras_transformer.paper.table3.running import run_table3, train_and_score
+from tests.messages import mentions
 
 NUMBERS = [("one", "ein"), ("two", "zwei"), ("three", "drei"), ("four", "vier")]
 
@@ -35,27 +33,38 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared(tmp_path_factory.mktemp("sweep"))
 
 
+class Job(NamedTuple):
+    """The arguments of `train_and_score`."""
+
+    directory: Path
+    max_minutes: float | None
+    data_dir: Path
+    preset_base: str
+    settings: dict[str, Any]
+    bleu: dict[str, Any]
+
+
 class Rows:
-    """In place of `process.call`: remembers what is asked, and finds what `found` says."""
+    """Replaces `child_process.call`: records what is asked, and returns what `found` says."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.found: dict[str, Any] = {}
 
-    def __call__(self, function: Any, job: Job) -> dict[str, Any]:
+    def __call__(self, function: Any, *arguments: Any) -> dict[str, Any]:
         assert function is train_and_score
-        name = job.run_dir.parent.name
-        assert job.run_dir.name == "run" and name not in self.jobs
+        job = Job(*arguments)
+        name = job.directory.name
+        assert name not in self.jobs
         self.jobs[name] = job
-        job.run_dir.mkdir(parents=True, exist_ok=True)
+        (job.directory / "run").mkdir(parents=True, exist_ok=True)
         found = self.found.get(name, {})
         if isinstance(found, BaseException):
             raise found
         return {
             "finished": True, "steps": 3000, "perplexity": 6.5, "bleu": 31.25, "signature": "s|13a",
             "parameters": 3, "minutes": 10.0, "tokens_per_second": 7000, "peak_memory_mb": 900,
-            "precision": "float32",
-            "translations": ["ein", "zwei\u2028"], **found,
+            "precision": "float32", **found,
         }  # fmt: skip
 
 
@@ -72,7 +81,7 @@ def test_each_row_once_and_later_calls_add(
     caplog.set_level("INFO")
     rows.found = {"B_dk16": {"perplexity": 7.0, "bleu": 30.0}, "E_learned": {"bleu": 31.35}}
     work = tmp_path / "work"
-    results = run_sweep("table3", data, work, names=["B"], tokenize="none")
+    results = run_table3(data, work, names=["B"], tokenize="none")
     assert list(rows.jobs) == ["base", "B_dk16", "B_dk32"]
     assert results["finished"] and list(results["rows"]) == list(rows.jobs)
     row = results["rows"]["B_dk16"]
@@ -83,31 +92,27 @@ def test_each_row_once_and_later_calls_add(
     assert results == json.loads((work / "results.json").read_text())
     found = json.loads((work / "B_dk16" / "results.json").read_text())
     assert found == row["run"] and found["minutes"] == 10.0 and found["machine"]["cores"] > 0
-    assert (work / "B_dk16" / "translations").read_bytes() == "ein\nzwei\u2028\n".encode()
     assert len((work / "reference").read_text().splitlines()) == 2
     job = rows.jobs["B_dk16"]
-    assert (job.tokenize, job.lowercase, job.max_minutes) == ("none", False, None)
+    assert job.bleu == {"tokenize": "none", "lowercase": False} and job.max_minutes is None
     assert (job.data_dir, job.preset_base) == (data, "tiny")
     assert job.settings["model.key_dim"] == 8 and job.settings["training.max_steps"] == 3000
 
-    said = [r.getMessage() for r in caplog.records if r.name.endswith("running")]
-    tables, introductions = said[::2], said[1::2]
-    assert [line.split(";")[0] for line in introductions] == [
-        "row 1 of 3: base (the base)",
-        "row 2 of 3: B_dk16 (d_k × 1/4)",
-        "row 3 of 3: B_dk32 (d_k × 1/2)",
+    introductions = [r.getMessage() for r in caplog.records if r.name.endswith("experiment")]
+    assert introductions == [
+        "trial 1 of 3: base (the base)",
+        "trial 2 of 3: B_dk16 (d_k × 1/4)",
+        "trial 3 of 3: B_dk32 (d_k × 1/2)",
     ]
-    assert tells(introductions[0], "first row")
-    # Each costs by its parameters: 10 minutes of base are a little less of both.
-    assert re.search(r"\b1\d:\d\d left\b", introductions[1])
-    assert [table.count("31.2") for table in tables] == [0, 1, 1]
+    tables = [r.getMessage() for r in caplog.records if r.name.endswith("running")]
+    assert [table.count("31.2") for table in tables] == [1, 1, 2]
     assert "30.0" in (work / "table.txt").read_text() and (work / "table.md").is_file()
     assert (work / "delta_bleu.svg").read_text().startswith("<?xml")
 
     rows.jobs = {}
-    assert run_sweep("table3", data, work, names=["B"], tokenize="none") == results
+    assert run_table3(data, work, names=["B"], tokenize="none") == results
     assert rows.jobs == {}
-    more = run_sweep("table3", data, work, names=["E"], tokenize="none")
+    more = run_table3(data, work, names=["E"], tokenize="none")
     assert list(rows.jobs) == ["E_learned"]
     assert list(more["rows"]) == ["base", "B_dk16", "B_dk32", "E_learned"]
     assert more["rows"]["E_learned"]["difference"]["bleu"] == 0.1
@@ -119,68 +124,85 @@ def test_a_stop_is_continued_and_a_mistake_names_the_row(
 ) -> None:
     work = tmp_path / "work"
     rows.found = {"B_dk16": {"finished": False, "steps": 7}}
-    results = run_sweep("table3", data, work, names=["B"], max_minutes=60)
+    results = run_table3(data, work, names=["B"], max_minutes=60)
     assert not results["finished"] and list(rows.jobs) == ["base", "B_dk16"]
     assert 59 < (rows.jobs["B_dk16"].max_minutes or 0) <= (rows.jobs["base"].max_minutes or 0) <= 60
     assert results["rows"]["base"]["bleu"] == 31.25
     assert results["rows"]["B_dk16"]["bleu"] is None is results["rows"]["B_dk16"]["run"]
-    assert not (work / "B_dk16" / "results.json").exists()
+    assert not json.loads((work / "B_dk16" / "results.json").read_text())["finished"]
 
     rows.jobs, rows.found = {}, {"B_dk16": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
-        run_sweep("table3", data, work, names=["B"])
+        run_table3(data, work, names=["B"])
     rows.jobs, rows.found = {}, {"B_dk16": InputError("it is too large")}
-    with pytest.raises(InputError, match=mentions("row", "B_dk16", "--rows")):
-        run_sweep("table3", data, work, names=["B"])
+    with pytest.raises(InputError, match="^B_dk16: it is too large$"):
+        run_table3(data, work, names=["B"])
     rows.jobs, rows.found = {}, {}
-    results = run_sweep("table3", data, work, names=["B"])
+    results = run_table3(data, work, names=["B"])
     assert results["finished"] and list(rows.jobs) == ["B_dk16", "B_dk32"]
 
 
-def test_a_row_that_diverges_is_a_result_but_for_base(
-    data: Path, tmp_path: Path, rows: Rows, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
+def test_a_row_that_diverges_is_a_result(data: Path, tmp_path: Path, rows: Rows) -> None:
     work = tmp_path / "work"
     rows.found = {"base": DivergedError("no number")}
-    with pytest.raises(InputError, match=mentions("row base", "number")):
-        run_sweep("table3", data, work, names=["B"])
-    rows.jobs, rows.found = {}, {"B_dk16": DivergedError("no number")}
-    results = run_sweep("table3", data, work, names=["B"])
+    with pytest.raises(DivergedError, match="^base: no number$"):
+        run_table3(data, work, names=["B"])
+    diverged = {"perplexity": None, "bleu": None}
+    rows.jobs, rows.found = {}, {"B_dk16": {"diverged": "no number", **diverged}}
+    results = run_table3(data, work, names=["B"])
     assert results["finished"] and list(rows.jobs) == ["base", "B_dk16", "B_dk32"]
     row = results["rows"]["B_dk16"]
     assert row["run"]["diverged"] == "no number" and row["bleu"] is None
     assert row["difference"] == {"perplexity": None, "bleu": None}
-    assert tells(caplog.text, "row B_dk16", "no number")
-    assert re.search(r"row 3 of 3\b.*\bB_dk32\b.*\b\d+:\d\d left", caplog.text)
     table = (work / "table.txt").read_text().splitlines()
     [line] = [line for line in table if line.startswith("B_dk16")]
     assert line.split("|")[1].split()[0] == "diverged"
     assert "diverged" in (work / "table.md").read_text()
     assert "B_dk16, diverged" in (work / "delta_bleu.svg").read_text()
     rows.jobs = {}
-    assert run_sweep("table3", data, work, names=["B"]) == results and rows.jobs == {}
+    assert run_table3(data, work, names=["B"]) == results and rows.jobs == {}
 
 
-def test_a_kill_while_the_sweep_began_leaves_nothing_in_the_way(
-    data: Path, tmp_path: Path, rows: Rows
+@pytest.mark.parametrize(
+    ("error", "row", "message"),
+    [
+        (DivergedError("no number"), "base", "^no number$"),
+        (InputError("too large"), "base", "^too large$"),
+        (InputError("too large"), "B_dk16", r"^too large \(--rows can leave it out\)$"),
+        (DivergedError("no number"), "B_dk16", None),
+    ],
+)
+def test_what_a_mistake_or_a_divergence_of_a_row_is(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: InputError,
+    row: str,
+    message: str | None,
 ) -> None:
-    (tmp_path / ".sweep.json.4711.unfinished").write_text('{"table": ')
-    assert run_sweep("table3", data, tmp_path, names=["base"])["finished"]
+    from keras_transformer.training import training_run
+
+    def train(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(training_run, "train", train)
+    arguments: Any = (tmp_path / row, None, tmp_path, "tiny", {}, {})
+    if message is None:
+        assert train_and_score(*arguments) == {"finished": True, "diverged": "no number"}
+        return
+    with pytest.raises(InputError, match=message):
+        train_and_score(*arguments)
 
 
-def test_no_time_is_left_for_a_row(data: Path, tmp_path: Path, rows: Rows) -> None:
-    results = run_sweep("table3", data, tmp_path / "work", names=["B"], max_minutes=1e-9)
-    assert not results["finished"] and rows.jobs == {}
-    assert {row["bleu"] for row in results["rows"].values()} == {None}
+def test_one_row_begins_however_little_time_is_left(data: Path, tmp_path: Path, rows: Rows) -> None:
+    results = run_table3(data, tmp_path / "work", names=["B"], max_minutes=1e-9)
+    assert not results["finished"] and list(rows.jobs) == ["base"]
+    assert [row["bleu"] for row in results["rows"].values()] == [31.25, None, None]
 
 
 def test_rows_that_come_out_equal_are_one_run(data: Path, tmp_path: Path, rows: Rows) -> None:
     settings = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
     settings["model.num_heads"] = 2
-    results = run_sweep(
-        "table3", data, tmp_path / "work", names=["A_h4", "C_n2"], settings=settings
-    )
+    results = run_table3(data, tmp_path / "work", names=["A_h4", "C_n2"], settings=settings)
     # Half of 2 heads is 1, and so is an eighth; a third of 1 layer is 1 again.
     assert list(results["rows"]) == ["base", "A_h1", "A_h4", "C_n2"]
     assert list(rows.jobs) == ["base", "A_h1"]
@@ -195,41 +217,36 @@ def test_a_directory_of_something_else_is_refused(
     data: Path, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"
-    run_sweep("table3", data, work, names=["base"])
+    run_table3(data, work, names=["base"])
 
     def refused(message: str, data: Path = data, work: Path = work, **arguments: Any) -> None:
         with pytest.raises(InputError, match=message):
-            run_sweep("table3", data, work, names=["base"], **arguments)
+            run_table3(data, work, names=["base"], **arguments)
 
-    place = mentions("work/sweep.json")
-    refused(place + mentions("base", "training.seed", "1", "2"), settings={"training.seed": 2})
-    refused(place + mentions("preset_base", "'tiny'", "'small'"), preset_base="small")
-    refused(place + mentions("bleu", "tokenize", "'13a'", "'none'"), tokenize="none")
-    refused(place + mentions("data", "vocabulary"), data=prepared(tmp_path, joined="with"))
-    found = json.loads((work / "sweep.json").read_text())
-    del found["base"]["training.guided_alignment"]  # a version that had not this setting
-    (work / "sweep.json").write_text(json.dumps(found))
-    run_sweep("table3", data, work, names=["base"])
+    place = "work was begun with "
+    refused(place + "base: training.seed .not set., not 2. Use", settings={"training.seed": 2})
+    refused(place + "preset_base 'tiny', not 'small'", preset_base="small")
+    refused(place + "bleu: tokenize '13a', not 'none'", tokenize="none")
+    refused(place + "data: vocabulary '", data=prepared(tmp_path, joined="with"))
+    found = json.loads((work / "experiment.json").read_text())
+    # Defaults are not in it: it fits a version that has more settings.
+    assert "training.guided_alignment" not in found["base"]
     found["rows"]["A_h1"]["model.num_heads"] = 2  # as another version of the code would have it
-    (work / "sweep.json").write_text(json.dumps(found))
-    refused(place + mentions("rows", "A_h1", "model.num_heads", "2", "1"))
+    (work / "experiment.json").write_text(json.dumps(found))
+    refused(place + "rows: A_h1: model.num_heads 2, not 1")
     found["rows"]["A_h1"]["model.num_heads"] = 1
-    (work / "sweep.json").write_text(json.dumps(found))
+    (work / "experiment.json").write_text(json.dumps(found))
     row = json.loads((work / "base" / "results.json").read_text())
     for lost in ("bleu", "precision"):
         (work / "base" / "results.json").write_text(
             json.dumps({name: value for name, value in row.items() if name != lost})
         )
-        refused(mentions("results.json", "perplexity", "bleu", "minutes", "signature", "precision"))
-    (work / "sweep.json").write_text('{"base": 3}')
-    refused(place + mentions("table", "None", "'table3'"))
-    (work / "sweep.json").write_text("[")
-    refused(mentions("sweep.json", "JSON"))
-    (work / "sweep.json").unlink()
-    refused(mentions("work", "exists"))
+        refused(mentions("base/results.json", lost))
+    (work / "experiment.json").write_text('{"base": 3}')
+    refused(place + "preset_base .not set., not 'tiny'")
     assert list(rows.jobs) == ["base"]
     (tmp_path / "file").touch()
-    refused(mentions("file", "written"), work=tmp_path / "file")
+    refused("file cannot be read or written", work=tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -252,5 +269,5 @@ def test_mistakes_are_told_before_anything_is_written(
     data: Path, tmp_path: Path, rows: Rows, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        run_sweep("table3", **{"data_dir": data, "work_dir": tmp_path / "work", **arguments})
+        run_table3(**{"data_dir": data, "work_dir": tmp_path / "work", **arguments})
     assert rows.jobs == {} and list(tmp_path.iterdir()) == []

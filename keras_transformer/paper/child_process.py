@@ -1,8 +1,8 @@
-"""A function called in a process of its own, which ends as gently as this one is asked to.
+"""Calls a function in a separate process, which receives the same signals as this one.
 
-Rows of a table differ in size, and each has to find the machine as the first one did: TensorFlow
-gives memory back only as a process ends, and takes no second model of another size on several
-devices in one process.
+TensorFlow frees memory only when a process ends, and several devices in one process cannot
+train two models of different sizes. A trial in a new process finds the machine as the first
+trial did.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ _Result = TypeVar("_Result")
 
 
 def call(function: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Returns what `function` returns in a new process, which logs to standard error as this one.
+    """Returns the result of `function` in a new process, which logs to standard error.
 
-    Ctrl-C and SIGTERM are passed on to it: it ends when it has done what it does then.
+    Ctrl-C and SIGTERM are passed on to the process, and this call waits until it has ended.
 
     Args:
-        function: of a module, so that the other process finds it.
-        arguments: what can be pickled.
+        function: a function at the top of a module, so that the other process finds it.
+        arguments: its arguments, which can be pickled.
 
     Raises:
-        InputError: that of `function`, or where the process was killed.
-        KeyboardInterrupt: where a signal came.
-        RuntimeError: after a defect, whose stack trace the process has written.
+        InputError: if `function` raises one, or if the process was killed.
+        KeyboardInterrupt: after a signal.
+        RuntimeError: after any other exception, whose stack trace the process has printed.
+
+    Example:
+    >>> call(os.path.join, "build", "run")  # doctest: +SKIP
+    'build/run'
     """
     level = logging.getLogger("keras_transformer").getEffectiveLevel()
     context = multiprocessing.get_context("spawn")  # a fork would lack the threads of libraries
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, level, function, arguments))
-    with interrupts_ignored():  # until the process has a group of its own
+    with interrupts_ignored():  # until the process has its own process group
         process.start()
-    with _passing_signals_on(process) as signals:
+    with _signals_passed_to(process) as signals:
         sender.close()
         try:
             result, error = receiver.recv()
@@ -68,22 +72,22 @@ def call(function: Callable[..., _Result], *arguments: Any) -> _Result:
 
 
 @contextlib.contextmanager
-def _passing_signals_on(process: BaseProcess) -> Iterator[list[int]]:
-    """Passes signals on to a process while it lives; gives a list of those that have come."""
-    came: list[int] = []
+def _signals_passed_to(process: BaseProcess) -> Iterator[list[int]]:
+    """Passes signals on to a process within the block; yields the list of those received."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield came  # where signals cannot be handled
+        yield received  # only the main thread can handle signals
         return
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        # The first as SIGTERM, which ends the process gently even before it knows of signals.
-        came.append(number)
+        # The first as SIGTERM, which ends the process gently even before it handles signals.
+        received.append(number)
         if process.is_alive():
-            os.kill(process.pid or 0, number if len(came) > 1 else signal.SIGTERM)
+            os.kill(process.pid or 0, number if len(received) > 1 else signal.SIGTERM)
 
     before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -92,8 +96,8 @@ def _passing_signals_on(process: BaseProcess) -> Iterator[list[int]]:
 def _run(
     sender: Connection, level: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    """Is what the new process does."""
-    os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes once, from the process that waits
+    """Runs in the new process."""
+    os.setpgid(0, 0)  # a terminal's Ctrl-C reaches it only through the process that waits
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=end_with_parent, daemon=True).start()

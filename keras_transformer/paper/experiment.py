@@ -1,0 +1,276 @@
+"""Runs experiments: trials one after the other, each once, resumed where they were killed.
+
+The recipes, the paper's Table 3 and the studies are experiments. Each has a work directory:
+
+experiment.json    the identity: all settings, data and tests that it was begun with
+NAME/              the files of a trial
+NAME/results.json  the results of the trial, and by which command, code and machine it was run
+
+A second process may run other trials of the same experiment at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_transformer.errors import DivergedError, InputError
+from keras_transformer.paper import child_process
+from keras_transformer.runs.atomic import exclusive_lock
+from keras_transformer.runs.results import read_results, run_metadata, write_results
+
+if TYPE_CHECKING:  # it loads TensorFlow, which a process that only starts others does not need
+    from keras_transformer.runs.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
+
+_IDENTITY = "experiment.json"
+RESULTS = "results.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A part of an experiment that is trained, scored and recorded by itself.
+
+    Attributes:
+        name: name of its directory.
+        function: trains and scores, or continues to. It is called with the trial's directory,
+            the minutes that are left (None: no limit) and `arguments`. It returns JSON values;
+            `finished` is True unless time was over, and absent if a later call should repeat it.
+        arguments: further arguments.
+        title: a few words for the log.
+        facts: recorded with the results.
+        in_child: calls `function` in a new process. It must then be a function of a module.
+    """
+
+    name: str
+    function: Callable[..., dict[str, Any]]
+    arguments: tuple[Any, ...] = ()
+    title: str = ""
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    in_child: bool = False
+
+
+class Deadline:
+    """The time at which the training of this call ends.
+
+    Args:
+        max_minutes: minutes from now; None for no limit.
+
+    Raises:
+        InputError: if there are no minutes.
+    """
+
+    def __init__(self, max_minutes: float | None) -> None:
+        if max_minutes is not None and not max_minutes > 0:
+            raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
+        self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+
+    @property
+    def minutes_left(self) -> float | None:
+        """The minutes until then, more than 0; None if there is no limit."""
+        return None if self._end is None else max(1e-9, (self._end - time.monotonic()) / 60)
+
+    @property
+    def passed(self) -> bool:
+        return self._end is not None and time.monotonic() >= self._end
+
+
+def check_identity(work_dir: Path, identity: Mapping[str, Any]) -> None:
+    """Checks that a directory is new, or belongs to the same experiment.
+
+    Args:
+        work_dir: the directory.
+        identity: everything that the results depend on besides code and machine, as JSON values.
+
+    Raises:
+        InputError: if the directory belongs to something else.
+
+    Example:
+    >>> check_identity(Path("build/new"), {"seed": 1})
+    """
+    path = work_dir / _IDENTITY
+    with _readable(work_dir):
+        found = read_results(path)
+        entries = list(work_dir.iterdir()) if work_dir.is_dir() and not found else []
+    if any(not entry.name.startswith(".") for entry in entries):  # a kill may leave hidden ones
+        raise InputError(f"{work_dir} exists, but has no {_IDENTITY}. Name a new directory.")
+    if found and (difference := _difference(found, json.loads(json.dumps(identity)))):
+        raise InputError(
+            f"{work_dir} was begun with {difference}. Use the settings, the data and the tests "
+            f"that it was begun with ({path}), or another directory."
+        )
+
+
+@contextlib.contextmanager
+def begun(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[None]:
+    """Makes a directory that of an experiment, at least while the block runs.
+
+    If the block writes nothing there, the directory is left as it was: settings that are
+    refused begin nothing.
+
+    Args:
+        work_dir: the directory.
+        identity: as `check_identity` takes it.
+
+    Raises:
+        InputError: if the directory belongs to something else, or cannot be read or written.
+    """
+    check_identity(work_dir, identity)
+    with _readable(work_dir):
+        new = [each for each in (work_dir, *work_dir.parents) if not each.exists()]
+        work_dir.mkdir(parents=True, exist_ok=True)
+        write_results(work_dir / _IDENTITY, identity)
+        try:
+            yield
+        finally:
+            if [each.name for each in work_dir.iterdir()] == [_IDENTITY]:
+                (work_dir / _IDENTITY).unlink()
+                with contextlib.suppress(OSError):  # another experiment is in a parent
+                    for each in new:
+                        each.rmdir()
+
+
+@contextlib.contextmanager
+def _readable(work_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{work_dir} cannot be read or written ({error}); once it can, the same command "
+            "continues"
+        ) from error
+
+
+def _difference(found: Any, expected: Any, place: str = "") -> str | None:
+    """Names the first value that differs between two JSON values."""
+    if not (isinstance(found, dict) and isinstance(expected, dict)):
+        return None if found == expected else f"{place} {_shown(found)}, not {_shown(expected)}"
+    for key in dict.fromkeys([*expected, *found]):
+        below = f"{place}: {key}" if place else key
+        if difference := _difference(found.get(key), expected.get(key), below):
+            return difference
+    return None
+
+
+def _shown(value: Any) -> str:
+    return "(not set)" if value is None else repr(value)
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    work_dir: Path,
+    deadline: Deadline,
+    report: Callable[[dict[str, dict[str, Any]]], object] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Runs trials in their order until all are finished or time is over.
+
+    Finished trials are not run again. The first unfinished trial always begins, so every call
+    makes progress.
+
+    Args:
+        trials: the trials.
+        work_dir: directory of the experiment.
+        deadline: the end of this call's training.
+        report: called with the results so far, by name, after each trial that was run.
+
+    Returns:
+        The results of the trials that have some, by name.
+
+    Raises:
+        InputError: for settings, data or a directory that do not fit together.
+        KeyboardInterrupt: if training was interrupted; it can be continued.
+    """
+    metadata = run_metadata()  # now: this process runs the code that was there when it began
+    results: dict[str, dict[str, Any]] = {}
+    has_begun = False
+    for number, trial in enumerate(trials, 1):
+        found = read_results(work_dir / trial.name / RESULTS)
+        if not found.get("finished"):
+            if has_begun and deadline.passed:
+                break
+            if len(trials) > 1:
+                title = f" ({trial.title})" if trial.title else ""
+                log.info("trial %d of %d: %s%s", number, len(trials), trial.name, title)
+            found = run_trial(
+                trial, work_dir, deadline, run_metadata() if trial.in_child else metadata
+            )
+            has_begun = True
+            if report is not None:
+                report({**results, trial.name: found})
+        results[trial.name] = found
+        if not found["finished"]:
+            break
+    return results
+
+
+def run_trial(
+    trial: Trial, work_dir: Path, deadline: Deadline, metadata: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Runs a trial unless it is finished, and writes and returns its results.
+
+    Args:
+        trial: the trial.
+        work_dir: directory of the experiment.
+        deadline: the end of this call's training.
+        metadata: from `run_metadata`.
+
+    Raises:
+        InputError: for settings, data or a directory that do not fit together, and if another
+            process runs the trial.
+    """
+    directory = work_dir / trial.name
+    with exclusive_lock(directory):  # until the results are written, longer than training
+        found = read_results(directory / RESULTS)
+        if found.get("finished"):
+            return found
+        arguments = (directory, deadline.minutes_left, *trial.arguments)
+        try:
+            if trial.in_child:
+                found = child_process.call(trial.function, *arguments)
+            else:
+                found = trial.function(*arguments)
+        except InputError as error:
+            raise type(error)(f"{trial.name}: {error}") from error
+        results = {**metadata, **trial.facts, **found}
+        write_results(directory / RESULTS, results)
+        return results
+
+
+def check_converged(run: RunDirectory, step: int) -> None:
+    """Checks that the last checkpoint of a run is of the step at which its training has ended.
+
+    No checkpoint is written where the validation loss is not finite.
+
+    Raises:
+        DivergedError: if there is no such checkpoint.
+    """
+    saved = run.checkpoints()
+    if not saved or saved[-1].step != step:
+        raise DivergedError(
+            f"{run.path} has diverged: its validation loss at step {step} is not finite; expected "
+            "a lower training.learning_rate"
+        )
+
+
+def results_of(trials: Iterable[Trial], work_dir: Path) -> dict[str, dict[str, Any]]:
+    """Returns all results that earlier calls and this one have left, by name of the trial."""
+    found = {trial.name: read_results(work_dir / trial.name / RESULTS) for trial in trials}
+    return {name: results for name, results in found.items() if results}
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean and the standard deviation of at least two values, with two decimals.
+
+    Example:
+    >>> mean_and_std([40.0, 41.0])
+    (40.5, 0.71)
+    """
+    return round(statistics.mean(values), 2), round(statistics.stdev(values), 2)
