@@ -167,3 +167,15 @@ def test_package_is_imported_without_its_heavy_dependencies() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(done.stdout.split())
     assert not loaded & {"tensorflow", "keras", "numpy", "absl"}
+
+
+def test_functions_have_at_most_eight_parameters() -> None:
+    """Except constructors of layers, whose arguments are the model's."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if node.name == "__init__" and room_of(name_of(path)) == "layers":
+                    continue
+                parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                names = [each.arg for each in parameters if each.arg not in ("self", "cls")]
+                assert len(names) <= 8, f"{path}:{node.lineno} {node.name} has {len(names)}"
