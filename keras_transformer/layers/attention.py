@@ -168,8 +168,11 @@ class MultiHeadAttention(keras.layers.Layer):
         projected = self._project(name, inputs)  # --> [B, T, H * (dim + ...)]
         if len(dims) == 1:
             return [split_heads(projected, self.num_heads)]
+        # Equal parts are one SPLIT in LiteRT, which every runtime has; SPLIT_V is less common.
+        are_equal = len(set(dims)) == 1
         ends = [self.num_heads * sum(dims[: i + 1]) for i in range(len(dims) - 1)]
-        return [split_heads(part, self.num_heads) for part in ops.split(projected, ends, axis=-1)]
+        parts = ops.split(projected, len(dims) if are_equal else ends, axis=-1)
+        return [split_heads(part, self.num_heads) for part in parts]
 
     def _attend(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
