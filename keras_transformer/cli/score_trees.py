@@ -27,9 +27,7 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_transformer.inference import batching
     from keras_transformer.paper.parsing.trees import Tree
-    from keras_transformer.runs import atomic
 
 FLAGS = flags.FLAGS
 
@@ -51,7 +49,9 @@ def define_flags() -> None:
 
 def _parse(sentences: list[str]) -> tuple[float, list[Tree]]:
     """Returns the seconds that the model took, and its trees."""
+    from keras_transformer.inference import batching
     from keras_transformer.paper.parsing import parser, trees
+    from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(sentences))
     model = parser.load_parser(

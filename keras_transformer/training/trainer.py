@@ -215,7 +215,7 @@ def _check_auxiliary_loss(
             f"{problem} nothing tells which source word a target token belongs to. Train on data "
             "that tells it, or set training.guided_alignment to 0."
         )
-    if not transformer.has_attention_at_hand:
+    if not transformer.can_return_attention:
         raise InputError(
             f"{problem} this model does not show its attention in training. Use a Transformer "
             "without model.attention_window, or set training.guided_alignment to 0."

@@ -78,7 +78,7 @@ def test_eight_pairs_are_learned_by_heart_and_translated() -> None:
     trainer = Trainer(model, training)
     batch = ({"source_ids": tf.constant(source), "target_ids": tf.constant(target)},
              tf.constant(labels))  # fmt: skip
-    step = tf.function(trainer._global_step)
+    step = tf.function(trainer.training_step)
     losses = [float(step(batch)["loss"]) for _ in range(80)]
     assert losses[0] > 1.5 and losses[-1] < 0.05
     result = search(model, source, 6, beam_size=2)
