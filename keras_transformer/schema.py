@@ -37,16 +37,20 @@ class Bounds:
     most: float | None = None
 
     def violation(self, value: float) -> str | None:
-        """Returns the limit that `value` violates, as in "at least 0"; None if it is in range."""
-        for name, limit, holds in (
-            ("at least", self.least, operator.ge),
-            ("more than", self.above, operator.gt),
-            ("less than", self.below, operator.lt),
-            ("at most", self.most, operator.le),
-        ):
-            if limit is not None and not holds(value, limit):
-                return f"{name} {limit:,}"
-        return None
+        """Returns the range, as in "at least 0 and less than 1", if `value` is outside of it."""
+        limits = [
+            (f"{name} {limit:,}", holds(value, limit))
+            for name, limit, holds in (
+                ("at least", self.least, operator.ge),
+                ("more than", self.above, operator.gt),
+                ("less than", self.below, operator.lt),
+                ("at most", self.most, operator.le),
+            )
+            if limit is not None
+        ]
+        if all(holds for _, holds in limits):
+            return None
+        return " and ".join(text for text, _ in limits)
 
 
 def read_json(path: Path) -> Any:
