@@ -15,7 +15,7 @@ from keras_transformer.evaluation.test_sets import EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class StudyModel:
     """One model of a comparison.
 
     Attributes:
@@ -33,7 +33,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-    """What the trials of a comparison have in common.
+    """What the models of a comparison have in common.
 
     Attributes:
         data_dir: prepared data.
@@ -50,8 +50,5 @@ class Material:
         """SHA-256 of data, tests and tokenizer."""
         stores = [TokenStore(self.data_dir / part).fingerprint for part in ("train", "valid")]
         tests = {name: [test.sources, test.references] for name, test in self.tests.items()}
-        return _sha256([stores, tests, self.tokenize])
-
-
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        content = json.dumps([stores, tests, self.tokenize], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()

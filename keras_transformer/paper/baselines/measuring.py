@@ -1,4 +1,4 @@
-"""One model of a comparison, trained by `experiment.train` and scored on every test."""
+"""One model of a comparison, trained by `training_run.train` and scored on every test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keras_transformer.inference import batching, loading, scoring, translate
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.paper.baselines import architectures  # noqa: F401  registers the baselines
 from keras_transformer.paper.baselines.flop import training_flop
-from keras_transformer.paper.baselines.material import Material, Trial
+from keras_transformer.paper.baselines.material import Material, StudyModel
 from keras_transformer.paper.experiment import check_converged
 from keras_transformer.runs.report.history import Series, read_history
 from keras_transformer.runs.run_directory import RunDirectory
@@ -30,15 +30,15 @@ _VALIDATION = ("val_loss", "val_perplexity", "val_bleu")
 
 
 def train_and_score(
-    trial: Trial, material: Material, run_dir: Path, max_minutes: float | None
+    directory: Path, max_minutes: float | None, model: StudyModel, material: Material
 ) -> dict[str, Any]:
     """Trains to the end, or so far as time allows, and scores the best weights there are.
 
     Args:
-        trial: the model.
-        material: what it is trained and tested on.
-        run_dir: a new directory, or that of the same run, which is continued.
+        directory: directory of the trial.
         max_minutes: stop training after so long, to be continued.
+        model: the model.
+        material: what it is trained and tested on.
 
     Returns:
         What is found of a model: whether it is `finished`, what it cost, its `curve` and, by
@@ -46,15 +46,16 @@ def train_and_score(
         then, and no tests.
 
     Raises:
-        InputError: as `experiment.train`.
+        InputError: for settings or data that do not fit.
         KeyboardInterrupt: where training was interrupted; a checkpoint is written.
     """
-    architecture = get_architecture(trial.architecture)
+    run_dir = directory / "run"
+    architecture = get_architecture(model.architecture)
     try:
         trained = training_run.train(
             material.data_dir,
             run_dir,
-            settings=trial.settings,
+            settings=model.settings,
             options=training_run.TrainOptions(max_minutes=max_minutes),
             architecture=architecture,
         )
@@ -64,7 +65,7 @@ def train_and_score(
         run = RunDirectory(run_dir, architecture.run_config)
         check_converged(run, trained.step)
     except DivergedError as error:
-        log.warning("%s: %s", trial.name, error)
+        log.warning("%s: %s", model.name, error)
         run = RunDirectory(run_dir, architecture.run_config)
         return {
             "finished": True,
@@ -84,7 +85,7 @@ def train_and_score(
         "peak_memory_mb": round(trained.metrics["peak_memory_mb"]),
         "weights": run.selected,
         "curve": curve(run, material.data_dir),
-        "tests": _scores(trial, run, material),
+        "tests": _scores(model, run, material),
     }
 
 
@@ -120,10 +121,10 @@ def _by_step(series: Series) -> dict[int, float]:
     return dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
 
-def _scores(trial: Trial, run: RunDirectory, material: Material) -> dict[str, Any]:
+def _scores(model: StudyModel, run: RunDirectory, material: Material) -> dict[str, Any]:
     """Translates and scores every test by the selected weights."""
     translator = loading.load_translator(run)
-    model = loading.LoadedModel(
+    loaded = loading.LoadedModel(
         str(run.path),
         translator.config.n_best,
         translator.translate,
@@ -134,11 +135,11 @@ def _scores(trial: Trial, run: RunDirectory, material: Material) -> dict[str, An
     results = {}
     for name, test in material.tests.items():
         sources, references = test.sources or [], test.references[0]
-        log.info("%s: %s, %d sentences", trial.name, name, len(references))
-        hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
+        log.info("%s: %s, %d sentences", model.name, name, len(references))
+        hypotheses = [best.text for best, *_ in translate.translate_lines(loaded, sources)]
         scores = metrics.evaluate(hypotheses, test, tokenize=material.tokenize)
         pairs = scoring.score_pairs(scorer, sources, references)
-        tokens = [count for count, _ in batching.token_counts(model.lengths, sources)]
+        tokens = [count for count, _ in batching.token_counts(loaded.lengths, sources)]
         results[name] = {
             **dataclasses.asdict(scores),
             "perplexity": scoring.perplexity(pairs),

@@ -3,22 +3,28 @@
 models     the paper's Table 2 in small: Transformer, convolutions, recurrence
 positions  sinusoidal against learned positions, on sentences longer than any of training
 attention  with and without the scale 1/√d_k, and additive, at d_k of 16 and 64
+
+experiment.json    the settings, the data and the tests that the directory was begun with
+NAME/run/          a run, with its report
+NAME/results.json  what it cost, its curve over training, and its scores
+STUDY.json         all of them; STUDY.svg draws them
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.paper.baselines.long_sentences import length_tests, prepare_short
-from keras_transformer.paper.baselines.material import Material, Trial
-from keras_transformer.paper.baselines.trials import check_same, run_trial
-from keras_transformer.runs.results import read_results, write_results
+from keras_transformer.paper.baselines.material import Material, StudyModel
+from keras_transformer.paper.experiment import Deadline, Trial, begun, results_of, run_trials
+from keras_transformer.runs.results import mixed_origins, write_results
+from keras_transformer.tf_import import load_tensorflow
 
 # BLEU from German to English, by the notebooks of bentrevett/pytorch-seq2seq, as they are quoted.
 # Its models have 9, 37 and 20 M parameters, its BLEU is torchtext's, its search greedy.
@@ -69,20 +75,20 @@ def _transformer(
     }
 
 
-def model_trials() -> list[Trial]:
+def compared_models() -> list[StudyModel]:
     """The paper's Table 2 in small: models of about 9 M parameters with 4,000 pieces."""
     transformer = _transformer(4, 256, 1152, 0.3, norm_position="pre")
     return [
-        Trial("transformer", "Transformer", "transformer", {**_MODELS, **transformer}),
-        Trial("convolutional", "ConvS2S", "convolutional", _MODELS),
-        Trial("gru", "GRU with attention", "gru", _MODELS),
+        StudyModel("transformer", "Transformer", "transformer", {**_MODELS, **transformer}),
+        StudyModel("convolutional", "ConvS2S", "convolutional", _MODELS),
+        StudyModel("gru", "GRU with attention", "gru", _MODELS),
     ]
 
 
-def position_trials() -> list[Trial]:
+def position_models() -> list[StudyModel]:
     """Two Transformers of 1.8 M parameters with 4,000 pieces; learned positions are more."""
     return [
-        Trial(
+        StudyModel(
             positions,
             f"{positions} positions",
             "transformer",
@@ -97,7 +103,7 @@ def position_trials() -> list[Trial]:
     ]
 
 
-def attention_trials() -> list[Trial]:
+def attention_models() -> list[StudyModel]:
     """Six Transformers of two layers, as the paper has them but for the attention's scores."""
     kinds = {
         "scaled": ("softmax(QKᵀ/√d_k)", "transformer"),
@@ -105,7 +111,7 @@ def attention_trials() -> list[Trial]:
         "additive": ("softmax(vᵀtanh(q + k))", "transformer with additive attention"),
     }
     return [
-        Trial(
+        StudyModel(
             f"{name}_{key_dim}",
             f"{title}, d_k {key_dim}",
             architecture,
@@ -119,10 +125,10 @@ def attention_trials() -> list[Trial]:
     ]
 
 
-STUDIES: dict[str, Callable[[], list[Trial]]] = {
-    "models": model_trials,
-    "positions": position_trials,
-    "attention": attention_trials,
+STUDIES: dict[str, Callable[[], list[StudyModel]]] = {
+    "models": compared_models,
+    "positions": position_models,
+    "attention": attention_models,
 }
 
 
@@ -138,7 +144,8 @@ def run_study(
 ) -> dict[str, Any]:
     """Trains and scores the models of a study, one after the other, and draws what there is.
 
-    What is done already is not done again, so the same call continues after a stop.
+    Each is trained in a separate process. What is done already is not done again, so the same
+    call continues after a stop.
 
     Args:
         study: one of `STUDIES`.
@@ -150,67 +157,86 @@ def run_study(
         longest: tokens that `positions` trains on.
 
     Returns:
-        What is in STUDY.json: `trials` by name, and whether all are `finished`.
+        The content of STUDY.json: `trials` by name, and whether all are `finished`.
 
     Raises:
-        InputError: for an unknown study or model, and as `run_trial`.
+        InputError: for an unknown study or model, settings or data that do not fit, and a
+            directory of something else.
+        KeyboardInterrupt: where training was interrupted; a checkpoint is written.
+
+    Example:
+    >>> material = Material(Path("build/data"), {"test": test_set})  # doctest: +SKIP
+    >>> run_study("models", material, Path("build/models"))  # doctest: +SKIP
     """
     if study not in STUDIES:
         raise InputError(f"there is no study {study!r}; expected one of {', '.join(STUDIES)}")
-    trials = {
-        trial.name: dataclasses.replace(trial, settings={**trial.settings, **(settings or {})})
-        for trial in STUDIES[study]()
+    models = {
+        model.name: dataclasses.replace(model, settings={**model.settings, **(settings or {})})
+        for model in STUDIES[study]()
     }
-    if unknown := [name for name in only if name not in trials]:
+    if unknown := [name for name in only if name not in models]:
         raise InputError(
-            f"the study {study} has no model {unknown[0]!r}; expected one of {', '.join(trials)}"
+            f"the study {study} has no model {unknown[0]!r}; expected one of {', '.join(models)}"
         )
-    if max_minutes is not None and not max_minutes > 0:
-        raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
+    deadline = Deadline(max_minutes)
     metrics.evaluate(["a"], ["a"], tokenize=material.tokenize)  # knows the tokenizer
     from keras_transformer.paper.baselines.plots import draw  # late: it takes a second to load
 
-    try:
+    if study == "positions":
+        if material.tests:
+            raise InputError("the study positions makes tests of its own; expected no test set")
+        for model in models.values():
+            Config().updated(model.settings)  # before data is written
+        tests = length_tests(material.data_dir, longest)
+        material = dataclasses.replace(material, tests=tests)
+    elif not material.tests:
+        raise InputError(f"the study {study} has nothing to score; expected a test set")
+    identity: dict[str, Any] = {
+        "study": study,
+        "data and tests": material.fingerprint,
+        "models": {
+            name: {"architecture": model.architecture, "settings": model.settings}
+            for name, model in models.items()
+        },
+        **({"longest": longest} if study == "positions" else {}),
+    }
+    with begun(work_dir, identity):
         if study == "positions":
-            material = _of_positions(material, work_dir, longest)
-        elif not material.tests:
-            raise InputError(f"the study {study} has nothing to score; expected a test set")
-        for trial in trials.values():  # before any is trained, for hours
-            check_same(trial, material, work_dir)
-        work_dir.mkdir(parents=True, exist_ok=True)
-        deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-        for name in only or trials:
-            left = None if deadline is None else (deadline - time.monotonic()) / 60
-            if left is not None and left <= 0:
-                break
-            if not run_trial(trials[name], material, work_dir, left)["finished"]:
-                break
-        results = _collected(study, trials, work_dir)
+            short = prepare_short(material.data_dir, work_dir / "short", longest)
+            material = dataclasses.replace(material, data_dir=short)
+        trials = {
+            name: Trial(
+                name,
+                _train_and_score,
+                (model, material),
+                model.title,
+                facts={
+                    "name": name,
+                    "title": model.title,
+                    "material": material.fingerprint,
+                    **identity["models"][name],
+                },
+                in_child=True,
+            )
+            for name, model in models.items()
+        }
+        run_trials([trials[name] for name in only or trials], work_dir, deadline)
+        found = results_of(trials.values(), work_dir)  # whichever call has left them
+        finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
+        results = {"study": study, "finished": finished, "trials": found}
         if study == "positions":
             results["longest"] = longest
         write_results(work_dir / f"{study}.json", results)
         draw(results, work_dir / f"{study}.svg")
-        return results
-    except OSError as error:  # what rooms below write, they tell of themselves
-        raise InputError(
-            f"{work_dir} cannot be written ({error}); once it can, the same command continues"
-        ) from error
+    return results
 
 
-def _of_positions(material: Material, work_dir: Path, longest: int) -> Material:
-    if material.tests:
-        raise InputError("the study positions makes tests of its own; expected no test set")
-    tests = length_tests(material.data_dir, longest)
-    data_dir = prepare_short(material.data_dir, work_dir / "short", longest)
-    return dataclasses.replace(material, data_dir=data_dir, tests=tests)
+def _train_and_score(*arguments: Any) -> dict[str, Any]:
+    """Calls `measuring.train_and_score` in a process that has no TensorFlow yet."""
+    load_tensorflow()  # here: the process that starts others must not hold the GPU they need
+    from keras_transformer.paper.baselines.measuring import train_and_score
 
-
-def _collected(study: str, trials: Mapping[str, Trial], work_dir: Path) -> dict[str, Any]:
-    """Returns the results of all models that have some, whichever call has left them."""
-    found = {name: read_results(work_dir / name / "results.json") for name in trials}
-    found = {name: results for name, results in found.items() if results}
-    finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
-    return {"study": study, "finished": finished, "trials": found}
+    return train_and_score(*arguments)
 
 
 def summary(results: Mapping[str, Any]) -> str:
@@ -236,4 +262,4 @@ def summary(results: Mapping[str, Any]) -> str:
                 f"  {test:<24}{scores['bleu']:6.2f} {scores['perplexity']:9.2f}"
                 f"  {scores['signature']}{published}"
             )
-    return "\n".join(lines)
+    return "\n".join(filter(None, [*lines, mixed_origins(results["trials"])]))

@@ -12,7 +12,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.paper.baselines.convolutional import ConvolutionalConfig
 from keras_transformer.paper.baselines.gru import GRUConfig
-from keras_transformer.paper.baselines.studies import model_trials
+from keras_transformer.paper.baselines.studies import compared_models
 from keras_transformer.training.trainer import Trainer
 from tests.layers.layer_check import copy_weights, to_numpy
 from tests.messages import mentions
@@ -131,7 +131,7 @@ def test_dropout_is_on_in_training_alone(name: str) -> None:
 
 
 def test_the_models_of_table_2_have_about_9_million_parameters() -> None:
-    for trial in model_trials():
+    for trial in compared_models():
         config = (
             get_architecture(trial.architecture)
             .run_config()

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.inference import loading
 from keras_transformer.models.encoder_decoder import get_architecture
-from keras_transformer.paper import child_process as process
-from keras_transformer.paper.baselines import studies
+from keras_transformer.paper import child_process
 from keras_transformer.paper.baselines.flop import training_flop
 from keras_transformer.paper.baselines.gru import GRURun
 from keras_transformer.paper.baselines.long_sentences import length_tests, prepare_short
@@ -65,7 +63,7 @@ TINY: dict[str, Any] = {
 def in_this_process(one_replica: None) -> Iterator[None]:
     """Starts no other, which would load TensorFlow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "call", lambda function, *arguments: function(*arguments))
+        patch.setattr(child_process, "call", lambda function, *arguments: function(*arguments))
         yield
 
 
@@ -95,8 +93,8 @@ def trained(
         patch.setattr(loop, "fit", killed)
         with pytest.raises(KeyboardInterrupt):
             run_study("models", material, work, only=["gru"], settings=TINY)
-        patch.setattr(studies, "run_trial", lambda *_: pytest.fail("training began"))
-        with pytest.raises(InputError, match=mentions("gru", "settings")):
+        patch.setattr(child_process, "call", lambda *_: pytest.fail("training began"))
+        with pytest.raises(InputError, match=mentions("models", "training.seed", "5")):
             run_study("models", material, work, settings={**TINY, "training.seed": 5})
     assert RunDirectory(work / "gru" / "run", GRURun).checkpoints() == []
     return work, run_study("models", material, work, only=["gru"], settings=TINY)
@@ -140,15 +138,15 @@ def test_what_is_done_is_not_done_again_and_nothing_else_is_taken_for_it(
     assert "GRU with attention" in picture and "training FLOP" in picture
     monkeypatch.setattr(experiment, "train", lambda *_, **__: pytest.fail("training began"))
     assert run_study("models", material, work, only=["gru"], settings=TINY) == results
-    with pytest.raises(InputError, match=mentions("gru", "settings")):
+    with pytest.raises(InputError, match=mentions("models", "training.schedule", "constant")):
         run_study("models", material, work, only=["gru"], settings={})
     other = dataclasses.replace(material, tokenize="none")
-    with pytest.raises(InputError, match=mentions("gru", "settings")):
+    with pytest.raises(InputError, match=mentions("data and tests")):
         run_study("models", other, work, only=["gru"], settings=TINY)
-    monkeypatch.setattr(studies, "run_trial", lambda *_: pytest.fail("training began"))
-    for material_, settings in ((other, TINY), (material, {**TINY, "training.seed": 5})):
-        with pytest.raises(InputError, match=mentions("gru", "other", "data", "tests")):
-            run_study("models", material_, work, only=["transformer"], settings=settings)
+    with pytest.raises(InputError, match=mentions("models", "transformer", "training.seed")):
+        run_study(
+            "models", material, work, only=["transformer"], settings={**TINY, "training.seed": 5}
+        )
     table = summary(results)
     assert "BLEU" in table and "gru" in table and "published: 28.1" in table
 
@@ -204,33 +202,21 @@ def test_models_are_trained_in_turn_until_the_time_is_over(
 ) -> None:
     called = []
 
-    def trial(each: Any, material: Material, work_dir: Path, minutes: float) -> dict[str, Any]:
-        called.append((each.name, each.settings["training.seed"], minutes > 1e-6))
-        return {"finished": each.name == "scaled_16"}
+    def call(function: Any, directory: Path, minutes: float, model: Any, _: Any) -> dict[str, Any]:
+        called.append((model.name, model.settings["training.seed"], 0 < minutes <= 1))
+        (directory / "run").mkdir()
+        return {**FOUND, "finished": model.name == "scaled_16"}
 
-    monkeypatch.setattr(studies, "run_trial", trial)
+    monkeypatch.setattr(child_process, "call", call)
     results = run_study(
         "attention", material, tmp_path, settings={"training.seed": 9}, max_minutes=1.0
     )
     assert called == [("scaled_16", 9, True), ("unscaled_16", 9, True)]
-    assert results == {"study": "attention", "finished": False, "trials": {}}
+    assert not results["finished"] and list(results["trials"]) == ["scaled_16", "unscaled_16"]
+    assert results["trials"]["scaled_16"]["title"] == "softmax(QKᵀ/√d_k), d_k 16"
 
 
-def test_after_the_time_is_over_no_other_model_begins(
-    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, called = SimpleNamespace(now=0.0), []
-
-    def trial(each: Any, material: Material, work_dir: Path, minutes: float) -> dict[str, Any]:
-        called.append((each.name, minutes))
-        clock.now += 40.0  # scoring takes longer than training was given
-        return {"finished": True}
-
-    monkeypatch.setattr(studies, "run_trial", trial)
-    monkeypatch.setattr(studies, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    results = run_study("attention", material, tmp_path, max_minutes=1.0)
-    assert called == [("scaled_16", 1.0), ("unscaled_16", pytest.approx(1 / 3))]
-    assert not results["finished"]
+FOUND: dict[str, Any] = {"parameters": 3, "steps": 2, "curve": [], "tests": {}}
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -358,6 +344,7 @@ def fake_results(study: str) -> dict[str, Any]:
     trials = {
         trial.name: {
             "title": trial.title, "parameters": 9_000_000, "steps": 3, "finished": True,
+            "commit": "abc", "machine": {"processor": "p"},
             "curve": curve, "tests": {name: test(7.0 + i) for i, name in enumerate(names)},
         }
         for trial in STUDIES[study]()
@@ -382,6 +369,13 @@ def test_a_study_of_which_there_is_nothing_yet_is_drawn(tmp_path: Path) -> None:
     draw({**results, "trials": nothing}, tmp_path / "plot.svg")
     assert "minutes of training" in (tmp_path / "plot.svg").read_text()
     assert "transformer" in summary({**results, "trials": nothing})
+
+
+def test_models_of_two_commits_are_told() -> None:
+    results = fake_results("models")
+    assert "Not all of one commit" not in summary(results)
+    results["trials"]["gru"]["commit"] = "def"
+    assert "Not all of one commit and one processor: transformer: abc on p; " in summary(results)
 
 
 def test_perplexity_by_position_is_of_the_tokens_of_all_tests() -> None:
