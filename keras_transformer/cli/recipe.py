@@ -54,7 +54,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Runs `recipe_run.run_recipe` on what the flags name."""
+    """Runs `run_recipe` with the flags."""
     app.load_tensorflow()
     from keras_transformer.paper.recipes import recipe, run, synthetic
     from keras_transformer.paper.recipes import results as recipe_results

@@ -112,7 +112,7 @@ class Table(NamedTuple):
         ]
 
     def settings(self, row: Row) -> dict[str, Any]:
-        """Returns what makes the row of the preset, as `experiment.train` takes it."""
+        """Returns what makes the row of the preset, as `training_run.train` takes them."""
         own = fields(row.config)
         # These would follow d_model / h where they are not given.
         dims = {name: own[name] for name in ("model.key_dim", "model.value_dim")}
