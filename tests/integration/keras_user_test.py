@@ -84,7 +84,7 @@ def test_stock_compile_and_fit_learn_and_the_model_survives_saving(tmp_path: Pat
 import sys
 import keras, numpy as np
 from keras_transformer.config import ModelConfig
-from keras_transformer.model import Transformer
+from keras_transformer.models.transformer import Transformer
 folder = sys.argv[1]
 inputs = dict(np.load(folder + "/inputs.npz"))
 whole = keras.saving.load_model(folder + "/model.keras")
