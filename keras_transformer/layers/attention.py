@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
@@ -78,6 +80,19 @@ def attend_by_scores(
     if dropout is not None:
         dropped = dropout(dropped)
     return ops.matmul(dropped, value), weights
+
+
+def split_widths(inputs: Any, widths: Sequence[int]) -> list[Any]:
+    """Splits the last axis into parts with the given widths.
+
+    `ops.split` with a list of ends is not used: it computes the widths in the graph, and LiteRT
+    then reads uninitialized memory.
+    """
+    if len(set(widths)) == 1:
+        parts: list[Any] = ops.split(inputs, len(widths), axis=-1)
+        return parts
+    ends = np.cumsum(widths).tolist()
+    return [inputs[..., end - width : end] for end, width in zip(ends, widths, strict=True)]
 
 
 def split_heads(inputs: Any, num_heads: int) -> Any:
@@ -166,12 +181,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _project_to_heads(self, name: str, inputs: Any, *dims: int) -> list[Any]:
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
         projected = self._project(name, inputs)  # --> [B, T, H * (dim + ...)]
-        if len(dims) == 1:
-            return [split_heads(projected, self.num_heads)]
-        # Equal parts are one SPLIT in LiteRT, which every runtime has; SPLIT_V is less common.
-        are_equal = len(set(dims)) == 1
-        ends = [self.num_heads * sum(dims[: i + 1]) for i in range(len(dims) - 1)]
-        parts = ops.split(projected, len(dims) if are_equal else ends, axis=-1)
+        parts = split_widths(projected, [self.num_heads * dim for dim in dims])
         return [split_heads(part, self.num_heads) for part in parts]
 
     def _attend(

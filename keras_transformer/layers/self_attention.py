@@ -12,6 +12,7 @@ from keras_transformer.layers.attention import (
     LayerOutput,
     MultiHeadAttention,
     split_heads,
+    split_widths,
 )
 from keras_transformer.layers.blocks import Blocks
 from keras_transformer.layers.masks import position_mask
@@ -184,8 +185,8 @@ class SelfAttention(MultiHeadAttention):
         """
         batch, length = ops.shape(query)[:2]
         projected = self._project("qkv", blocks.fill(query))  # --> [batch, place, all heads]
-        keys = self.num_heads * self.key_dim
-        query_rows, key_rows, value_rows = ops.split(projected, [keys, 2 * keys], axis=-1)
+        keys, values = self.num_heads * self.key_dim, self.num_heads * self.value_dim
+        query_rows, key_rows, value_rows = split_widths(projected, [keys, keys, values])
         # --> [batch * block, size, heads * key_dim]
         query_rows = ops.reshape(query_rows, (batch * blocks.count, blocks.size, keys))
         key_value = {

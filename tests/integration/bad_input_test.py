@@ -304,7 +304,7 @@ CASES = {
     ),
     "results of something else": Case(
         "recipe", "--recipe=multi30k_en_de --corpus_dir=. --work_dir=results",
-        mentions("results/results.json", "recipe", "multi30k_en_de"),
+        mentions("results", "experiment.json"),
     ),
     "a baseline without a reference": Case(
         "baseline", "--data_dir=data --work_dir=new --source=six.en",

@@ -209,6 +209,18 @@ def test_cached_decoding_runs_in_a_graph_with_a_position_that_is_a_tensor() -> N
     np.testing.assert_allclose(decode(target), full, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["paper", "window", "free_dims"])
+def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
+    # LiteRT reads uninitialized memory behind such a split.
+    model, _ = make_model(make_config(name))
+    ids = tf.TensorSpec([1, None], tf.int32)
+    function = tf.function(
+        lambda source, target: model({"source_ids": source, "target_ids": target})
+    )
+    operations = {op.type for op in function.get_concrete_function(ids, ids).graph.get_operations()}
+    assert "MatMul" in operations and "SplitV" not in operations
+
+
 @pytest.mark.parametrize("name", ["paper", "window"])
 def test_later_and_padded_tokens_change_nothing(name: str) -> None:
     config = make_config(name)
