@@ -59,7 +59,7 @@ class LiteRTResult(NamedTuple):
     ids: np.ndarray  # int32 [K, L]
     lengths: np.ndarray  # int32 [K], the end token included
     scores: np.ndarray  # float32 [K]
-    status: int  # bits of `export.clamping.Status`
+    status: int  # bits of `export.request_params.Status`
 
 
 class LiteRTModel:

@@ -10,7 +10,7 @@
     metrics.jsonl     one JSON object a line
     tensorboard/      event files
     data_report.json  what `prepare` said of the corpus, and data_report_2.json of the next that is
-                      mixed; written by `experiment`
+                      mixed; written by training
     report.html       curves, scores, configuration and data on a page; written by `report`
 
 `checkpoints.py` has the format of one checkpoint. A hidden `….unfinished` is what a

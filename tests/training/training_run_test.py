@@ -19,8 +19,7 @@ from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.inference import evaluate, loading
-from keras_transformer.inference.translation import Translation
+from keras_transformer.inference import Translation, evaluate, loading
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.run_directory import Restored, RunDirectory
