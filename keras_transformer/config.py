@@ -26,6 +26,8 @@ SinusoidLayout = Literal["interleaved", "halves"]
 NormPosition = Literal["post", "pre"]
 Activation = Literal["relu", "gelu", "silu"]
 Schedule = Literal["paper", "inverse_sqrt", "linear", "cosine", "constant"]
+# These fall towards the last step, so a run that resumes may not change max_steps.
+SCHEDULES_OVER_MAX_STEPS = ("linear", "cosine")
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Switch = Literal["auto", "true", "false"]
 Optimizer = Literal["adam", "adamw"]

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     is_leftover,
@@ -478,7 +478,7 @@ class RunDirectory:
 
 def _difference(old: RunConfig, new: RunConfig) -> str | None:
     """Names the first field that must not differ between two parts of one run, but does."""
-    fixed_length = old.training.schedule in ("linear", "cosine")  # they fall towards the last step
+    fixed_length = old.training.schedule in SCHEDULES_OVER_MAX_STEPS
     for section in ("model", "training"):
         before, after = getattr(old, section), getattr(new, section)
         for name in (field.name for field in dataclasses.fields(before)):

@@ -51,8 +51,10 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
             factor = ops.minimum(warmup, left)
         elif self.schedule == "cosine":
             factor = warmup * 0.5 * (1.0 - ops.cos(math.pi * left))
-        else:
+        elif self.schedule == "constant":
             factor = warmup
+        else:
+            raise ValueError(f"There is no learning-rate schedule {self.schedule!r}.")
         return self.learning_rate * factor
 
     def get_config(self) -> dict[str, Any]:

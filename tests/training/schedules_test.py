@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import keras
 import numpy as np
 import pytest
 
+from keras_transformer.config import Schedule
 from keras_transformer.training.schedules import LearningRate
 
 WARMUP, STEPS = 40, 200
-ALL = ["paper", "inverse_sqrt", "linear", "cosine", "constant"]
+ALL = get_args(Schedule)
 
 
 def rates(schedule: str, factor: float = 1.0, warmup: int = WARMUP) -> np.ndarray:
@@ -87,3 +89,8 @@ def test_it_works_in_a_stock_optimizer() -> None:
     for _ in range(3):
         optimizer.apply([keras.ops.ones(1)], [weight])
     np.testing.assert_allclose(weight.numpy(), -rates("paper")[:3].sum(), rtol=1e-5)
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match="steep"):
+        rates("steep")
