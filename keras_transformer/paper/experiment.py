@@ -127,11 +127,12 @@ def begun(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[None]:
     with _readable(work_dir):
         new = [each for each in (work_dir, *work_dir.parents) if not each.exists()]
         work_dir.mkdir(parents=True, exist_ok=True)
+        is_first = not (work_dir / _IDENTITY).exists()  # else it is another process's to remove
         write_results(work_dir / _IDENTITY, identity)
         try:
             yield
         finally:
-            if [each.name for each in work_dir.iterdir()] == [_IDENTITY]:
+            if is_first and [each.name for each in work_dir.iterdir()] == [_IDENTITY]:
                 (work_dir / _IDENTITY).unlink()
                 with contextlib.suppress(OSError):  # another experiment is in a parent
                     for each in new:

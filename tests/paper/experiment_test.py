@@ -181,6 +181,15 @@ def test_a_directory_where_nothing_begins_is_left_as_it_was(tmp_path: Path) -> N
     check_identity(tmp_path / "empty", IDENTITY)
 
 
+def test_a_refused_call_leaves_the_directory_of_a_call_that_has_begun(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    with begun(work, IDENTITY):
+        with pytest.raises(InputError, match="refused"), begun(work, IDENTITY):
+            raise InputError("refused")
+        check_identity(work, IDENTITY)
+        assert [path.name for path in work.iterdir()] == ["experiment.json"]
+
+
 @pytest.mark.parametrize(
     "enter", [lambda work: check_identity(work, {}), lambda work: begun(work, {}).__enter__()]
 )
