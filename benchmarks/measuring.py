@@ -9,15 +9,14 @@ from __future__ import annotations
 import datetime
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from command import say
 
 from keras_transformer.runs.machine import available_cores, cpu_name
+from keras_transformer.runs.results import code_commit
 
 Turn = dict[str, Any]
 Turns = dict[str, list[Turn]]  # by name, in the order of the rounds
@@ -104,18 +103,6 @@ def describe_machine() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": available_cores(),
         "python": platform.python_version(),
-        "commit": _commit(),
+        "commit": code_commit(),
         "date": datetime.date.today().isoformat(),
     }
-
-
-def _commit() -> str | None:
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    try:
-        changes = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short", "HEAD") + "+" * bool(changes)
-    except (OSError, subprocess.CalledProcessError):  # no git, or no repository
-        return None

@@ -47,7 +47,7 @@ def run_metadata() -> dict[str, Any]:
     """Returns the command, the commit, the date, the versions of libraries, and the machine."""
     return {
         "command": shlex.join(sys.argv),
-        "commit": _commit(),
+        "commit": code_commit(),
         "date": time.strftime("%Y-%m-%d"),
         "versions": {
             name: _version(name.replace("-", "_"))
@@ -88,9 +88,11 @@ def _version(module: str) -> str:
     return importlib.metadata.version(distribution)
 
 
-def _commit() -> str | None:
-    """The commit of this code, with a + where files differ from it; None outside a clone."""
+def code_commit() -> str | None:
+    """Returns the commit of this code, with a + if files differ from it; None outside a clone."""
     root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # an installed package may lie in somebody else's repository
+        return None
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(root), *arguments]

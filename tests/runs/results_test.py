@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs import results
 from keras_transformer.runs.results import read_results, run_metadata, write_lines, write_results
 from tests.messages import tells
 
@@ -84,3 +86,22 @@ def test_run_metadata_name_versions_and_machine(monkeypatch: pytest.MonkeyPatch)
     found = run_metadata()
     assert found["versions"]["tensorflow"] == "2.99.0" and found["machine"]["processor"]
     assert found["command"] and len(found["date"]) == 10
+
+
+def test_a_package_in_somebody_elses_repository_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=theirs"], check=True)
+    installed = tmp_path / "site-packages" / "keras_transformer" / "runs" / "results.py"
+    installed.parent.mkdir(parents=True)
+    monkeypatch.setattr(results, "__file__", str(installed))
+    assert results.code_commit() is None
+
+
+def test_code_outside_a_clone_still_names_no_commit_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert results.code_commit() is None
