@@ -7,8 +7,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Loaded when first asked for: TensorFlow takes seconds, and flags need none of it.
-_HOMES = {
+# Imported on first use, because TensorFlow takes seconds to load and `--help` does not need it.
+_MODULES = {
     "Config": "config",
     "DecodingConfig": "config",
     "InputError": "errors",
@@ -22,10 +22,14 @@ _HOMES = {
     "preset": "presets",
 }
 
-__all__ = [*_HOMES]  # noqa: PLE0604
+__all__ = [*_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

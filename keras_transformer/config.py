@@ -1,9 +1,8 @@
-"""Every number that describes a model, its training and its decoding.
+"""The configuration of a model, its training and its decoding.
 
-Three frozen dataclasses, `ModelConfig`, `TrainingConfig` and `DecodingConfig`,
-joined in `Config`; `presets.py` names some. Models of another architecture have a
-subclass of `EncoderDecoderConfig`, and their runs one of `RunConfig`. Nothing here
-knows TensorFlow.
+`Config` joins three frozen dataclasses: `ModelConfig`, `TrainingConfig` and `DecodingConfig`.
+`presets.py` has named configurations. Other architectures subclass `EncoderDecoderConfig` and
+`RunConfig`. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,21 +16,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from keras_transformer.errors import InputError
 from keras_transformer.schema import Bounds, check_scalar
 
-# Above, the longest outputs always win; and (5 + length) / 6 to this power is a float32.
+# With a larger α the longest outputs always win. ((5 + length) / 6)^10 still fits into a float32.
 MAX_LENGTH_PENALTY = 10.0
 
 Tying = Literal["all", "target", "none"]
-Positions = Literal["sinusoidal", "learned"]
-SinusoidLayout = Literal["interleaved", "halves"]
-NormPosition = Literal["post", "pre"]
-Activation = Literal["relu", "gelu", "silu"]
-Schedule = Literal["paper", "inverse_sqrt", "linear", "cosine", "constant"]
-# These fall towards the last step, so a run that resumes may not change max_steps.
+Schedule = Literal["noam", "inverse_sqrt", "linear", "cosine", "constant"]
+# These depend on max_steps, so a run that resumes may not change it.
 SCHEDULES_OVER_MAX_STEPS = ("linear", "cosine")
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
-Switch = Literal["auto", "true", "false"]
-Optimizer = Literal["adam", "adamw"]
-BestMetric = Literal["loss", "bleu"]
 
 PositiveInt = Annotated[int, Bounds(above=0)]
 PositiveFloat = Annotated[float, Bounds(above=0)]
@@ -40,7 +31,7 @@ NonNegativeFloat = Annotated[float, Bounds(least=0)]
 Rate = Annotated[float, Bounds(least=0, below=1)]
 Seed = Annotated[int, Bounds(least=0, below=2**31)]
 
-# The settings of the search become int32 tensors, and are multiplied with each other.
+# Search settings become int32 tensors and are multiplied with each other.
 _MOST = 2**20
 SearchSize = Annotated[int, Bounds(least=1, most=_MOST)]
 SearchCount = Annotated[int, Bounds(least=0, most=_MOST)]
@@ -50,9 +41,14 @@ LengthPenalty = Annotated[float, Bounds(least=0, most=MAX_LENGTH_PENALTY)]
 RepetitionPenalty = Annotated[float, Bounds(least=1, most=_MOST)]
 TopP = Annotated[float, Bounds(above=0, most=1)]
 
-# Fields that earlier versions wrote into config.json, with the only value that means what a run
-# without them is.
-_RETIRED = {"training.r_drop": 0.0}
+# Fields of config.json that had another name in earlier versions: old name → new name.
+_RENAMED_FIELDS = {
+    "model.relu_dropout": "model.activation_dropout",
+    "training.accumulate_steps": "training.num_microbatches",
+    "training.guided_alignment": "training.auxiliary_loss_weight",
+}
+# Fields of earlier versions, each with the only value that this version supports.
+_REMOVED_FIELDS = {"training.r_drop": 0.0}
 
 
 def require(condition: bool, message: str) -> None:
@@ -62,7 +58,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def _check_fields(config: Any, section: str) -> None:
-    """Checks every field by its type, and converts texts, which `--set` gives, to that type."""
+    """Checks every field against its type. Strings, as from `--set`, are converted to that type."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         place = f"{section}.{field.name}"
@@ -72,11 +68,14 @@ def _check_fields(config: Any, section: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderConfig:
-    """What batches, loss and search have to know of any model.
+    """The fields that every architecture has: batches, the loss and the search use them.
 
-    `d_model` is the width of its embeddings. `tie_embeddings` is "all" for one matrix
-    for source, target and the pre-softmax product (paper, section 3.4), "target" for
-    the last two only.
+    Attributes:
+        source_vocab_size, target_vocab_size: numbers of tokens.
+        d_model: width of the embeddings.
+        tie_embeddings: "all" shares one matrix between source embeddings, target embeddings and
+            the pre-softmax product (paper, section 3.4), "target" only between the last two.
+        pad_id, unknown_id, start_id, end_id: ids of the special tokens.
     """
 
     source_vocab_size: PositiveInt = 37_000
@@ -94,21 +93,22 @@ class EncoderDecoderConfig:
         special = [self.pad_id, self.unknown_id, self.start_id, self.end_id]
         require(
             all(0 <= i < vocabulary for i in special) and len(set(special)) == 4,
-            f"model.pad_id, unknown_id, start_id, end_id are {special}; "
-            f"expected four different ids below {vocabulary}",
+            f"model.pad_id, unknown_id, start_id and end_id are {special}. Use four different ids "
+            f"below {vocabulary}.",
         )
         require(
             self.tie_embeddings != "all" or self.source_vocab_size == self.target_vocab_size,
-            "model.tie_embeddings is all, but the vocabularies have "
-            f"{self.source_vocab_size} and {self.target_vocab_size} pieces; expected one size",
+            f"model.tie_embeddings is all, but the vocabularies have {self.source_vocab_size} and "
+            f"{self.target_vocab_size} tokens. Tying all embeddings needs one joint vocabulary; "
+            "otherwise set model.tie_embeddings to target.",
         )
 
     def num_parameters(self) -> int:
-        """Number of trainable weights of the model that this configuration describes."""
+        """Returns the number of trainable weights."""
         raise NotImplementedError
 
     def _embedding_parameters(self) -> int:
-        """Of them those of the embeddings and the pre-softmax product."""
+        """Returns the number of weights of the embeddings and the pre-softmax product."""
         tables = {
             "all": self.target_vocab_size,
             "target": self.source_vocab_size + self.target_vocab_size,
@@ -119,13 +119,15 @@ class EncoderDecoderConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(EncoderDecoderConfig):
-    """Shape of the Transformer (paper, section 3); the defaults are the paper's base.
+    """Sizes and variants of the Transformer (paper, section 3). The defaults are the paper's base.
 
-    `key_dim` and `value_dim` are the paper's d_k and d_v; None means
-    `d_model / num_heads`. `attention_window` is the r of restricted self-attention
-    (section 4): each position sees the r positions around it. The four dropout
-    rates are independent; the paper uses `embedding_dropout` and
-    `residual_dropout` (section 5.4).
+    Attributes:
+        key_dim, value_dim: d_k and d_v of the paper; `d_model / num_heads` if None.
+        attention_window: r of restricted self-attention (section 4): each position attends to the
+            r positions around it.
+        embedding_dropout, residual_dropout: the dropout of the paper (section 5.4).
+        attention_dropout, activation_dropout: dropout of attention weights and inside the
+            feed-forward network, which the paper does not use.
     """
 
     num_encoder_layers: PositiveInt = 6
@@ -135,18 +137,18 @@ class ModelConfig(EncoderDecoderConfig):
     key_dim: PositiveInt | None = None
     value_dim: PositiveInt | None = None
     scale_embeddings: bool = True
-    positions: Positions = "sinusoidal"
-    sinusoid_layout: SinusoidLayout = "interleaved"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
     max_positions: PositiveInt = 1024
     attention_window: PositiveInt | None = None
-    norm_position: NormPosition = "post"
+    norm_position: Literal["post", "pre"] = "post"
     layer_norm_epsilon: PositiveFloat = 1e-6
-    activation: Activation = "relu"
+    activation: Literal["relu", "gelu", "silu"] = "relu"
     attention_bias: bool = False
     output_bias: bool = False
     embedding_dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
-    relu_dropout: Rate = 0.0
+    activation_dropout: Rate = 0.0
     residual_dropout: Rate = 0.1
 
     def __post_init__(self) -> None:
@@ -154,15 +156,15 @@ class ModelConfig(EncoderDecoderConfig):
         if self.key_dim is None or self.value_dim is None:
             require(
                 self.d_model % self.num_heads == 0,
-                f"model.d_model is {self.d_model}, not a multiple of model.num_heads "
-                f"({self.num_heads}); set model.key_dim and model.value_dim",
+                f"model.d_model is {self.d_model}, which is not a multiple of model.num_heads "
+                f"({self.num_heads}). Set model.key_dim and model.value_dim.",
             )
             for name in ("key_dim", "value_dim"):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, self.d_model // self.num_heads)
         require(
             self.positions == "learned" or self.d_model % 2 == 0,
-            f"model.d_model is {self.d_model}; sinusoidal positions need an even number",
+            f"model.d_model is {self.d_model}, but sinusoidal positions need an even number.",
         )
 
     def num_parameters(self) -> int:
@@ -183,48 +185,40 @@ class ModelConfig(EncoderDecoderConfig):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How the model is trained (paper, section 5); the defaults are the paper's base.
+    """Settings of training (paper, section 5). The defaults are the paper's for the base model.
 
-    The update of a step is a function of the global batch:
-
-    * `batch_tokens` counts its target positions, padding included.
-      `accumulate_steps` computes it in so many parts, one after the other, for
-      a device that cannot hold more; the update is the same but for dropout's masks.
-    * `learning_rate` is a factor of the paper's schedule (equation 3) and the
-      peak of every other one. `clip_norm` 0 does not clip. `weight_decay` is
-      AdamW's, of every weight but biases and layer norms.
-    * `freeze` names weights that stay as they are, by patterns of their paths
-      with commas between them, as in "embedding/*,encoder/*".
-    * `ema_decay` is that of the exponential moving average of the weights, which
-      is then what is validated and exported; 0 keeps none.
-
-    Around the steps:
-
-    * Every `checkpoint_steps` the model is validated and a checkpoint written;
-      the last `keep_checkpoints` stay, and the best `keep_best` by `best_metric`.
-    * Every `bleu_steps` the first `bleu_sentences` of the validation set (0: all)
-      are translated for their BLEU; 0 never does.
-    * Training ends early after `early_stopping` validations in a row without a
-      better `best_metric` (0: never), and fails after `max_skipped_steps` steps
-      in a row whose gradients were not finite.
-    * `deterministic` takes only operations that give the same bits every time.
-
-    With a `subword_alpha` every epoch has segmentations of its own, drawn in proportion
-    to their probabilities to the power of it (Kudo 2018; unigram vocabularies alone).
-
-    `guided_alignment` is the weight of a loss by which one head learns to attend to the source
-    word that comes next (Chen et al., 2016). It needs data that tells which word each target
-    token stands for, as that of parsers. 0 has none.
+    Attributes:
+        batch_tokens: target positions of the global batch, including padding.
+        subword_alpha: if set, every epoch draws new segmentations with probabilities to the power
+            of alpha (Kudo, 2018, arXiv:1804.10959). Only for unigram vocabularies.
+        num_microbatches: parts of a batch that are computed one after the other, to save memory.
+            Except for dropout masks, the update does not depend on it.
+        auxiliary_loss_weight: factor of the auxiliary loss that some tasks add to the cross
+            entropy, such as the guided alignment of parsers.
+        learning_rate: factor of the `noam` schedule (equation 3), and the peak of all others.
+        weight_decay: AdamW's decay of all weights except biases and layer norms.
+        clip_norm: maximum norm of the gradient, 0 for no limit.
+        freeze: patterns of weight paths that are not trained, such as "embedding/*,encoder/*".
+        ema_decay: if not 0, an exponential moving average of the weights is validated and exported.
+        deterministic: use only operations that return the same bits every time.
+        checkpoint_steps: steps between two checkpoints, each with a validation.
+        keep_checkpoints, keep_best: number of last checkpoints, and of best ones by `best_metric`,
+            that are kept.
+        early_stopping: stop after this many validations without a better `best_metric`, 0 never.
+        bleu_steps: steps between two BLEU scores, 0 for none.
+        bleu_sentences: number of validation sentences for BLEU, 0 for all.
+        bleu_tokenize: sacreBLEU's tokenizer. None: chosen by language or script.
+        max_skipped_steps: training fails after this many steps in a row without finite gradients.
     """
 
     max_steps: PositiveInt = 100_000
     batch_tokens: PositiveInt = 25_000
     subword_alpha: PositiveFloat | None = None
-    accumulate_steps: PositiveInt = 1
+    num_microbatches: PositiveInt = 1
     label_smoothing: Rate = 0.1
-    guided_alignment: NonNegativeFloat = 0.0
-    optimizer: Optimizer = "adam"
-    schedule: Schedule = "paper"
+    auxiliary_loss_weight: NonNegativeFloat = 0.0
+    optimizer: Literal["adam", "adamw"] = "adam"
+    schedule: Schedule = "noam"
     learning_rate: PositiveFloat = 1.0
     warmup_steps: NonNegativeInt = 4_000
     beta_1: Rate = 0.9
@@ -234,35 +228,38 @@ class TrainingConfig:
     clip_norm: NonNegativeFloat = 0.0
     freeze: str = ""
     ema_decay: Rate = 0.0
-    mixed_precision: Precision = "auto"
-    jit_compile: Switch = "auto"
+    mixed_precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    jit_compile: Literal["auto", "true", "false"] = "auto"
     deterministic: bool = False
     seed: Seed = 1
     checkpoint_steps: PositiveInt = 1_000
     keep_checkpoints: PositiveInt = 5
     keep_best: NonNegativeInt = 1
-    best_metric: BestMetric = "loss"
+    best_metric: Literal["loss", "bleu"] = "loss"
     early_stopping: NonNegativeInt = 0
     bleu_steps: NonNegativeInt = 0
     bleu_sentences: NonNegativeInt = 0
+    bleu_tokenize: str | None = None
     max_skipped_steps: PositiveInt = 20
     log_steps: PositiveInt = 50
 
     def __post_init__(self) -> None:
+        if str(self.schedule) == "paper":  # the name of this schedule in version 0.1.0
+            object.__setattr__(self, "schedule", "noam")
         _check_fields(self, "training")
         require(
-            self.schedule not in ("paper", "inverse_sqrt") or self.warmup_steps > 0,
-            f"training.warmup_steps is 0; expected 1 or more for the schedule {self.schedule}",
+            self.schedule not in ("noam", "inverse_sqrt") or self.warmup_steps > 0,
+            f"training.warmup_steps is 0, but the schedule {self.schedule} needs at least 1.",
         )
         require(
             self.optimizer == "adamw" or self.weight_decay == 0,
-            f"training.weight_decay is {self.weight_decay}, but training.optimizer is adam; "
-            "expected adamw, or a decay of 0",
+            f"training.weight_decay is {self.weight_decay}, but training.optimizer is adam. Choose "
+            "adamw, or a weight decay of 0.",
         )
         require(
             self.best_metric == "loss" or self.bleu_steps > 0,
-            "training.best_metric is bleu, but training.bleu_steps is 0; "
-            "expected the number of steps between two BLEU scores",
+            "training.best_metric is bleu, but training.bleu_steps is 0. Set training.bleu_steps "
+            "to the number of steps between two BLEU scores.",
         )
 
 
@@ -270,25 +267,28 @@ class TrainingConfig:
 class DecodingConfig:
     """How translations are searched for (paper, section 6.1).
 
-    Lengths are in tokens, the end token included.
+    Lengths are numbers of tokens, including the end token.
 
-    * `beam_size` 1 is greedy search. `n_best` results are returned for each sentence.
-    * `length_penalty` is α of GNMT (Wu et al., 2016, equation 14), `coverage_penalty` its β.
-    * An output has at least `min_length` tokens, and at most its input's length plus
-      `max_extra_tokens` (or `min_length`, where that is more), and at most `max_length`
-      where there is one.
-    * Input beyond `max_source_tokens`, or beyond `max_source_bytes` of UTF-8, is cut, and
-      whoever decodes is told.
-    * `repetition_penalty` multiplies the log-probability of tokens that the output has
-      already (Keskar et al., 2019); no n-gram of `no_repeat_ngram` tokens comes twice; no
-      phrase of `banned`, separated by "|", comes in the pieces that the tokenizer gives
-      it (the same letters in other pieces may, and so may not a longer word that begins with them).
-    * `diversity_penalty` is γ of Li et al. (2016): the r-th best continuation of one
-      hypothesis counts γ r less when hypotheses are chosen, so that results differ more.
-    * `sample` draws `n_best` outputs in place of searching (`beam_size` does not matter),
-      from the distribution at `temperature` (0 is greedy search), of the `top_k` likeliest
-      tokens (0: all) and, of these, the fewest whose probability reaches `top_p`. `seed`
-      decides what is drawn.
+    Attributes:
+        beam_size: number of hypotheses; 1 is greedy search.
+        length_penalty, coverage_penalty: α and β of GNMT (Wu et al., 2016, arXiv:1609.08144,
+            equation 14).
+        n_best: number of results for each sentence.
+        min_length, max_length: limits of the output. It also has at most `max_extra_tokens` more
+            tokens than its input, or `min_length` if that is larger.
+        max_source_tokens, max_source_bytes: longer inputs are truncated, which the results report.
+        repetition_penalty: factor of the log-probabilities of tokens that the output already has
+            (Keskar et al., 2019, arXiv:1909.05858).
+        no_repeat_ngram: size of n-grams that no output repeats, 0 for no limit.
+        banned: phrases that no output contains, separated by "|". They are matched as tokens: the
+            same letters in other tokens are possible, and longer words with this beginning are not.
+        diversity_penalty: γ of Li et al. (2016, arXiv:1611.08562): the r-th best continuation of a
+            hypothesis counts γ r less, so that the results differ more.
+        sample: draw `n_best` outputs at random instead of searching; `beam_size` is not used.
+        temperature: of sampling; 0 is greedy search.
+        top_k: sample from the k most likely tokens, 0 for all.
+        top_p: sample from the fewest tokens whose probabilities add up to at least this.
+        seed: seed of sampling.
     """
 
     beam_size: SearchSize = 4
@@ -314,30 +314,30 @@ class DecodingConfig:
         _check_fields(self, "decoding")
         require(
             self.max_length is None or self.max_length >= self.min_length,
-            f"decoding.max_length is {self.max_length}; expected at least decoding.min_length "
-            f"({self.min_length})",
+            f"decoding.max_length is {self.max_length}, which is less than decoding.min_length "
+            f"({self.min_length}).",
         )
         require(
             self.sample or self.n_best <= self.beam_size,
-            f"decoding.n_best is {self.n_best}; expected at most decoding.beam_size "
-            f"({self.beam_size})",
+            f"decoding.n_best is {self.n_best}, which is more than decoding.beam_size "
+            f"({self.beam_size}).",
         )
         for name, neutral in {"temperature": 1.0, "top_k": 0, "top_p": 1.0}.items():
             require(
                 self.sample or getattr(self, name) == neutral,
-                f"decoding.{name} is {getattr(self, name)}, and nothing is drawn; expected "
-                "decoding.sample=true",
+                f"decoding.{name} is {getattr(self, name)}, but sampling is off. Set "
+                "decoding.sample to true.",
             )
         require(
             self.beam_size > 1 or not self.diversity_penalty,
-            f"decoding.diversity_penalty is {self.diversity_penalty}, and decoding.beam_size is 1; "
-            "expected a beam of hypotheses that can differ",
+            f"decoding.diversity_penalty is {self.diversity_penalty}, but decoding.beam_size is 1. "
+            "Only a larger beam can be diverse.",
         )
         for name in ("coverage_penalty", "diversity_penalty"):
             require(
                 not (self.sample and getattr(self, name)),
-                f"decoding.{name} is {getattr(self, name)}, and decoding.sample is true; expected "
-                "one of them, since it is a search that it guides",
+                f"decoding.{name} is {getattr(self, name)}, but decoding.sample is true. This "
+                "option applies only to beam search: remove one of the two.",
             )
 
 
@@ -349,7 +349,7 @@ _RUN_CONFIGS: dict[str, type[RunConfig]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The three configurations of a run, addressed as `model.`, `training.` and `decoding.`.
+    """The configuration of a run. Its fields are named like `training.max_steps`.
 
     Subclasses are registered by their architecture, so that `RunConfig.from_json` finds them.
 
@@ -369,15 +369,11 @@ class RunConfig:
     decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with fields changed, addressed as `model__d_model=128`-style keywords.
-
-        >>> Config().replace(model__d_model=128, decoding__beam_size=1).decoding.beam_size
-        1
-        """
+        """Returns a copy with changed fields, named like `model__d_model`."""
         return self.updated({key.replace("__", "."): value for key, value in changes.items()})
 
     def updated(self, settings: Mapping[str, Any]) -> Self:
-        """Returns a copy with `{"training.label_smoothing": 0.2}`-style settings applied.
+        """Returns a copy with changed fields, such as `{"training.label_smoothing": 0.2}`.
 
         Raises:
             InputError: for an unknown section or field, or a value that does not fit.
@@ -387,12 +383,13 @@ class RunConfig:
             section, _, name = key.partition(".")
             require(
                 section in changes and bool(name),
-                f"{key!r} is no setting; expected model.NAME, training.NAME or decoding.NAME",
+                f"{key!r} is not a setting. Settings are named model.NAME, training.NAME or "
+                "decoding.NAME.",
             )
             names = [field.name for field in dataclasses.fields(getattr(self, section))]
             require(
                 name in names,
-                f"{key!r} is no setting; the fields of {section} are {', '.join(names)}",
+                f"{key!r} is not a setting. The fields of {section} are {', '.join(names)}.",
             )
             changes[section][name] = value
         return type(self)(
@@ -400,54 +397,53 @@ class RunConfig:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what `to_json` writes."""
+        """Returns the configuration as nested dictionaries, with the name of the architecture."""
         return {"architecture": self.architecture, **dataclasses.asdict(self)}
 
     def to_json(self) -> str:
+        """Returns the JSON that `from_json` reads."""
         return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str, place: str = "the configuration") -> Self:
         """Reads a configuration that `to_json` wrote.
 
-        `RunConfig.from_json` returns an object of the class of the architecture; a subclass reads
-        its own architecture only.
+        `RunConfig.from_json` reads all architectures; a subclass reads only its own.
 
         Args:
             text: JSON.
             place: name of the source for errors, such as a path.
 
         Raises:
-            InputError: for invalid JSON or settings, an architecture that is not registered, or
-                another one than that of the subclass.
+            InputError: for invalid JSON or settings, or an unknown or another architecture.
         """
-        try:
-            sections = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"{place} is no JSON: {error}") from None
         settings = {}
         try:
-            architecture = dict(sections).pop("architecture", _TRANSFORMER)
+            sections = dict(json.loads(text))
+            architecture = sections.pop("architecture", _TRANSFORMER)
             for section, fields in sections.items():
-                if section != "architecture":
-                    settings.update({f"{section}.{name}": value for name, value in fields.items()})
+                settings.update({f"{section}.{name}": value for name, value in fields.items()})
+        except json.JSONDecodeError as error:
+            raise InputError(f"{place} is not JSON: {error}") from None
         except (AttributeError, TypeError, ValueError):
             raise InputError(
-                f"{place} is no configuration; expected an object of model, training, decoding"
+                f"{place} is not a configuration. It must be an object with model, training and "
+                "decoding."
             ) from None
         expected = getattr(cls, "architecture", architecture)
         require(
             architecture == expected,
-            f"{place} is of the architecture {architecture!r}; expected {expected!r}",
+            f"{place} has the architecture {architecture!r}, but this command needs {expected!r}.",
         )
         config_type = _RUN_CONFIGS.get(str(architecture))
         if config_type is None:
             raise InputError(
                 f"{place} has the architecture {architecture!r}, which is not registered. Import "
-                "the module that defines it first; for the baselines of the paper this is "
-                "keras_transformer.paper.baselines.architectures"
+                "the module that defines it, such as "
+                "keras_transformer.paper.baselines.architectures for the baselines of the paper."
             )
-        for name, neutral in _RETIRED.items():
+        settings = {_RENAMED_FIELDS.get(name, name): value for name, value in settings.items()}
+        for name, neutral in _REMOVED_FIELDS.items():
             value = settings.pop(name, neutral)
             require(
                 value == neutral,
@@ -463,19 +459,24 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """The three configurations of a Transformer's run."""
+    """The configuration of a run of the Transformer.
+
+    Example:
+    >>> Config().replace(model__d_model=256).model.key_dim
+    32
+    """
 
     architecture: ClassVar[str] = _TRANSFORMER
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
 
     def updated(self, settings: Mapping[str, Any]) -> Self:
-        # d_model / h follows a change of either.
-        derived = self.model.d_model // self.model.num_heads
-        followers = {
+        # key_dim and value_dim follow a change of d_model or num_heads if they had the default.
+        default = self.model.d_model // self.model.num_heads
+        derived = {
             f"model.{name}": None
             for name in ("key_dim", "value_dim")
             if settings.keys() & {"model.d_model", "model.num_heads"}
-            and getattr(self.model, name) == derived
+            and getattr(self.model, name) == default
         }
-        return super().updated({**followers, **settings})
+        return super().updated({**derived, **settings})

@@ -1,7 +1,7 @@
 """Exceptions for invalid user input.
 
-Commands print the message of an `InputError` as one sentence and exit with code 1.
-Every other exception is a defect of this package and keeps its stack trace.
+Commands print the message of an `InputError` and exit with code 1. Every other exception is a
+defect of this package and keeps its stack trace.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """Bad input: names the place, the value and what was expected there."""
+    """Invalid input. The message says what is wrong, with the value, and what to do."""
 
 
 class DivergedError(InputError):
-    """Training whose loss or gradients stayed NaN or infinite, step after step."""
+    """Training stopped, because loss or gradients were NaN or infinite for many steps."""
 
 
 class StoppedError(InputError):
-    """Work was stopped for a reason outside the data; the same command continues it."""
+    """Work was stopped for a reason outside the data. The same command continues it."""
 
 
 class MissingExtra(InputError):
@@ -31,8 +31,8 @@ class MissingExtra(InputError):
 def needs_extra(extra: str, feature: str) -> Iterator[None]:
     """Turns a failed import of an optional package into a `MissingExtra`.
 
-    Every `ImportError` counts, not only `ModuleNotFoundError`: if one package provides a part
-    of a namespace such as `backports`, importing a missing part raises a plain `ImportError`.
+    Every `ImportError` counts, not only `ModuleNotFoundError`: importing a missing part of a
+    namespace such as `backports` raises a plain `ImportError`.
 
     Example:
     ```python
@@ -50,14 +50,15 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] == __package__:
             raise  # a defect of this package
         raise MissingExtra(
-            f"{feature} needs the extra {extra} ({error}); run: {install_command(extra)}"
+            f"{feature} needs the extra {extra} ({error}). Run: {install_command(extra)}"
         ) from error
 
 
 def install_command(extra: str | None = None) -> str:
-    """Returns the command that installs this package, of the clone or of a wheel, and an extra.
+    """Returns the command that installs this package, perhaps with an extra.
 
-    Example: `install_command("zstd")` is "pip install 'keras_transformer[zstd]'" for a wheel.
+    From a wheel, `install_command("zstd")` is "pip install 'keras_transformer[zstd]'". In a clone
+    it installs the clone.
     """
     in_clone = (Path(__file__).resolve().parents[1] / "setup.cfg").exists()
     name = "." if in_clone else __package__

@@ -1,7 +1,4 @@
-"""Configurations by name: the paper's base and big, rows of its Table 3 and parser; small ones.
-
-`python -m keras_transformer.presets` prints them as a table.
-"""
+"""Named configurations: all models of the paper, and small ones."""
 
 from __future__ import annotations
 
@@ -18,18 +15,23 @@ if TYPE_CHECKING:  # it loads SentencePiece
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 
 
+def _layers(number: int) -> dict[str, Any]:
+    return {"model.num_encoder_layers": number, "model.num_decoder_layers": number}
+
+
+def _dropout(rate: float) -> dict[str, Any]:
+    return {"model.embedding_dropout": rate, "model.residual_dropout": rate}
+
+
 def _table3() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Rows of the paper's Table 3: name → (base preset, what differs from it)."""
+    """Returns the rows of the paper's Table 3: name → (initial preset, changes)."""
     rows: dict[str, dict[str, Any]] = {}
     for heads in (1, 4, 16, 32):
         rows[f"A_h{heads}"] = {"model.num_heads": heads}
     for key_dim in (16, 32):
         rows[f"B_dk{key_dim}"] = {"model.key_dim": key_dim}
     for layers in (2, 4, 8):
-        rows[f"C_n{layers}"] = {
-            "model.num_encoder_layers": layers,
-            "model.num_decoder_layers": layers,
-        }
+        rows[f"C_n{layers}"] = _layers(layers)
     for d_model, dim in ((256, 32), (1024, 128)):
         rows[f"C_d{d_model}"] = {
             "model.d_model": d_model,
@@ -39,17 +41,14 @@ def _table3() -> dict[str, tuple[str, dict[str, Any]]]:
     for d_ff in (1024, 4096):
         rows[f"C_ff{d_ff}"] = {"model.d_ff": d_ff}
     for rate in (0.0, 0.2):
-        rows[f"D_dropout{rate}"] = {
-            "model.embedding_dropout": rate,
-            "model.residual_dropout": rate,
-        }
+        rows[f"D_dropout{rate}"] = _dropout(rate)
     for smoothing in (0.0, 0.2):
         rows[f"D_smoothing{smoothing}"] = {"training.label_smoothing": smoothing}
     rows["E_learned"] = {"model.positions": "learned"}
     return {name: ("base", changes) for name, changes in rows.items()}
 
 
-# Section 6.3: the search for trees.
+# The search for parse trees (section 6.3).
 _PARSING: dict[str, Any] = {
     "decoding.beam_size": 21,
     "decoding.length_penalty": 0.3,
@@ -60,8 +59,7 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "tiny": (
         "base",
         {
-            "model.num_encoder_layers": 4,
-            "model.num_decoder_layers": 4,
+            **_layers(4),
             "model.d_model": 128,
             "model.d_ff": 256,
             "model.num_heads": 4,
@@ -72,8 +70,7 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "small": (
         "base",
         {
-            "model.num_encoder_layers": 3,
-            "model.num_decoder_layers": 3,
+            **_layers(3),
             "model.d_model": 256,
             "model.d_ff": 1024,
             "model.num_heads": 4,
@@ -88,27 +85,23 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
             "model.d_model": 1024,
             "model.d_ff": 4096,
             "model.num_heads": 16,
-            "model.embedding_dropout": 0.3,
-            "model.residual_dropout": 0.3,
+            **_dropout(0.3),
             "training.max_steps": 300_000,
             "training.keep_checkpoints": 20,
         },
     ),
     **_table3(),
-    # Section 6.3: 4 layers, d_model 1024, all else as in base but for dropout and learning rate,
-    # which were chosen on section 22 of the WSJ and are not told. Here they are those of
-    # transformer_parsing_base in tensor2tensor, the authors' code: 0.2, attention included, and
-    # half the learning rate after a warm-up of 16,000 steps.
+    # Section 6.3: 4 layers and d_model 1024. Dropout and learning rate were chosen on section 22 of
+    # the WSJ, but the paper does not print them. These are from transformer_parsing_base in
+    # tensor2tensor, the authors' code. Everything else is as in base.
     "parser": (
         "base",
         {
-            "model.num_encoder_layers": 4,
-            "model.num_decoder_layers": 4,
+            **_layers(4),
             "model.d_model": 1024,
             "model.tie_embeddings": "target",
-            "model.embedding_dropout": 0.2,
+            **_dropout(0.2),
             "model.attention_dropout": 0.2,
-            "model.residual_dropout": 0.2,
             "training.learning_rate": 0.5,
             "training.warmup_steps": 16_000,
             **_PARSING,
@@ -120,11 +113,10 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
             "model.d_ff": 512,
             "model.norm_position": "pre",
             "model.tie_embeddings": "target",
-            "model.embedding_dropout": 0.2,
-            "model.residual_dropout": 0.2,
+            **_dropout(0.2),
             "training.subword_alpha": 0.5,
-            # Which word is at hand is what so small a model learns last.
-            "training.guided_alignment": 0.3,
+            # A small model needs help to learn the position of the current word.
+            "training.auxiliary_loss_weight": 0.3,
             "training.max_steps": 10_000,
             "training.schedule": "linear",
             "training.learning_rate": 0.004,
@@ -136,15 +128,13 @@ _PRESETS: dict[str, tuple[str | None, dict[str, Any]]] = {
 
 
 class Published(NamedTuple):
-    """What the paper prints of a row of its Table 3, on newstest2013, English to German.
+    """The results of a row of the paper's Table 3, on newstest2013, English to German."""
 
-    `perplexity` is per wordpiece; `millions` of parameters are None where it leaves them
-    blank, as base's or nearly so.
-    """
-
-    perplexity: float
+    perplexity: float  # per wordpiece
     bleu: float
-    millions: int | None = None
+    millions: int | None = (
+        None  # parameters; None if the paper prints none, which means about as many as base
+    )
 
 
 # The paper's order.
@@ -176,12 +166,18 @@ PRESET_NAMES: tuple[str, ...] = tuple(_PRESETS)
 
 @functools.cache
 def preset(name: str) -> Config:
-    """Returns the configuration of that name; `PRESET_NAMES` lists them.
+    """Returns the configuration with a name from `PRESET_NAMES`.
 
     Raises:
-        InputError: for a name that is no preset.
+        InputError: for an unknown name.
+
+    Example:
+    >>> preset("base").model.d_model, preset("big").model.d_model
+    (512, 1024)
     """
-    require(name in _PRESETS, f"{name!r} is no preset; expected one of {', '.join(PRESET_NAMES)}")
+    require(
+        name in _PRESETS, f"There is no preset {name!r}. Choose one of {', '.join(PRESET_NAMES)}."
+    )
     parent, changes = _PRESETS[name]
     return (preset(parent) if parent else Config()).updated(changes)
 
@@ -191,12 +187,12 @@ def resolve_config(
 ) -> AnyConfig:
     """Returns a preset with the user's settings, and with the sizes and ids of a vocabulary.
 
-    Separate vocabularies cannot share one matrix for all. There the tying "all" becomes
-    "target", the other tying of the paper.
+    Separate vocabularies cannot share one matrix for all embeddings. The tying "all" then becomes
+    "target".
 
     Args:
-        preset: the configuration to begin with, as `preset` returns it.
-        settings: the user's changes, as in `{"training.max_steps": 1000}`.
+        preset: the initial configuration.
+        settings: the user's changes, such as `{"training.max_steps": 1000}`.
         vocabulary: the vocabulary of the data.
 
     Raises:
@@ -205,11 +201,11 @@ def resolve_config(
     config = _with_vocabulary(preset, vocabulary).updated(settings)
     fitting = _with_vocabulary(config, vocabulary)
     for field in dataclasses.fields(config.model):
-        asked, own = (getattr(each.model, field.name) for each in (config, fitting))
+        value, needed = (getattr(each.model, field.name) for each in (config, fitting))
         require(
-            asked == own,
-            f"model.{field.name} is {asked}, and of the data's vocabulary it is {own}; "
-            "expected that one, which needs no setting",
+            value == needed,
+            f"model.{field.name} is {value}, but the vocabulary of the data has {needed}. Remove "
+            "this setting.",
         )
     return config
 
@@ -220,21 +216,3 @@ def _with_vocabulary(config: AnyConfig, vocabulary: Vocabulary) -> AnyConfig:
     if config.model.tie_embeddings == "all" and not vocabulary.joint:
         settings["model.tie_embeddings"] = "target"
     return config.updated(settings)
-
-
-def _print_table() -> None:
-    columns = "name N d_model d_ff h d_k d_v P_drop eps_ls positions params_M paper_M".split()
-    print("".join(f"{column:>11}" if i else f"{column:<16}" for i, column in enumerate(columns)))
-    for name in PRESET_NAMES:
-        config, paper = preset(name), TABLE_3.get(name)
-        m = config.model
-        row = (
-            m.num_encoder_layers, m.d_model, m.d_ff, m.num_heads, m.key_dim, m.value_dim,
-            m.residual_dropout, config.training.label_smoothing, m.positions,
-            f"{m.num_parameters() / 1e6:.1f}", (paper and paper.millions) or "-",
-        )  # fmt: skip
-        print(f"{name:<16}" + "".join(f"{value!s:>11}" for value in row))
-
-
-if __name__ == "__main__":
-    _print_table()

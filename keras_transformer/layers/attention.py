@@ -9,21 +9,25 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers import fast_paths
+from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.fast_paths import linear, shape_for_reshape, swap_heads
-from keras_transformer.layers.masks import mask_to_bias
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
 
 
 class LayerOutput(NamedTuple):
-    """The result of `forward`, the internal method of attention layers and of those around them.
+    """The result of `forward`: of the attention layers, of `DecoderLayer` and of `Decoder`.
 
     Attributes:
         output: `[B, T, d_model]`.
         cache: keys and values for the next decode step, or None without a cache.
         weights: attention weights, or None if they were not computed.
+
+    Example:
+    >>> LayerOutput(keras.ops.ones((1, 3, 8))).cache is None
+    True
     """
 
     output: Any
@@ -55,26 +59,11 @@ def scaled_dot_product_attention(
     """
     query = query * ops.cast(key.shape[-1] ** -0.5, query.dtype)
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
-    return attend_by_scores(scores, value, attention_mask, dropout)
-
-
-def attend_by_scores(
-    scores: Any, value: Any, attention_mask: Any = None, dropout: Any = None
-) -> tuple[Any, Any]:
-    """Computes softmax(scores) V.
-
-    Args:
-        scores: `[..., T, S]`, the compatibility of each query with each key.
-        value: `[..., S, d_v]`.
-        attention_mask: bool, broadcastable to `[..., T, S]`; True may be attended to.
-        dropout: function applied to the weights before they are multiplied with the values.
-
-    Returns:
-        The output `[..., T, d_v]` and the weights `[..., T, S]`, float32.
-    """
     scores = ops.cast(scores, "float32")
     if attention_mask is not None:
-        scores = scores + mask_to_bias(attention_mask)
+        # The bias is finite, so that a row without any allowed key gets equal weights, not NaN.
+        # On a CPU an addition broadcasts over heads much faster than `where`.
+        scores = scores + (ops.cast(attention_mask, "float32") - 1.0) * 1e9
     weights = ops.softmax(scores, axis=-1)
     dropped = ops.cast(weights, value.dtype)
     if dropout is not None:
@@ -87,6 +76,14 @@ def split_widths(inputs: Any, widths: Sequence[int]) -> list[Any]:
 
     `ops.split` with a list of ends is not used: it computes the widths in the graph, and LiteRT
     then reads uninitialized memory.
+
+    Args:
+        inputs: `[..., sum(widths)]`.
+        widths: sizes of the parts.
+
+    Example:
+    >>> [tuple(part.shape) for part in split_widths(keras.ops.ones((2, 7)), [3, 4])]
+    [(2, 3), (2, 4)]
     """
     if len(set(widths)) == 1:
         parts: list[Any] = ops.split(inputs, len(widths), axis=-1)
@@ -96,16 +93,31 @@ def split_widths(inputs: Any, widths: Sequence[int]) -> list[Any]:
 
 
 def split_heads(inputs: Any, num_heads: int) -> Any:
-    """Splits `[B, T, H * dim]` into heads `[B, H, T, dim]`."""
-    leading = shape_for_reshape(inputs)[:-1]
+    """Splits `[B, T, H * dim]` into heads `[B, H, T, dim]`.
+
+    Args:
+        inputs: `[B, T, num_heads * dim]`.
+        num_heads: number of heads.
+
+    Example:
+    >>> tuple(split_heads(keras.ops.ones((1, 3, 8)), num_heads=2).shape)
+    (1, 2, 3, 4)
+    """
+    leading, width = fast_paths.shape_for_reshape(inputs)[:-1], inputs.shape[-1]
     # --> [B, T, H, dim] --> [B, H, T, dim]
-    return swap_heads(ops.reshape(inputs, (*leading, num_heads, inputs.shape[-1] // num_heads)))
+    return fast_paths.swap_heads(ops.reshape(inputs, (*leading, num_heads, width // num_heads)))
 
 
 def merge_heads(heads: Any) -> Any:
-    """Concatenates heads `[B, H, T, dim]` to `[B, T, H * dim]`."""
-    merged = swap_heads(heads)  # --> [B, T, H, dim]
-    return ops.reshape(merged, (*shape_for_reshape(merged)[:2], merged.shape[2] * merged.shape[3]))
+    """Concatenates heads `[B, H, T, dim]` to `[B, T, H * dim]`.
+
+    Example:
+    >>> tuple(merge_heads(keras.ops.ones((1, 2, 3, 4))).shape)
+    (1, 3, 8)
+    """
+    merged = fast_paths.swap_heads(heads)  # --> [B, T, H, dim]
+    leading, width = fast_paths.shape_for_reshape(merged)[:2], merged.shape[2] * merged.shape[3]
+    return ops.reshape(merged, (*leading, width))
 
 
 class _FusedGlorot(keras.initializers.Initializer):
@@ -125,11 +137,12 @@ class _FusedGlorot(keras.initializers.Initializer):
         return ops.concatenate(parts, axis=-1)
 
 
-class MultiHeadAttention(keras.layers.Layer):
-    """Concat(head_1, ..., head_h) W^O (paper, section 3.2.2): the base of both attention layers.
+class MultiHeadAttention(BaseLayer):
+    """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
-    Subclasses implement `forward`, which always returns a `LayerOutput`. Their `call` returns
-    the output, or with `return_attention_scores` a tuple of the output and the weights.
+    The base of `SelfAttention` and `CrossAttention`. They implement `forward`, which always
+    returns a `LayerOutput`. Their `call` returns the output, or with `return_attention_scores` a
+    tuple of the output and the weights.
 
     Args:
         num_heads: number of heads, h.
@@ -140,6 +153,10 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Raises:
         ValueError: for a number of heads or a width below 1.
+
+    Example:
+    >>> CrossAttention(num_heads=8, key_dim=64).value_dim
+    64
     """
 
     def __init__(
@@ -156,7 +173,7 @@ class MultiHeadAttention(keras.layers.Layer):
         sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
         for name, size in sizes.items():
             if size < 1:
-                raise ValueError(f"{name} is {size}; expected at least 1")
+                raise ValueError(f"{name} is {size}, but it must be at least 1.")
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -175,8 +192,11 @@ class MultiHeadAttention(keras.layers.Layer):
             setattr(self, f"{name}_bias", bias)
 
     def _project(self, name: str, inputs: Any) -> Any:
-        bias = getattr(self, f"{name}_bias") if self.use_bias else None
-        return linear(inputs, getattr(self, f"{name}_kernel"), bias)
+        kernel = ops.cast(getattr(self, f"{name}_kernel"), inputs.dtype)
+        outputs = fast_paths.project(inputs, kernel)
+        if self.use_bias:
+            outputs = outputs + ops.cast(getattr(self, f"{name}_bias"), inputs.dtype)
+        return outputs
 
     def _project_to_heads(self, name: str, inputs: Any, *dims: int) -> list[Any]:
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
@@ -187,34 +207,21 @@ class MultiHeadAttention(keras.layers.Layer):
     def _attend(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
-        """Attends from query heads `[B, H, T, d_k]`; returns heads `[B, H, T, d_v]`, weights."""
+        """Attends from query heads `[B, H, T, d_k]`.
+
+        Returns:
+            The output `[B, T, d_model]`, and the weights `[B, H, T, S]`.
+        """
         if attention_mask is not None:
             attention_mask = ops.expand_dims(attention_mask, -3)  # the same for all heads
-        return scaled_dot_product_attention(
+        heads, weights = scaled_dot_product_attention(
             query,
             key_value["key"],
             key_value["value"],
             attention_mask,
             lambda weights: self.weights_dropout(weights, training=training),
         )
-
-    def _merge_and_project(self, heads: Any) -> Any:
-        """Projects `[B, H, T, d_v]` to the output `[B, T, d_model]`."""
-        return self._project("output", merge_heads(heads))
-
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # Traced, because the output depends on `return_attention_scores`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-        }
+        return self._project("output", merge_heads(heads)), weights
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -224,7 +231,11 @@ class CrossAttention(MultiHeadAttention):
     Queries have one kernel; keys and values share another.
 
     Args:
-        num_heads, key_dim, value_dim, dropout, use_bias: see `MultiHeadAttention`.
+        num_heads: number of heads, h.
+        key_dim: size of a head's queries and keys, d_k.
+        value_dim: size of a head's values, d_v; `key_dim` by default.
+        dropout: dropout of the attention weights.
+        use_bias: add biases to the projections (the paper has none).
 
     Call arguments:
         query: `[B, T, d_model]`.
@@ -267,8 +278,8 @@ class CrossAttention(MultiHeadAttention):
     ) -> LayerOutput:
         """Attends to keys and values from `project`, which are also the `cache` of the result."""
         [query_heads] = self._project_to_heads("query", query, self.key_dim)
-        heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        return LayerOutput(self._merge_and_project(heads), key_value, weights)
+        output, weights = self._attend(query_heads, key_value, attention_mask, training)
+        return LayerOutput(output, key_value, weights)
 
     def call(
         self,

@@ -1,4 +1,4 @@
-"""Sequences cut into blocks, for restricted self-attention (paper, section 4)."""
+"""Cuts sequences into blocks, for restricted self-attention (paper, section 4)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from keras import ops
 
-# Smaller blocks give more matrix products, each too small to keep a core busy.
-_LEAST_SIZE = 64
+# Matrix products of smaller blocks do not keep a core busy.
+_MIN_BLOCK_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """A sequence cut into blocks of equal size, each attending to its own and neighbouring keys.
+    """A sequence in blocks of equal size, which attend to their own and neighbouring keys.
 
     Sizes are ints if the length of the sequence is an int, otherwise int scalar tensors.
 
@@ -22,6 +22,11 @@ class Blocks:
         size: positions of a block, b; the last block is padded.
         before: positions before a block that its queries may attend to.
         after: positions after a block that its queries may attend to.
+
+    Example:
+    >>> blocks = Blocks.of_window(300, window=64, causal=True)
+    >>> blocks.count, blocks.size, blocks.before, blocks.after
+    (5, 60, 32, 0)
     """
 
     count: Any
@@ -33,15 +38,18 @@ class Blocks:
     def of_window(cls, length: Any, window: int, causal: bool) -> Blocks:
         """Cuts `length` positions, each attending to a distance of at most `window` // 2.
 
-        If there are several blocks, each has at least `window` // 2 and at most `window` + 1
-        positions (or `_LEAST_SIZE` + 1), so that a query is compared with at most about twice as
-        many keys as it may attend to.
+        One of several blocks has at least `window` // 2 positions. It has at most `window` + 1
+        positions (or `_MIN_BLOCK_SIZE` + 1), so that a query is compared with at most about twice
+        as many keys as it may attend to.
         """
-        most = max(window, _LEAST_SIZE)
+        most = max(window, _MIN_BLOCK_SIZE)
         count = length // (most + 1) + 1
         size = -(-length // count)
-        # A single block has no neighbours.
-        reach = _lesser(window // 2, length - size)
+        reach = window // 2
+        if isinstance(length, int):
+            reach = min(reach, length - size)  # 0 for a single block
+        else:
+            reach = ops.minimum(reach, length - size)
         return cls(count, size, reach, 0 if causal else reach)
 
     @property
@@ -76,10 +84,6 @@ class Blocks:
             parts.append(ops.pad(begins, ((0, 0), (0, 1), (0, 0), (0, 0))))
         seen = ops.concatenate(parts, axis=2)  # --> [batch, block, place, width]
         return ops.reshape(seen, (batch * self.count, self.seen, width))
-
-
-def _lesser(one: int, other: Any) -> Any:
-    return min(one, other) if isinstance(other, int) else ops.minimum(one, other)
 
 
 def _is_zero(size: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention import KeyValue, LayerOutput
+from keras_transformer.layers.attention import CrossAttention, KeyValue, LayerOutput
 from keras_transformer.layers.residual import ResidualLayer, ResidualStack
 
 
@@ -15,7 +15,22 @@ from keras_transformer.layers.residual import ResidualLayer, ResidualStack
 class DecoderLayer(ResidualLayer):
     """Causal self-attention, attention to the memory, then a feed-forward network.
 
-    Args: see `ResidualLayer`.
+    Each of the three has Add & Norm.
+
+    Args:
+        num_heads: number of attention heads, h.
+        key_dim: size of a head's queries and keys, d_k.
+        d_ff: width of the feed-forward network's inner layer.
+        value_dim: size of a head's values, d_v; `key_dim` by default.
+        norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the paper, or "pre"
+            for x + Dropout(Sublayer(LayerNorm(x))).
+        layer_norm_epsilon: ε of the layer norms.
+        activation: activation of the feed-forward network.
+        attention_bias: add biases to the attention projections.
+        attention_window: r of restricted self-attention (section 4), None for no limit.
+        attention_dropout: dropout of the attention weights.
+        activation_dropout: dropout of the inner layer of the feed-forward network.
+        residual_dropout: dropout of the output of each sublayer (section 5.4).
 
     Call arguments:
         inputs: `[B, T, d_model]`.
@@ -28,31 +43,37 @@ class DecoderLayer(ResidualLayer):
         `[B, T, d_model]`; with `return_attention_scores` a tuple of it and a dict of the weights
         `self` `[B, H, T, T]` and `cross` `[B, H, T, S]`.
 
+    Raises:
+        ValueError: for another `norm_position`, or a size below 1.
+
     Example:
     >>> layer = DecoderLayer(num_heads=2, key_dim=4, d_ff=16)
     >>> tuple(layer(keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))).shape)
     (1, 3, 8)
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def _add_sublayers(self) -> None:
         self._add_self_attention(causal=True)
         self._add_cross_attention()
         self._add_feed_forward()
 
+    def _add_cross_attention(self) -> None:
+        self._add_sublayer(
+            CrossAttention(
+                self.num_heads,
+                self.key_dim,
+                self.value_dim,
+                dropout=self.attention_dropout,
+                use_bias=self.attention_bias,
+                name="cross_attention",
+                dtype=self.dtype_policy,
+            )
+        )
+
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
+        # First, so that a seed gives the same initial weights as in earlier versions.
         self.cross_attention.build(inputs_shape, memory_shape or inputs_shape)
-        for layer in (
-            self.self_attention,
-            self.self_attention_dropout,
-            self.self_attention_norm,
-            self.cross_attention_dropout,
-            self.cross_attention_norm,
-            self.feed_forward,
-            self.feed_forward_dropout,
-            self.feed_forward_norm,
-        ):
-            layer.build(inputs_shape)
+        self._build_sublayers(inputs_shape)
 
     def forward(
         self,
@@ -81,23 +102,21 @@ class DecoderLayer(ResidualLayer):
         """
         # --> [B, 1, S], the same for all queries
         mask = None if memory_mask is None else ops.expand_dims(memory_mask, 1)
-        attended = self._residual(
-            "self_attention",
-            inputs,
-            lambda x: self.self_attention.forward(
-                x, attention_mask, cache, position, return_attention_scores, training
-            ),
+        attended = self.self_attention.forward(
+            self._pre_norm("self_attention", inputs),
+            attention_mask,
+            cache,
+            position,
+            return_attention_scores,
             training,
         )
-        crossed = self._residual(
-            "cross_attention",
-            attended.output,
-            lambda x: self.cross_attention.forward(x, memory, mask, training),
-            training,
+        x = self._add_and_norm("self_attention", inputs, attended.output, training)
+        crossed = self.cross_attention.forward(
+            self._pre_norm("cross_attention", x), memory, mask, training
         )
-        output = self._feed_forward(crossed.output, training)
-        weights = {"self": attended.weights, "cross": crossed.weights}
-        return LayerOutput(output, attended.cache, weights)
+        x = self._add_and_norm("cross_attention", x, crossed.output, training)
+        x = self._feed_forward(x, training)
+        return LayerOutput(x, attended.cache, {"self": attended.weights, "cross": crossed.weights})
 
     def call(
         self,
@@ -215,3 +234,6 @@ class Decoder(ResidualStack):
             training=training,
         )
         return (result.output, result.weights) if return_attention_scores else result.output
+
+    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
+        return tuple(inputs_shape)

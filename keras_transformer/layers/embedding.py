@@ -7,11 +7,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.fast_paths import linear, shape_for_reshape
+from keras_transformer.layers import fast_paths
+from keras_transformer.layers.base import BaseLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenEmbedding(keras.layers.Layer):
+class TokenEmbedding(BaseLayer):
     """Looks up tokens in a matrix E `[V, d_model]` and multiplies with its transpose for logits.
 
     Args:
@@ -55,22 +56,12 @@ class TokenEmbedding(keras.layers.Layer):
         rows = ops.take(self.embeddings, ops.reshape(ids, (-1,)), axis=0)
         rows = ops.cast(rows, "float32")
         rows = rows * self.d_model**0.5 if self.scale else rows
-        return ops.reshape(rows, (*shape_for_reshape(ids), self.d_model))
+        return ops.reshape(rows, (*fast_paths.shape_for_reshape(ids), self.d_model))
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
-        return linear(inputs, ops.transpose(ops.cast(self.embeddings, inputs.dtype)))
+        kernel = ops.transpose(ops.cast(self.embeddings, inputs.dtype))
+        return fast_paths.project(inputs, kernel)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)
-
-    def compute_output_spec(self, ids: Any) -> Any:
-        return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype="float32")
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "scale": self.scale,
-        }

@@ -6,12 +6,13 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers import fast_paths
+from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.fast_paths import linear
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(BaseLayer):
     """Computes FFN(x) = max(0, x W₁ + b₁) W₂ + b₂ at every position (paper, equation 2).
 
     Args:
@@ -37,7 +38,7 @@ class FeedForward(keras.layers.Layer):
     def __init__(self, d_ff: int, activation: str = "relu", dropout: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         if d_ff < 1:
-            raise ValueError(f"d_ff is {d_ff}; expected at least 1")
+            raise ValueError(f"d_ff is {d_ff}, but it must be at least 1.")
         self.supports_masking = True
         self.d_ff = d_ff
         self.activation = activation
@@ -60,17 +61,9 @@ class FeedForward(keras.layers.Layer):
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        inner = self._activate(linear(inputs, self.inner_kernel, self.inner_bias))
+        inner = self._activate(fast_paths.project(inputs, self.inner_kernel) + self.inner_bias)
         inner = self.inner_dropout(inner, training=training)
-        return linear(inner, self.outer_kernel, self.outer_bias)
+        return fast_paths.project(inner, self.outer_kernel) + self.outer_bias
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "d_ff": self.d_ff,
-            "activation": self.activation,
-            "dropout": self.dropout,
-        }

@@ -7,9 +7,16 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import BaseLayer
+
 
 def padding_mask(ids: Any, pad_id: int) -> Any:
-    """Marks the real tokens of `ids` (int `[B, S]`) as bool `[B, S]`."""
+    """Marks the real tokens of `ids` (int `[B, S]`) as bool `[B, S]`.
+
+    Example:
+    >>> padding_mask(keras.ops.array([[5, 3, 0]]), pad_id=0).numpy().tolist()
+    [[True, True, False]]
+    """
     return ops.not_equal(ids, pad_id)
 
 
@@ -44,19 +51,17 @@ def position_mask(
     return mask
 
 
-def mask_to_bias(mask: Any) -> Any:
-    """Converts a boolean mask to float32 of the same shape: 0 where True, -1e9 where False.
-
-    Adding -1e9 to a float32 score below 32 rounds to -1e9, so a row in which all keys are
-    forbidden gets equal weights instead of NaN. On a CPU an addition broadcasts over heads much
-    faster than `where`.
-    """
-    return (ops.cast(mask, "float32") - 1.0) * 1e9
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PaddingMask(keras.layers.Layer):
-    """Computes `padding_mask` as a layer, for functional models: int `[B, S]` to bool `[B, S]`."""
+class PaddingMask(BaseLayer):
+    """Computes `padding_mask` in functional models: int `[B, S]` to bool `[B, S]`.
+
+    Args:
+        pad_id: id of the padding.
+
+    Example:
+    >>> PaddingMask()(keras.ops.array([[5, 3, 0]])).numpy().tolist()
+    [[True, True, False]]
+    """
 
     def __init__(self, pad_id: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -65,11 +70,5 @@ class PaddingMask(keras.layers.Layer):
     def call(self, ids: Any) -> Any:
         return padding_mask(ids, self.pad_id)
 
-    def compute_output_spec(self, ids: Any) -> Any:
-        return keras.KerasTensor(ids.shape, dtype="bool")
-
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pad_id": self.pad_id}

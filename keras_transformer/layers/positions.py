@@ -8,9 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.base import BaseLayer
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SinusoidalPositions(keras.layers.Layer):
+class SinusoidalPositions(BaseLayer):
     """Computes PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)).
 
     The dtype is float32 under any policy, because bfloat16 cannot represent all integers above 256.
@@ -37,9 +39,9 @@ class SinusoidalPositions(keras.layers.Layer):
     def __init__(self, d_model: int, layout: str = "interleaved", **kwargs: Any):
         super().__init__(**kwargs)
         if d_model < 2 or d_model % 2:
-            raise ValueError(f"d_model is {d_model}; expected an even number")
+            raise ValueError(f"d_model is {d_model}, but it must be an even number.")
         if layout not in ("interleaved", "halves"):
-            raise ValueError(f"layout is {layout!r}; expected interleaved or halves")
+            raise ValueError(f"layout is {layout!r}. Choose interleaved or halves.")
         self.d_model = d_model
         self.layout = layout
         # A float32 product position * frequency has a relative error of up to 2^-24, which is
@@ -65,15 +67,9 @@ class SinusoidalPositions(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)
 
-    def compute_output_spec(self, positions: Any) -> Any:
-        return keras.KerasTensor(self.compute_output_shape(positions.shape), dtype="float32")
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "d_model": self.d_model, "layout": self.layout}
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LearnedPositions(keras.layers.Layer):
+class LearnedPositions(BaseLayer):
     """Looks up a learned vector for each position (paper, section 3.5 and Table 3, row E).
 
     Args:
@@ -85,6 +81,10 @@ class LearnedPositions(keras.layers.Layer):
 
     Returns:
         float32 `[T, d_model]`.
+
+    Example:
+    >>> tuple(LearnedPositions(d_model=8, max_positions=100)(keras.ops.arange(5)).shape)
+    (5, 8)
     """
 
     def __init__(self, d_model: int, max_positions: int, **kwargs: Any):
@@ -106,13 +106,3 @@ class LearnedPositions(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)
-
-    def compute_output_spec(self, positions: Any) -> Any:
-        return keras.KerasTensor(self.compute_output_shape(positions.shape), dtype="float32")
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "max_positions": self.max_positions,
-        }

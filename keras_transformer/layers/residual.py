@@ -1,47 +1,29 @@
-"""Residual sublayers with layer norm, and stacks of such layers (paper, sections 3.1 and 5.4)."""
+"""Add & Norm, and stacks of layers (paper, figure 1 and sections 3.1 and 5.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 
-from keras_transformer.layers.attention import CrossAttention, LayerOutput
+from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.self_attention import SelfAttention
 
 
-class ResidualLayer(keras.layers.Layer):
-    """The base of encoder and decoder layers: residual sublayers, each with a layer norm.
+class ResidualLayer(BaseLayer):
+    """The base of `EncoderLayer` and `DecoderLayer`, which document the arguments.
 
-    Args:
-        num_heads: number of attention heads, h.
-        key_dim: size of a head's queries and keys, d_k.
-        d_ff: width of the feed-forward network's inner layer.
-        value_dim: size of a head's values, d_v; `key_dim` by default.
-        norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the
-            paper, or "pre" for x + Dropout(Sublayer(LayerNorm(x))).
-        layer_norm_epsilon: ε of the layer norms.
-        activation: activation of the feed-forward network.
-        attention_bias: add biases to the attention projections.
-        attention_window: r of restricted self-attention, None for no limit.
-        attention_dropout: dropout of the attention weights.
-        relu_dropout: dropout of the inner layer of the feed-forward network.
-        residual_dropout: dropout of the output of each sublayer (section 5.4).
+    The sublayers are `self_attention`, perhaps `cross_attention`, and `feed_forward`. Each has a
+    dropout and a layer norm, such as `feed_forward_dropout` and `feed_forward_norm`.
 
-    Attributes:
-        self_attention_layer: class of the self-attention layer.
-        cross_attention_layer: class of the cross-attention layer.
-
-    Raises:
-        ValueError: for another `norm_position`.
+    Example:
+    >>> from keras_transformer.layers import EncoderLayer
+    >>> EncoderLayer(num_heads=2, key_dim=4, d_ff=16).feed_forward_norm.name
+    'feed_forward_norm'
     """
-
-    self_attention_layer: ClassVar[type[SelfAttention]] = SelfAttention
-    cross_attention_layer: ClassVar[type[CrossAttention]] = CrossAttention
 
     def __init__(
         self,
@@ -55,13 +37,13 @@ class ResidualLayer(keras.layers.Layer):
         attention_bias: bool = False,
         attention_window: int | None = None,
         attention_dropout: float = 0.0,
-        relu_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
         residual_dropout: float = 0.0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if norm_position not in ("post", "pre"):
-            raise ValueError(f"norm_position is {norm_position!r}; expected post or pre")
+            raise ValueError(f"norm_position is {norm_position!r}. Choose post or pre.")
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.d_ff = d_ff
@@ -72,12 +54,18 @@ class ResidualLayer(keras.layers.Layer):
         self.attention_bias = attention_bias
         self.attention_window = attention_window
         self.attention_dropout = attention_dropout
-        self.relu_dropout = relu_dropout
+        self.activation_dropout = activation_dropout
         self.residual_dropout = residual_dropout
+        self._sublayer_names: tuple[str, ...] = ()
+        self._add_sublayers()
+
+    def _add_sublayers(self) -> None:
+        """Adds all sublayers with `_add_sublayer`, in their order."""
+        raise NotImplementedError
 
     def _add_self_attention(self, causal: bool) -> None:
         self._add_sublayer(
-            self.self_attention_layer(
+            SelfAttention(
                 self.num_heads,
                 self.key_dim,
                 self.value_dim,
@@ -90,25 +78,12 @@ class ResidualLayer(keras.layers.Layer):
             )
         )
 
-    def _add_cross_attention(self) -> None:
-        self._add_sublayer(
-            self.cross_attention_layer(
-                self.num_heads,
-                self.key_dim,
-                self.value_dim,
-                dropout=self.attention_dropout,
-                use_bias=self.attention_bias,
-                name="cross_attention",
-                dtype=self.dtype_policy,
-            )
-        )
-
     def _add_feed_forward(self) -> None:
         self._add_sublayer(
             FeedForward(
                 self.d_ff,
                 self.activation,
-                dropout=self.relu_dropout,
+                dropout=self.activation_dropout,
                 name="feed_forward",
                 dtype=self.dtype_policy,
             )
@@ -121,68 +96,57 @@ class ResidualLayer(keras.layers.Layer):
         norm = LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", dtype=policy)
         for layer in (sublayer, dropout, norm):
             setattr(self, layer.name, layer)
+        self._sublayer_names += (name,)
 
-    def _residual(
-        self,
-        name: str,
-        inputs: Any,
-        sublayer: Callable[[Any], LayerOutput],
-        training: bool | None,
-    ) -> LayerOutput:
-        """Applies the named sublayer, its dropout and its layer norm to `inputs`.
+    def _build_sublayers(self, inputs_shape: Any) -> None:
+        for name in self._sublayer_names:
+            for layer in (name, f"{name}_dropout", f"{name}_norm"):
+                if not getattr(self, layer).built:
+                    getattr(self, layer).build(inputs_shape)
 
-        Args:
-            name: name of the sublayer.
-            inputs: x, `[B, T, d_model]`.
-            sublayer: calls the sublayer.
-            training: whether dropout is on.
+    def _pre_norm(self, name: str, inputs: Any) -> Any:
+        """Returns the input of the named sublayer, which a pre-norm layer normalizes."""
+        if self.norm_position == "post":
+            return inputs
+        return getattr(self, f"{name}_norm")(inputs)
 
-        Returns:
-            The result of the sublayer, with the residual sum as its output.
+    def _add_and_norm(self, name: str, inputs: Any, output: Any, training: bool | None) -> Any:
+        """Adds the output of the named sublayer to `inputs`, and normalizes the sum if post-norm.
+
+        post: LayerNorm(x + Dropout(Sublayer(x))), as in the paper.
+        pre: x + Dropout(Sublayer(LayerNorm(x))).
         """
-        dropout, norm = getattr(self, f"{name}_dropout"), getattr(self, f"{name}_norm")
+        total = inputs + getattr(self, f"{name}_dropout")(output, training=training)
         if self.norm_position == "pre":
-            result = sublayer(norm(inputs, training=training))
-            return result._replace(output=inputs + dropout(result.output, training=training))
-        result = sublayer(inputs)
-        output = inputs + dropout(result.output, training=training)
-        return result._replace(output=norm(output, training=training))
+            return total
+        return getattr(self, f"{name}_norm")(total)
 
     def _feed_forward(self, inputs: Any, training: bool | None) -> Any:
-        """Applies the feed-forward sublayer (section 3.3)."""
-        return self._residual(
-            "feed_forward",
-            inputs,
-            lambda x: LayerOutput(self.feed_forward(x, training=training)),
-            training,
-        ).output
-
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # Traced, because the output depends on `return_attention_scores`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-    def get_config(self) -> dict[str, Any]:
-        names = (
-            "num_heads key_dim d_ff value_dim norm_position layer_norm_epsilon activation "
-            "attention_bias attention_window attention_dropout relu_dropout residual_dropout"
-        )
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        """Applies the feed-forward sublayer with its Add & Norm."""
+        output = self.feed_forward(self._pre_norm("feed_forward", inputs), training=training)
+        return self._add_and_norm("feed_forward", inputs, output, training)
 
 
-class ResidualStack(keras.layers.Layer):
-    """A stack of identical layers, with a final layer norm if they are pre-norm.
+class ResidualStack(BaseLayer):
+    """The base of `Encoder` and `Decoder`: a stack of layers, with a final norm if pre-norm.
 
     Args:
         layers: the layers, first to last; `ResidualLayer`s with the same `norm_position`.
 
     Raises:
         ValueError: for an empty list.
+
+    Example:
+    >>> from keras_transformer.layers import Encoder, EncoderLayer
+    >>> layer = EncoderLayer(num_heads=2, key_dim=4, d_ff=16, norm_position="pre")
+    >>> Encoder([layer]).norm.name
+    'norm'
     """
 
     def __init__(self, layers: list[ResidualLayer], **kwargs: Any):
         super().__init__(**kwargs)
         if not layers:
-            raise ValueError("layers is empty; expected at least one layer")
+            raise ValueError("layers is empty. Pass at least one layer.")
         self.layers = list(layers)
         self.norm = None
         last = self.layers[-1]
@@ -197,13 +161,6 @@ class ResidualStack(keras.layers.Layer):
 
     def _final_norm(self, inputs: Any, training: bool | None) -> Any:
         return inputs if self.norm is None else self.norm(inputs, training=training)
-
-    def compute_output_shape(self, inputs_shape: Any, memory_shape: Any = None) -> Any:
-        return tuple(inputs_shape)
-
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # Traced, because the output depends on `return_attention_scores`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]

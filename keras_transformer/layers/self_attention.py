@@ -26,10 +26,10 @@ class SelfAttention(MultiHeadAttention):
 
     With a window (restricted self-attention, section 4 and Table 1) a whole sequence takes
     O(r·n·d) time and memory instead of O(n²·d): it is cut into blocks of at least 64 positions,
-    and each block is compared with its neighbourhood only. The window is applied as an ordinary
-    mask where n² numbers are needed anyway (a mask with T rows, or the weights as a result) and in
-    a cache. The results are equal, with one exception: a query whose mask allows no key gets equal
-    weights over its neighbourhood in the one case, over all keys in the other.
+    and each block is compared only with its neighbourhood. In three cases the window is an
+    ordinary mask: in a cache, with a mask of T rows, and if the weights are returned. The results
+    are equal, except for a query whose mask allows no key: it gets equal weights, over its
+    neighbourhood or over all keys.
 
     Args:
         num_heads: number of heads, h.
@@ -74,7 +74,7 @@ class SelfAttention(MultiHeadAttention):
     ):
         super().__init__(num_heads, key_dim, value_dim, dropout, use_bias, **kwargs)
         if window is not None and window < 1:
-            raise ValueError(f"window is {window}; expected at least 1, or None")
+            raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
 
@@ -133,9 +133,9 @@ class SelfAttention(MultiHeadAttention):
         if cache is None or attention_mask is None or self.window is not None:
             places = ops.arange(ops.shape(key_value["key"])[2])
             allowed = self._allowed(ops.shape(query)[1], places, cache is not None, position)
-            attention_mask = _both(allowed, attention_mask)
-        heads, weights = self._attend(query_heads, key_value, attention_mask, training)
-        return LayerOutput(self._merge_and_project(heads), cache, weights)
+            attention_mask = _logical_and(allowed, attention_mask)
+        output, weights = self._attend(query_heads, key_value, attention_mask, training)
+        return LayerOutput(output, cache, weights)
 
     def call(
         self,
@@ -207,16 +207,13 @@ class SelfAttention(MultiHeadAttention):
         # --> [batch * block, size, seen]
         allowed = ops.logical_and(near, ops.swapaxes(real, 1, 2) > 0)
         query_heads = split_heads(query_rows, self.num_heads)
-        heads, _ = self._attend(query_heads, key_value, allowed, training)
-        output = self._merge_and_project(heads)  # --> [batch * block, size, d_model]
+        # --> [batch * block, size, d_model]
+        output, _ = self._attend(query_heads, key_value, allowed, training)
         output = ops.reshape(output, (batch, blocks.count * blocks.size, output.shape[-1]))
         return output[:, :length]
 
     def compute_output_shape(self, query_shape: Any) -> Any:
         return tuple(query_shape)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "causal": self.causal, "window": self.window}
 
 
 def _write(cached: Any, new: Any, position: Any) -> Any:
@@ -230,7 +227,7 @@ def _write(cached: Any, new: Any, position: Any) -> Any:
     return ops.slice_update(cached, (0, 0, position * new.shape[2], 0), new)
 
 
-def _both(mask: Any, other: Any) -> Any:
+def _logical_and(mask: Any, other: Any) -> Any:
     if mask is None or other is None:
         return other if mask is None else mask
     return ops.logical_and(mask, other)

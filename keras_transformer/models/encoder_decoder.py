@@ -1,7 +1,7 @@
 """The protocol of encoder-decoder models, and the registry of their architectures.
 
-Training, search, scoring and run directories use a model only by the methods of `EncoderDecoder`.
-`Transformer` implements it; other architectures subclass it and register themselves.
+Training, search, scoring and run directories use only the methods of `EncoderDecoder`.
+`Transformer` implements them; other architectures subclass it and register themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ class Memory(NamedTuple):
         mask: bool `[B, S]`, True for real tokens.
         cache: result of `project_memory`, such as the keys and values of each decoder layer, or
             None.
+
+    Example:
+    >>> Memory(keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 3), "bool")).cache is None
+    True
     """
 
     states: Any
@@ -40,6 +44,10 @@ class Decoded(NamedTuple):
         attention: a dict of weights for each layer: `cross` `[B, H, T, S]`, and for a Transformer
             `self` `[B, H, T, T or L]`, which is None if it was not computed. The list is None
             for a model that does not return its attention.
+
+    Example:
+    >>> Decoded(keras.ops.ones((1, 3, 8))).attention is None
+    True
     """
 
     features: Any
@@ -52,8 +60,8 @@ class EncoderDecoder(keras.Model):
 
     A subclass implements `encode`, `project_memory`, `init_cache`, `decode`, `logits`,
     `output_weights` and `_make_embedding`, sets the attributes below, and is decorated with
-    `register_architecture`. One method, `decode`, runs the decoder: over whole targets in training
-    and scoring, and over one position with a cache in search.
+    `register_architecture`. `decode` runs the decoder: over whole targets in training and scoring,
+    and over one position with a cache in search.
 
     Attributes:
         run_config: class of the configuration of its runs, which has the architecture's name.
@@ -70,6 +78,15 @@ class EncoderDecoder(keras.Model):
 
     Returns:
         Logits `[B, T, target_vocab_size]` in the compute dtype.
+
+    Example:
+    >>> from keras_transformer.models import Transformer
+    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
+    >>> memory = model.encode(keras.ops.array([[5, 6, 3]]))
+    >>> features = model.decode(keras.ops.array([[2, 7]]), memory).features
+    >>> tuple(features.shape), tuple(model.logits(features).shape)
+    ((1, 2, 8), (1, 2, 20))
     """
 
     run_config: ClassVar[type[RunConfig]]
@@ -83,7 +100,7 @@ class EncoderDecoder(keras.Model):
         raise NotImplementedError
 
     def project_memory(self, memory: Memory) -> Memory:
-        """Adds everything that the decoder computes from the memory alone, once for all steps."""
+        """Adds everything that the decoder computes only from the memory, once for all steps."""
         raise NotImplementedError
 
     def init_cache(self, batch_size: Any, length: Any, beams: int = 1) -> Any:
@@ -113,9 +130,9 @@ class EncoderDecoder(keras.Model):
             target_ids: int `[B, T]`. With a cache, T alternatives (beams) at one position.
             memory: from `encode` or `project_memory`.
             cache: from `init_cache` or from the step before.
-            position: int scalar, position of all `target_ids`; used with a cache only.
+            position: int scalar, position of all `target_ids`; used only with a cache.
             attention_mask: bool `[B, T, L]`, which of the L places of the cache each alternative
-                may see; used with a cache only. Without a mask, all written places.
+                may see; used only with a cache. Without a mask, all written places.
             grow: append to the cache instead of writing at `position`.
             return_attention_scores: compute the weights of all layers, even where restricted
                 attention would avoid it.
@@ -162,8 +179,9 @@ class EncoderDecoder(keras.Model):
         `keras_transformer.export` exports a translator, which takes text and searches.
 
         Args:
-            *args, **kwargs: arguments of `keras.Model.export`.
-            input_signature: as in Keras; by default that of `call`, int32 `[None, None]`.
+            *args: arguments of `keras.Model.export`.
+            input_signature: see Keras; by default int32 `[None, None]` for both inputs of `call`.
+            **kwargs: arguments of `keras.Model.export`.
         """
         ids = {
             name: keras.InputSpec("int32", (None, None), name=name)
@@ -185,8 +203,8 @@ class EncoderDecoder(keras.Model):
         """Returns every weight by its path in the model, as in `encoder/layer_0/…/qkv_kernel`."""
         # Inside another model, all paths have a longer common prefix.
         first = self.source_embedding
-        above = len(first.embeddings.path) - len(f"{first.name}/embeddings")
-        return {v.path[above:]: v for v in self.weights}
+        prefix = len(first.embeddings.path) - len(f"{first.name}/embeddings")
+        return {each.path[prefix:]: each for each in self.weights}
 
     def assign_weights(self, arrays: Mapping[str, Any]) -> None:
         """Sets all weights from arrays with the keys of `weights_by_path`.
@@ -194,17 +212,16 @@ class EncoderDecoder(keras.Model):
         Raises:
             InputError: for a missing weight, an unknown one, or one with another shape.
         """
-        own = self.weights_by_path()
-        different = sorted(own.keys() ^ arrays.keys())
-        if different:
-            raise InputError(
-                f"the weights are of another model: {different[0]} is in only one of the two"
-            )
-        for path, variable in own.items():
-            if tuple(variable.shape) != tuple(arrays[path].shape):
+        variables = self.weights_by_path()
+        for path in sorted(variables.keys() ^ arrays.keys()):
+            place = "the model" if path in variables else "the weights"
+            raise InputError(f"The weights belong to another model: only {place} has {path}.")
+        for path, variable in variables.items():
+            shape, needed = tuple(arrays[path].shape), tuple(variable.shape)
+            if shape != needed:
                 raise InputError(
-                    f"the weights are of another model: {path} is {tuple(arrays[path].shape)}; "
-                    f"expected {tuple(variable.shape)}"
+                    f"The weights belong to another model: {path} has the shape {shape}, but this "
+                    f"model needs {needed}."
                 )
             variable.assign(arrays[path])
 
@@ -217,7 +234,12 @@ _ARCHITECTURES: dict[str, type[EncoderDecoder]] = {}
 
 
 def register_architecture(model_class: _Model) -> _Model:
-    """Registers a model class under the architecture name of its `run_config`, as a decorator."""
+    """Registers a model class under the architecture name of its `run_config`, as a decorator.
+
+    Example:
+    >>> register_architecture(get_architecture("transformer")).run_config.architecture
+    'transformer'
+    """
     _ARCHITECTURES[model_class.run_config.architecture] = model_class
     return model_class
 
@@ -229,13 +251,13 @@ def get_architecture(name: str) -> type[EncoderDecoder]:
         InputError: for a name that is not registered.
 
     Example:
-    >>> from keras_transformer.models.transformer import Transformer
+    >>> from keras_transformer.models import Transformer
     >>> get_architecture("transformer") is Transformer
     True
     """
     if name not in _ARCHITECTURES:
         raise InputError(
-            f"the architecture {name!r} is not registered ({', '.join(_ARCHITECTURES)} are). "
-            "Import the module that defines it first"
+            f"The architecture {name!r} is not registered, only {', '.join(_ARCHITECTURES)}. "
+            "Import the module that defines it."
         )
     return _ARCHITECTURES[name]

@@ -21,6 +21,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
+from keras_transformer.layers.base import BaseLayer
 from keras_transformer.models.encoder_decoder import (
     Decoded,
     EncoderDecoder,
@@ -30,7 +31,7 @@ from keras_transformer.models.encoder_decoder import (
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class OutputProjection(keras.layers.Layer):
+class OutputProjection(BaseLayer):
     """The pre-softmax linear transformation if embeddings are untied, or its bias if tied.
 
     Args:
@@ -43,6 +44,11 @@ class OutputProjection(keras.layers.Layer):
 
     Returns:
         Logits `[..., V]`.
+
+    Example:
+    >>> layer = OutputProjection(vocab_size=20, use_kernel=True, use_bias=False)
+    >>> tuple(layer(keras.ops.ones((1, 3, 8))).shape)
+    (1, 3, 20)
     """
 
     def __init__(self, vocab_size: int, use_kernel: bool, use_bias: bool, **kwargs: Any):
@@ -68,14 +74,6 @@ class OutputProjection(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape[:-1], self.vocab_size)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "use_kernel": self.use_kernel,
-            "use_bias": self.use_bias,
-        }
-
 
 @register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -87,10 +85,6 @@ class Transformer(EncoderDecoder):
 
     Call arguments: see `EncoderDecoder`.
 
-    Attributes:
-        encoder_layer: class of the encoder layers.
-        decoder_layer: class of the decoder layers.
-
     Example:
     >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
@@ -100,8 +94,6 @@ class Transformer(EncoderDecoder):
     """
 
     run_config: ClassVar[type[RunConfig]] = Config
-    encoder_layer: ClassVar[type[EncoderLayer]] = EncoderLayer
-    decoder_layer: ClassVar[type[DecoderLayer]] = DecoderLayer
     config: ModelConfig
 
     def __init__(self, config: ModelConfig | Mapping[str, Any], **kwargs: Any):
@@ -117,34 +109,19 @@ class Transformer(EncoderDecoder):
         self.source_dropout = Dropout(dropout, name="source_dropout", dtype=policy)
         self.target_dropout = Dropout(dropout, name="target_dropout", dtype=policy)
 
-        arguments = {
-            "num_heads": c.num_heads,
-            "key_dim": c.key_dim,
-            "value_dim": c.value_dim,
-            "d_ff": c.d_ff,
-            "norm_position": c.norm_position,
-            "layer_norm_epsilon": c.layer_norm_epsilon,
-            "activation": c.activation,
-            "attention_bias": c.attention_bias,
-            "attention_window": c.attention_window,
-            "attention_dropout": c.attention_dropout,
-            "relu_dropout": c.relu_dropout,
-            "residual_dropout": c.residual_dropout,
-            "dtype": policy,
-        }
+        names = (
+            "num_heads key_dim d_ff value_dim norm_position layer_norm_epsilon activation "
+            "attention_bias attention_window attention_dropout activation_dropout residual_dropout"
+        )
+        arguments: dict[str, Any] = {name: getattr(c, name) for name in names.split()}
+        arguments["dtype"] = policy
         self.encoder = Encoder(
-            [
-                self.encoder_layer(**arguments, name=f"layer_{i}")
-                for i in range(c.num_encoder_layers)
-            ],
+            [EncoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_encoder_layers)],
             name="encoder",
             dtype=policy,
         )
         self.decoder = Decoder(
-            [
-                self.decoder_layer(**arguments, name=f"layer_{i}")
-                for i in range(c.num_decoder_layers)
-            ],
+            [DecoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_decoder_layers)],
             name="decoder",
             dtype=policy,
         )
@@ -211,15 +188,14 @@ class Transformer(EncoderDecoder):
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         mask = padding_mask(source_ids, self.config.pad_id)
         embedded = self._embed_source(source_ids, training)
-        return Memory(self.encoder.forward(embedded, mask, training=training).output, mask)
+        return Memory(self.encoder(embedded, mask, training=training), mask)
 
     def encoder_attention(self, source_ids: Any) -> list[Any]:
         """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
         mask = padding_mask(source_ids, self.config.pad_id)
         embedded = self._embed_source(source_ids, training=False)
-        result = self.encoder.forward(embedded, mask, return_attention_scores=True, training=False)
-        weights: list[Any] = result.weights
-        return weights
+        _, weights = self.encoder(embedded, mask, return_attention_scores=True, training=False)
+        return list(weights)
 
     def project_memory(self, memory: Memory) -> Memory:
         return memory._replace(cache=self.decoder.project_memory(memory.states))
