@@ -1,10 +1,9 @@
-"""Encoded pairs on disk, with the cleaned text beside the ids, in shards.
+"""Encoded pairs on disk with their text, in shards.
 
-A store is a directory with `store.json`, which names its shards in their order, and a
-directory for each: `source_ids.npy` (all ids one after another, uint16 where the
-vocabulary fits and else int32), `source_lengths.npy` (uint32, ids a pair),
-`source.txt` (line i is pair i) and the same for the target. Each pair's ids end with the
-end id; there is no start id and no padding.
+A store is a directory with `store.json`, which lists the shards in their order, and a directory for
+each shard. `source_ids.npy` has all ids (uint16 if the vocabulary fits, else int32),
+`source_lengths.npy` the number of ids of each pair (uint32), and `source.txt` its text in line i.
+The target has the same files. The ids of a pair end with the end id, without start id and padding.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 _FORMAT = 2
 _INDEX = "store.json"
-_MAPS = 100  # of ids, and of text, on each side
+_MAPS = 100  # open maps of ids and of text, for each side
 _SIDES: tuple[Side, Side] = ("source", "target")
 
 
@@ -36,9 +35,14 @@ class Encoded(NamedTuple):
     """One side of pairs.
 
     Attributes:
-        lines: the text of each.
-        ids: uint16 or int32, one pair after another, the end id last in each.
-        lengths: uint32 `[pairs]`, the ids of each.
+        lines: text of each pair.
+        ids: uint16 or int32, ids of all pairs, each with its end id.
+        lengths: uint32 `[pairs]`, number of ids of each pair.
+
+    Example:
+    >>> side = encoded([b"A dog.", b"A cat."], [[5, 6, 3], [5, 3]], vocab_size=8000)
+    >>> side.where(np.array([False, True])).ids.tolist()
+    [5, 3]
     """
 
     lines: Sequence[bytes]
@@ -46,7 +50,7 @@ class Encoded(NamedTuple):
     lengths: npt.NDArray[np.uint32]
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Encoded:
-        """Returns the pairs of the mask, bool `[pairs]`."""
+        """Returns the pairs where `mask`, bool `[pairs]`, is True."""
         if mask.all():
             return self
         lines = [self.lines[i] for i in np.flatnonzero(mask).tolist()]
@@ -54,7 +58,17 @@ class Encoded(NamedTuple):
 
 
 def encoded(lines: Sequence[bytes], ids: Sequence[Sequence[int]], vocab_size: int) -> Encoded:
-    """Returns lines and the ids of each, packed as they are stored."""
+    """Packs lines and their ids into arrays.
+
+    Args:
+        lines: text of each pair.
+        ids: ids of each pair.
+        vocab_size: size of the vocabulary, which decides the dtype.
+
+    Example:
+    >>> encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000).ids
+    array([5, 6, 3], dtype=uint16)
+    """
     lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
     dtype = np.uint16 if vocab_size <= 2**16 else np.int32
     flat = np.fromiter(itertools.chain.from_iterable(ids), dtype, int(lengths.sum()))
@@ -62,18 +76,29 @@ def encoded(lines: Sequence[bytes], ids: Sequence[Sequence[int]], vocab_size: in
 
 
 class TokenStore:
-    """A store, read from disk as it is used (memory-mapped).
+    """A store on disk, which is memory-mapped.
 
     Attributes:
-        source_lengths, target_lengths: uint32 `[len(self)]`, ids a pair, end ids counted.
-        fingerprint: SHA-256 of ids and lengths, in hex: equal for stores that train alike.
+        directory: directory of the store.
+        source_lengths: uint32 `[len(self)]`, source ids of each pair, with the end id.
+        target_lengths: uint32 `[len(self)]`, target ids of each pair, with the end id.
+        fingerprint: SHA-256 of ids and lengths in hex. Equal stores give the same training.
+
+    Example:
+    >>> source = encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000)
+    >>> target = encoded([b"Ein Hund."], [[7, 8, 3]], vocab_size=8000)
+    >>> digest = write_shard(Path("store/0"), source, target)
+    >>> pairs = write_index(Path("store"), [("0", 1, digest)])
+    >>> store = TokenStore("store")
+    >>> len(store), store.target_ids(np.array([0])).tolist(), store.source_text()
+    (1, [7, 8, 3], ['A dog.'])
     """
 
     def __init__(self, directory: str | Path) -> None:
         """Opens a store.
 
         Raises:
-            InputError: where there is none, or parts that do not fit together.
+            InputError: if it does not exist, or is damaged.
         """
         self.directory = Path(directory)
         index = self._index()
@@ -87,9 +112,9 @@ class TokenStore:
         sizes = self._source.sizes
         if self._target.sizes != sizes or sum(sizes) != index["pairs"]:
             raise InputError(
-                f"{self.directory} is no token store: {_INDEX} tells of {index['pairs']} pairs, "
-                f"the shards have {sum(sizes)} sources and {sum(self._target.sizes)} targets; "
-                "prepare the data again"
+                f"{self.directory} is damaged: {_INDEX} has {index['pairs']} pairs, but "
+                f"the shards have {sum(sizes)} sources and {sum(self._target.sizes)} targets. "
+                "Prepare the data again."
             )
         self._first = np.cumsum([0, *sizes])
 
@@ -98,23 +123,25 @@ class TokenStore:
             index = json.loads((self.directory / _INDEX).read_bytes())
             if index["format"] == _FORMAT:
                 return dict(index)
-            reason = f"{_INDEX} has format {index['format']}, expected {_FORMAT}"
+            reason = (
+                f"{_INDEX} has format {index['format']}, but this version reads format {_FORMAT}"
+            )
         except (OSError, ValueError, TypeError, KeyError) as error:
             reason = f"{_INDEX} cannot be read ({error})"
         raise InputError(
-            f"{self.directory} is no token store: {reason}; expected the folder train or valid of "
-            "prepared data"
+            f"{self.directory} is not a token store: {reason}. It must be the folder train or "
+            "valid of prepared data."
         )
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
     def source_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
-        """Returns the source ids of pairs, one pair after another, end ids last in each."""
+        """Returns the concatenated source ids of pairs, each with its end id."""
         return self._source.take_ids(self._shards_of(pairs), pairs)
 
     def target_ids(self, pairs: IntArray) -> npt.NDArray[np.int32]:
-        """Returns the target ids of pairs, one pair after another, end ids last in each."""
+        """Returns the concatenated target ids of pairs, each with its end id."""
         return self._target.take_ids(self._shards_of(pairs), pairs)
 
     def source_lines(self, pairs: IntArray) -> list[bytes]:
@@ -148,9 +175,9 @@ class TokenStore:
 
 
 class _SideReader:
-    """One side of all shards, ids and text of which are mapped when they are asked for.
+    """One side of all shards, whose ids and text are memory-mapped on request.
 
-    Each map holds a file open, of which a process may have 1,024: few are kept.
+    Each map keeps a file open, and a process may have 1,024 open files, so only a few are kept.
     """
 
     def __init__(self, shards: Sequence[Path], side: str) -> None:
@@ -160,13 +187,13 @@ class _SideReader:
         self._text = functools.lru_cache(_MAPS)(self._map_text)
         self._line_ends = functools.cache(self._find_line_ends)
         lengths = [np.array(_load(shard / f"{side}_lengths.npy")) for shard in shards]
-        # Within its shard, where each pair ends.
+        # End of each pair within its shard.
         ends = [np.cumsum(shard, dtype=np.uint32) for shard in lengths]
         for shard, path, end in zip(shards, self._paths, ends, strict=True):
             if len(_load(path)) != (end[-1] if len(end) else 0):
                 raise InputError(
-                    f"{shard} is no part of a token store: {side}_lengths.npy does not fit "
-                    f"{side}_ids.npy; prepare the data again"
+                    f"{shard} is damaged: {side}_lengths.npy does not fit "
+                    f"{side}_ids.npy. Prepare the data again."
                 )
         self.sizes = [len(shard) for shard in lengths]
         self.lengths = np.concatenate([np.zeros(0, np.uint32), *lengths])
@@ -176,7 +203,7 @@ class _SideReader:
         lengths = self.lengths[pairs].astype(np.int64)
         after = np.cumsum(lengths)
         taken = np.empty(int(after[-1]) if len(after) else 0, np.int32)
-        # Shard by shard, so that few are mapped at once, and each is once.
+        # Shard by shard, so that each is mapped once, and few at the same time.
         order = np.argsort(shards, kind="stable")
         ends = self._ends[pairs]
         for place, shard, end, length in zip(
@@ -187,7 +214,7 @@ class _SideReader:
         return taken
 
     def _map_ids(self, shard: int) -> npt.NDArray[Any]:
-        # A view without the class memmap, whose slices take ten times as long.
+        # A plain array, because slices of memmap take ten times as long.
         return np.asarray(_load(self._paths[shard]))
 
     def _map_text(self, shard: int) -> npt.NDArray[np.uint8]:
@@ -202,7 +229,7 @@ class _SideReader:
         return text[ends[place - 1] + 1 if place else 0 : ends[place]].tobytes()
 
     def text(self) -> list[str]:
-        # Not str.splitlines, which also breaks lines at other characters than \n.
+        # Not str.splitlines, which also splits at characters other than \n.
         texts = (path.read_bytes().decode() for path in self._texts)
         return [line for text in texts for line in text.split("\n")[:-1]]
 
@@ -211,16 +238,21 @@ def _load(path: Path) -> npt.NDArray[Any]:
     try:
         return np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); expected a part of a token store: prepare the data "
-            "again"
-        ) from error
+        raise InputError(f"{path} cannot be read ({error}). Prepare the data again.") from error
 
 
 def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
-    """Writes one shard, which is there whole or not at all, and returns its SHA-256.
+    """Writes one shard atomically, and returns its SHA-256; "" without pairs.
 
-    Without pairs there is none.
+    Args:
+        directory: directory of the shard.
+        source: the source side.
+        target: the target side.
+
+    Example:
+    >>> side = encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000)
+    >>> len(write_shard(Path("store/0"), side, side))
+    64
     """
     if not source.lines:
         return ""
@@ -237,15 +269,35 @@ def write_shard(directory: Path, source: Encoded, target: Encoded) -> str:
 
 
 def write_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Writes lines, each with its LF."""
+    """Writes lines, each with LF.
+
+    Args:
+        path: the file.
+        lines: the lines, without LF.
+
+    Example:
+    >>> write_lines(Path("a.txt"), [b"A dog.", b"A cat."])
+    >>> Path("a.txt").read_text().count("A")
+    2
+    """
     path.write_bytes(b"\n".join([*lines, b""]))
 
 
 def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
-    """Makes a store of shards: their names in order, numbers of pairs, and SHA-256.
+    """Makes a store of shards.
+
+    Args:
+        directory: directory of the store.
+        shards: name, number of pairs and SHA-256 of each shard, in order.
 
     Returns:
         The number of pairs.
+
+    Example:
+    >>> side = encoded([b"A dog."], [[5, 6, 3]], vocab_size=8000)
+    >>> digest = write_shard(Path("store/0"), side, side)
+    >>> write_index(Path("store"), [("0", 1, digest)])
+    1
     """
     digest = hashlib.sha256()
     for _, pairs, shard_digest in shards:
@@ -258,6 +310,6 @@ def write_index(directory: Path, shards: Sequence[tuple[str, int, str]]) -> int:
         "fingerprint": digest.hexdigest(),
         "shards": [name for name, pairs, _ in shards if pairs],
     }
-    directory.mkdir(exist_ok=True)  # it is not there where no shard is
+    directory.mkdir(exist_ok=True)  # missing if there are no shards
     (directory / _INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     return count

@@ -1,4 +1,4 @@
-"""Text to ids and back inside a TensorFlow graph."""
+"""Converts text to ids and back inside a TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -12,32 +12,39 @@ from keras_transformer.text.vocabulary import Vocabulary
 
 
 class Tokenizer(tf.Module):
-    """SentencePiece tokenization as graph ops that a SavedModel carries whole.
+    """SentencePiece tokenization as graph ops, which become part of a SavedModel.
 
-    Segments as the `sentencepiece` library does. The names of special pieces
-    in a text ("</s>") are ordinary text. `tf.random.set_seed`, and so
-    `keras.utils.set_random_seed`, makes TensorFlow throw away what a tokenizer holds ("Resource
-    … does not exist"): set the seed first.
+    Segments text like the `sentencepiece` library. Names of special tokens in a text, such as
+    "</s>", are ordinary text.
+
+    Set random seeds before you make a tokenizer: `tf.random.set_seed` and
+    `keras.utils.set_random_seed` delete its resources ("Resource … does not exist").
+
+    Args:
+        source_model: serialized SentencePiece model of the source language, or of both languages
+            if `target_model` is None.
+        target_model: serialized model of the target language, or None for a joint vocabulary.
 
     Attributes:
-        joint: whether both languages share one vocabulary.
+        joint: True if both languages share one vocabulary.
         source_vocab_size, target_vocab_size: numbers of ids.
         pad_id, unknown_id, start_id, end_id: read from the SentencePiece models.
         fingerprint: SHA-256 of the models, in hex.
-        vocabulary: the models themselves.
+        vocabulary: the models.
+
+    Raises:
+        InputError: for invalid models, a missing special token, or special ids that differ between
+            the two.
+
+    Example:
+    >>> from keras_transformer.text.vocabulary import learn_vocabulary
+    >>> tokenizer = Tokenizer(learn_vocabulary([b"the cat sees the dog"], vocab_size=30))
+    >>> ids = tokenizer.tokenize_source(tf.constant(["the dog"])).to_tensor()
+    >>> tokenizer.detokenize(ids, lengths=tf.shape(ids)[1:]).numpy()
+    array([b'the dog'], dtype=object)
     """
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
-        """Makes a tokenizer of serialized SentencePiece models.
-
-        Args:
-            source_model: of the source language; of both when `target_model` is None.
-            target_model: of the target language, or None for a joint vocabulary.
-
-        Raises:
-            InputError: for bytes that are no SentencePiece model, a special piece
-                that is missing, or special ids that differ between the two.
-        """
         super().__init__(name="tokenizer")
         vocabulary = Vocabulary(source_model, target_model)
         self.joint = vocabulary.joint
@@ -55,37 +62,36 @@ class Tokenizer(tf.Module):
     def tokenize_source(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 `[B, None]` ids of `text`, string `[B]`; each row ends with `end_id`.
 
-        No string fails: bytes that are no UTF-8 become U+FFFD, line breaks spaces.
+        Every string is valid: invalid UTF-8 becomes U+FFFD, and line breaks become spaces.
         """
         return self._source.tokenize(text)
 
     def tokenize_target(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """As `tokenize_source`, in the target vocabulary; there is no `start_id` in front."""
+        """Returns int32 `[B, None]` ids in the target vocabulary, with `end_id` at the end."""
         return self._target.tokenize(text)
 
     def source_pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the pieces, string, of source ids int32 of any shape, as in `"▁man"`."""
+        """Returns the pieces of source ids, string of the same shape, such as "▁man"."""
         return _pieces(self._source, ids, self.source_vocab_size)
 
     def target_pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """As `source_pieces`, of target ids."""
+        """Returns the pieces of target ids, string of the same shape, such as "▁man"."""
         return _pieces(self._target, ids, self.target_vocab_size)
 
     def phrase_ids(self, phrase: str) -> list[int]:
-        """Returns the target ids of `phrase` as words of a text, without an end token."""
+        """Returns the target ids of a phrase inside a text, without an end token."""
         (ids,) = self.vocabulary.encode_target([phrase.encode()])
         return [token for token in ids if token != self.end_id]
 
     def detokenize(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the texts, string `[N]`, each in one line, of target ids.
+        """Returns the texts of target ids, string `[N]`, each in one line.
 
-        No id fails. Control pieces (pad, start, end) and ids outside the
-        vocabulary give nothing; the unknown piece gives U+2047, as in the
-        `sentencepiece` library.
+        Every id is valid. Control tokens (pad, start, end) and ids outside the vocabulary are
+        skipped. The unknown token becomes U+2047, as in the `sentencepiece` library.
 
         Args:
             ids: int32 `[N, L]`.
-            lengths: int32 `[N]`; only the first so many ids of a row count.
+            lengths: int32 `[N]`, the number of ids to use in each row.
         """
         is_text = tf.constant(self.vocabulary.target_text_pieces())  # --> [V]
         known = (ids >= 0) & (ids < self.target_vocab_size)
@@ -101,43 +107,52 @@ class Tokenizer(tf.Module):
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
-        """Reads what `save` wrote.
+        """Reads a tokenizer that `save` wrote.
 
         Args:
-            directory: that of the models, or one that holds it as `tokenizer/`.
+            directory: the directory of the models, or one with a subdirectory `tokenizer`.
 
         Raises:
-            InputError: where there is no vocabulary, or a broken one.
+            InputError: if the vocabulary is missing or broken.
         """
         vocabulary = Vocabulary.load(directory)
         target_model = None if vocabulary.joint else vocabulary.target_model
         return cls(vocabulary.source_model, target_model)
 
 
-def cut(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cuts texts, string `[B]`, that have more than `max_bytes` bytes, between characters.
+def truncate_text(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Truncates texts to at most `max_bytes` bytes, between two characters.
 
-    No string fails. In one that is no UTF-8 a character is taken to have at most 4 bytes.
+    Invalid UTF-8 is also truncated: at most 3 bytes more are dropped.
+
+    Args:
+        text: string `[B]`.
+        max_bytes: maximum length.
 
     Returns:
-        The texts, string `[B]`, and bool `[B]`, True for those that were cut.
+        The texts, string `[B]`, and bool `[B]`, True for those that were truncated.
+
+    Example:
+    >>> text, is_truncated = truncate_text(tf.constant(["äöü", "a"]), max_bytes=5)
+    >>> text.numpy()[0].decode(), is_truncated.numpy().tolist()
+    ('äö', [True, False])
     """
     too_long = tf.strings.length(text) > max_bytes
-    # A byte 10xxxxxx continues a character: the cut is before the last byte that begins one,
-    # of the first byte that has no room and the three before it.
+    # Bytes 10xxxxxx continue a character. Look at the first byte beyond the limit and the three
+    # before it, and truncate before the last of them that begins a character.
     begin = tf.where(too_long, max(max_bytes - 3, 0), 0)
     window = tf.strings.substr(text, begin, tf.fill(tf.shape(begin), 4))
     window = tf.io.decode_raw(window, tf.uint8, fixed_length=4)
     begins = tf.bitwise.bitwise_and(window, 0xC0) != 0x80  # --> [B, 4]
     last = tf.reduce_max(tf.where(begins, tf.range(4), -1), axis=1)
     length = tf.where(last < 0, max_bytes, max_bytes - 3 + last)
-    cut_text = tf.strings.substr(text, tf.zeros_like(length), length)
-    return tf.where(too_long, cut_text, text), too_long
+    truncated = tf.strings.substr(text, tf.zeros_like(length), length)
+    return tf.where(too_long, truncated, text), too_long
 
 
 def _graph_tokenizer(model: bytes) -> tensorflow_text.SentencepieceTokenizer:
-    # Not FastSentencepieceTokenizer: it segments wrongly with BPE and has no byte fallback.
-    # Of two that have the same name in a SavedModel, both are the first once it is loaded.
+    # FastSentencepieceTokenizer segments BPE wrongly and lacks byte fallback.
+    # The name must be unique: a loaded SavedModel merges tokenizers with the same name.
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
     return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, add_eos=True, name=name)
 

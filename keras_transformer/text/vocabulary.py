@@ -1,7 +1,7 @@
-"""SentencePiece vocabularies: learned from text, kept in files, used without TensorFlow.
+"""SentencePiece vocabularies: learns them from text, saves and loads them, without TensorFlow.
 
-`Vocabulary` encodes a corpus with the `sentencepiece` library, in threads;
-`keras_transformer.text.tokenizer.Tokenizer` does the same inside a graph.
+`Vocabulary` encodes a corpus with the `sentencepiece` library, in threads. `Tokenizer` in
+`keras_transformer.text.tokenizer` does the same inside a TensorFlow graph.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINE
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
 
-# Learning takes some 20 bytes of memory a byte of text.
+# Learning needs about 20 bytes of memory per byte of text.
 MAX_LINES = 1_000_000
 MAX_BYTES = 60_000_000
 MAX_LINE_BYTES = 16_384
 MAX_VOCAB_SIZE = 1_000_000
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
-BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # those of byte fallback
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
 
 
 def sample_lines(lines: Iterable[bytes], max_lines: int = MAX_LINES, seed: int = 1) -> list[bytes]:
-    """Draws lines uniformly in one pass (Vitter 1985, algorithm R).
+    """Samples lines uniformly in one pass (Vitter, 1985, algorithm R).
 
-    Returns all lines of a text that is within both limits. The sample is halved whenever it
-    exceeds `MAX_BYTES`.
+    Returns all lines of a text within both limits. The sample is halved whenever it exceeds
+    `MAX_BYTES`.
+
+    Args:
+        lines: UTF-8 lines without their ends.
+        max_lines: largest number of lines of the sample.
+        seed: seed of the sample.
 
     Example:
     >>> sample_lines([b"a", b"b"], max_lines=2)
@@ -67,35 +72,41 @@ def learn_vocabulary(
     byte_fallback: bool = False,
     character_coverage: float = 1.0,
     normalization: Normalization = "nmt_nfkc",
-    symbols: Sequence[str] = (),
+    symbols: Sequence[str] | None = None,
 ) -> bytes:
-    """Learns a SentencePiece model (Kudo and Richardson 2018) and returns its proto.
+    """Learns a SentencePiece model (Kudo and Richardson, 2018, arXiv:1808.06226).
 
-    The same lines and options give the same bytes. A text that holds
-    fewer than `vocab_size` pieces gives a smaller model (short corpora keep
-    working): the number of ids is the model's, never assumed.
+    The same lines and options give the same bytes. A short text gives a model with fewer than
+    `vocab_size` tokens.
 
     Args:
         lines: UTF-8, one sentence each; for a large text a sample (see `sample_lines`).
             SentencePiece ignores lines of more than `MAX_LINE_BYTES`.
-        vocab_size: pieces wanted, the four special ones (and the 256 of byte
-            fallback) included.
-        model_type: "unigram" (Kudo 2018) or "bpe" (Sennrich et al. 2016).
+        vocab_size: maximum number of tokens, including the four special ones and the 256 of byte
+            fallback.
+        model_type: "unigram" (Kudo, 2018, arXiv:1804.10959) or "bpe" (Sennrich et al., 2016,
+            arXiv:1508.07909).
         byte_fallback: spell unknown characters in bytes, so that nothing is unknown.
-        character_coverage: share of the text's characters that get a piece; below
-            1 for texts with thousands of rare ones.
+        character_coverage: share of the text's characters that get a token; below 1 for texts with
+            thousands of rare characters.
         normalization: SentencePiece's rule; "nmt_nfkc_cf" also folds case.
-        symbols: pieces of their own wherever they stand, as "<2de>".
+        symbols: texts that always become one token, such as "<2de>".
 
     Returns:
-        The serialized model, with pad, unknown, start and end ids 0, 1, 2 and 3. The
-        scores of a unigram model are rounded so that ties are decided alike everywhere.
+        The serialized model, with pad, unknown, start and end ids 0, 1, 2 and 3. The scores of a
+        unigram model are rounded, so that all libraries decide ties in the same way.
 
     Raises:
-        InputError: for no text, a size too small for the text's characters, an
-            unknown option, or what `check_symbols` refuses.
+        InputError: for an empty text, a size too small for the characters of the text, or invalid
+            options or symbols.
+
+    Example:
+    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30, model_type="bpe")
+    >>> Vocabulary(model).source_vocab_size
+    30
     """
     check_learning_options(vocab_size, model_type, character_coverage, normalization)
+    symbols = list(symbols or ())
     check_symbols(symbols, byte_fallback)
     model = io.BytesIO()
     try:
@@ -113,9 +124,9 @@ def learn_vocabulary(
             unk_id=1,
             bos_id=2,
             eos_id=3,
-            # Sums of floats depend on how the lines are split among the threads.
+            # A fixed number, because sums of floats depend on the distribution over threads.
             num_threads=16,
-            user_defined_symbols=list(symbols),
+            user_defined_symbols=symbols,
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -126,60 +137,83 @@ def learn_vocabulary(
 def check_learning_options(
     vocab_size: int, model_type: str, character_coverage: float, normalization: str
 ) -> None:
-    """Raises `InputError` for options that `learn_vocabulary` refuses whatever the text."""
+    """Raises `InputError` for options of `learn_vocabulary` that are invalid for every text.
+
+    Args:
+        vocab_size: see `learn_vocabulary`, also for the other arguments.
+        model_type: kind of the model.
+        character_coverage: share of the characters that get tokens.
+        normalization: how text is normalized.
+
+    Example:
+    >>> check_learning_options(8000, "unigram", 1.0, "nmt_nfkc")
+    """
     if vocab_size < 5:
         raise InputError(
-            f"vocab_size is {vocab_size}; expected at least 5: four special pieces and text"
+            f"vocab_size is {vocab_size}. It must be at least 5: four special tokens and one of "
+            "text."
         )
     if vocab_size > MAX_VOCAB_SIZE:
-        raise InputError(f"vocab_size is {vocab_size}; expected at most {MAX_VOCAB_SIZE:,}")
+        raise InputError(f"vocab_size is {vocab_size}, but the maximum is {MAX_VOCAB_SIZE:,}.")
     if not 0.98 <= character_coverage <= 1:
-        raise InputError(f"character_coverage is {character_coverage}; expected from 0.98 to 1")
+        raise InputError(
+            f"character_coverage is {character_coverage}. It must be between 0.98 and 1."
+        )
     for name, value, choices in (
         ("model_type", model_type, get_args(ModelType)),
         ("normalization", normalization, get_args(Normalization)),
     ):
         if value not in choices:
-            raise InputError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+            raise InputError(f"{name} is {value!r}. Choose one of {', '.join(choices)}.")
 
 
 def check_symbols(symbols: Iterable[str], byte_fallback: bool) -> None:
-    """Raises `InputError` for symbols that cannot be pieces of their own."""
+    """Raises `InputError` for symbols that cannot become tokens.
+
+    Args:
+        symbols: the symbols.
+        byte_fallback: True if the vocabulary has tokens for bytes.
+
+    Example:
+    >>> check_symbols(["<2de>", "<2fr>"], byte_fallback=False)
+    """
     for symbol in symbols:
         if not symbol or any(character.isspace() for character in symbol):
-            raise InputError(f"the symbol {symbol!r} has spaces or nothing; expected as <2de>")
+            raise InputError(
+                f"The symbol {symbol!r} is empty or contains spaces. Use a form such as <2de>."
+            )
         if symbol in SPECIAL_PIECES:
             raise InputError(
-                f"the symbol {symbol} is a piece that every vocabulary has; expected as <2de>"
+                f"The symbol {symbol} is already a token of every vocabulary. Choose another name, "
+                "such as <2de>."
             )
         if byte_fallback and symbol in BYTE_PIECES:
             raise InputError(
-                f"the symbol {symbol} is a piece that every vocabulary with byte_fallback has; "
-                "expected as <2de>"
+                f"The symbol {symbol} is already a token of every vocabulary with byte_fallback. "
+                "Choose another name, such as <2de>."
             )
 
 
 def _learning_error(vocab_size: int, error: RuntimeError) -> Exception:
-    """Says in the user's terms what SentencePiece says in terms of its source."""
+    """Translates an error of SentencePiece, which names parts of its source code."""
     message = str(error)
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_small:
         return InputError(
-            f"vocab_size is {vocab_size}; expected at least {too_small[1]}, as the text has that "
-            "many different characters and special pieces"
+            f"vocab_size is {vocab_size}, but the text has {too_small[1]} different characters and "
+            f"special tokens. Raise it to at least {too_small[1]}."
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        return InputError("there is no text to learn a vocabulary from")
+        return InputError("The text is empty: there is no text to learn a vocabulary from.")
     return error
 
 
 def _with_exact_sums(model: bytes) -> bytes:
     """Rounds the scores of a unigram model to multiples of 1/1024.
 
-    Segmentations of equal probability ("0|000" and "000|0") are common among
-    digits. SentencePiece decides them by float32 rounding, and its release in
-    tensorflow-text rounds otherwise than the library. Sums of rounded scores
-    are exact down to -16,384, and then both take the same one.
+    Segmentations of equal probability, such as "0|000" and "000|0", are common among digits.
+    SentencePiece decides them by float32 rounding, which differs between the library and
+    tensorflow-text. Sums of rounded scores are exact down to -16,384, so both make the same choice.
     """
     proto = ModelProto.FromString(model)
     for piece in proto.pieces:
@@ -190,20 +224,29 @@ def _with_exact_sums(model: bytes) -> bytes:
 class Vocabulary:
     """One SentencePiece model for both languages, or one for each.
 
+    Args:
+        source_model: serialized SentencePiece model of the source language, or of both languages
+            if `target_model` is None.
+        target_model: serialized model of the target language, or None for a joint vocabulary.
+
     Attributes:
-        source_model, target_model: the serialized protos; the same when joint.
-        joint: whether one model serves both languages.
+        source_model, target_model: the serialized models, the same if `joint`.
+        joint: True if both languages share one model.
         source_vocab_size, target_vocab_size: numbers of ids.
-        pad_id, unknown_id, start_id, end_id: as the protos say.
+        pad_id, unknown_id, start_id, end_id: read from the models.
+
+    Raises:
+        InputError: for invalid models, a missing special token, or special ids that differ between
+            the two.
+
+    Example:
+    >>> vocabulary = Vocabulary(learn_vocabulary([b"the cat sees the dog"], vocab_size=30))
+    >>> [ids] = vocabulary.encode_target([b"the dog"])
+    >>> ids[-1] == vocabulary.end_id, vocabulary.target_text(ids)
+    (True, 'the dog')
     """
 
     def __init__(self, source_model: bytes, target_model: bytes | None = None) -> None:
-        """Parses the models.
-
-        Raises:
-            InputError: for bytes that are no SentencePiece model, a special piece
-                that is missing, or special ids that differ between the two.
-        """
         self.joint = target_model is None
         self.source_model = source_model
         self.target_model = source_model if target_model is None else target_model
@@ -215,8 +258,8 @@ class Vocabulary:
         ):
             if source_id != target_id:
                 raise InputError(
-                    f"the {name} id is {source_id} in the source vocabulary and {target_id} in "
-                    "the target vocabulary; expected the same"
+                    f"The {name} id is {source_id} in the source vocabulary, but {target_id} in "
+                    "the target vocabulary. Both must be equal."
                 )
         self.pad_id, self.unknown_id, self.start_id, self.end_id = ids.values()
         self.source_vocab_size: int = self._source.get_piece_size()
@@ -224,20 +267,20 @@ class Vocabulary:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the two models, in hex: equal for equal segmentations."""
+        """SHA-256 of the two models, in hex."""
         digests = (hashlib.sha256(m).digest() for m in (self.source_model, self.target_model))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def encode_source(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
-        """Returns the ids of each line, which end with `end_id`; with -1 threads, one a core."""
+        """Returns the source ids of each line, with `end_id` at the end; -1 uses all cores."""
         return self._source.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
 
     def encode_target(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
-        """Returns the ids of each line, which end with `end_id`; with -1 threads, one a core."""
+        """Returns the target ids of each line, with `end_id` at the end; -1 uses all cores."""
         return self._target.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
 
     def source_symbols(self) -> set[str]:
-        """Returns the pieces of the source that stand for themselves wherever they are."""
+        """Returns the texts that always become one token in the source."""
         pieces = ModelProto.FromString(self.source_model).pieces
         return {piece.piece for piece in pieces if piece.type == USER_DEFINED}
 
@@ -262,11 +305,10 @@ class Vocabulary:
         return str(self._source.id_to_piece(piece_id))
 
     def target_text_pieces(self) -> list[bool]:
-        """Says for each target id whether it may appear in one line of text.
+        """Returns for each target id whether it is text of a line.
 
-        Control pieces may not, nor may the bytes of control characters, which
-        byte fallback has pieces for: a line break inside a translation would
-        shift all the lines after it.
+        False for special tokens, and for the control characters of byte fallback: a line break
+        inside a translation would shift all lines after it.
         """
         model = self._target
         breaks = {BYTE_PIECES[code] for code in (*range(0x20), 0x7F)}
@@ -276,10 +318,7 @@ class Vocabulary:
         ]
 
     def target_text(self, ids: Sequence[int]) -> str:
-        """Returns the text, in one line, of target ids.
-
-        As `Tokenizer.detokenize`: no id fails; those that are no pieces of text give nothing.
-        """
+        """Returns the text of target ids, in one line; special and unknown ids are skipped."""
         known = range(self.target_vocab_size)
         kept = [int(i) for i in ids if i in known and self._is_target_text[i]]
         return str(self._target.decode(kept))
@@ -290,24 +329,24 @@ class Vocabulary:
 
     @property
     def is_plain_unigram(self) -> bool:
-        """Whether both models are unigram models without byte fallback."""
+        """True if both models are unigram models without byte fallback."""
         protos = map(ModelProto.FromString, (self.source_model, self.target_model))
         specs = [proto.trainer_spec for proto in protos]
         return all(spec.model_type == UNIGRAM and not spec.byte_fallback for spec in specs)
 
     def models(self) -> dict[str, bytes]:
-        """Returns the serialized protos by their files' names, as `of` takes them."""
+        """Returns the serialized models by file name, for `from_models`."""
         if self.joint:
             return {"joint.model": self.source_model}
         return {"source.model": self.source_model, "target.model": self.target_model}
 
     @classmethod
-    def of(cls, models: Mapping[str, bytes]) -> Vocabulary:
-        """Makes a vocabulary of what `models` returns.
+    def from_models(cls, models: Mapping[str, bytes]) -> Vocabulary:
+        """Returns a vocabulary of serialized models by file name, as `models` returns them.
 
         Raises:
-            InputError: for no or broken models.
-            KeyError: where one is missing.
+            InputError: for invalid models.
+            KeyError: for a missing model.
         """
         if "joint.model" in models:
             return cls(models["joint.model"])
@@ -322,35 +361,35 @@ class Vocabulary:
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
-        """Reads what `save` wrote.
+        """Reads a vocabulary that `save` wrote.
 
         Args:
-            directory: that of the models, or one that holds it as `tokenizer/`.
+            directory: the directory of the models, or one with a subdirectory `tokenizer`.
 
         Raises:
-            InputError: where there is no vocabulary, or a broken one.
+            InputError: if the vocabulary is missing or broken.
         """
         for place in (Path(directory), Path(directory) / "tokenizer"):
             for names in (["joint.model"], ["source.model", "target.model"]):
                 paths = [place / name for name in names]
                 if all(path.is_file() for path in paths):
                     try:
-                        return cls.of({path.name: path.read_bytes() for path in paths})
+                        return cls.from_models({path.name: path.read_bytes() for path in paths})
                     except InputError as error:
                         raise InputError(f"{' and '.join(map(str, paths))}: {error}") from None
         raise InputError(
-            f"{directory} holds no vocabulary; expected joint.model, or source.model and "
-            "target.model, in it or in its folder tokenizer"
+            f"{directory} contains no vocabulary. It needs joint.model, or source.model and "
+            "target.model, directly or in its folder tokenizer."
         )
 
 
 def _parse(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    if model:  # An empty proto parses, to a model that logs an error at each use.
+    if model:  # SentencePiece accepts an empty model, and logs errors later
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
             pass
-    raise InputError(f"{len(model)} bytes that are no SentencePiece model; expected its proto")
+    raise InputError(f"{len(model)} bytes are not a SentencePiece model.")
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
@@ -363,7 +402,7 @@ def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
     missing = [name for name, piece_id in ids.items() if piece_id < 0]
     if missing:
         raise InputError(
-            f"the SentencePiece model has no {' and no '.join(missing)} piece; expected one "
-            "learned with pad_id, unk_id, bos_id and eos_id of 0 or more"
+            f"The SentencePiece model lacks the special tokens {', '.join(missing)}. Train it with "
+            "pad_id, unk_id, bos_id and eos_id of 0 or more."
         )
     return ids

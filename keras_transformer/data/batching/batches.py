@@ -1,8 +1,7 @@
 """Batches of a corpus: a batch is a pure function of (corpus, seed, step).
 
-The order of an epoch follows from (seed, epoch) by one permutation, which is
-drawn when the epoch is entered: in a fifth of a second for 5 million pairs. So training
-resumes at any step without reading the ones before it.
+One permutation, a function of (seed, epoch), gives the order of an epoch. It takes a fifth of a
+second for 5 million pairs. So training resumes at any step without reading the earlier ones.
 """
 
 from __future__ import annotations
@@ -27,27 +26,34 @@ Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
 
-# Runs record it. It changes whenever the same corpus and seed give other batches than before: a
-# run that was begun in another order could see a pair twice in an epoch, and another never.
+# Runs record this version. It changes whenever the same corpus and seed give other batches than
+# before. A run that resumed in another order could see one pair twice in an epoch, and another pair
+# never.
 BATCH_ORDER = 2
 
-# Steps whose segmentations are drawn together, and their tokens, of words never seen before.
+# Segmentations are drawn for this many steps together, or for this many tokens of new words.
 _STEPS_AT_ONCE = 32
 _TOKENS_AT_ONCE = 2**16
 
 
 class Batches(abc.ABC):
-    """The batch of every step.
+    """The batches of all steps.
 
     Attributes:
-        steps_per_epoch: batches in an epoch.
-        shapes: at most 16 triples (rows, S, T), rows a multiple of 8; rows * T is
-            at most `batch_tokens`, except where that leaves fewer than 8 rows.
-        padding_share: share of an epoch's source and target positions, rows that
-            are only filler included, that hold no token of a sentence.
-            Where segmentations are drawn it is that of the plan: some are then drawn
-            shorter to fit, which leaves up to 4 % more.
-        filler_rows: rows of an epoch that hold no pair.
+        steps_per_epoch: number of batches of an epoch.
+        shapes: at most 16 triples (rows, S, T). rows is a multiple of 8. rows * T is at most
+            `batch_tokens`, unless this gives fewer than 8 rows.
+        padding_share: share of padding in the source and target positions of an epoch, with filler
+            rows. Drawn segmentations have up to 4 % more.
+        filler_rows: number of rows of an epoch without a pair.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> store = TokenStore("build/data/train")
+    >>> batches: Batches = CorpusBatches(store, 4096, seed=1, pad_id=0, start_id=2)
+    >>> inputs, labels = batches.batch(step=0)
+    >>> inputs["target_ids"].shape == labels.shape
+    True
     """
 
     shapes: tuple[Shape, ...]
@@ -57,18 +63,17 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
-        """Returns the batch of a step, counted over all epochs from 0, or one part of its rows.
+        """Returns the batch of a step, or one part of its rows.
 
         Args:
-            step: the step.
-            part: which of the `parts`, in each of which as many rows are.
-            parts: filler rows make up for rows that cannot be divided by it.
+            step: number of the step over all epochs, from 0.
+            part: number of the part, from 0.
+            parts: number of parts with the same number of rows. Filler rows are added if necessary.
 
         Returns:
-            `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`.
-            Labels are the target sentence with its end id; `target_ids` is the same
-            shifted right by one behind the start id. The rest is pad_id; a filler row
-            is pad_id altogether.
+            `({"source_ids": int32[R, S], "target_ids": int32[R, T]}, labels int32[R, T])`. Labels
+            are the target sentence with its end id. `target_ids` is the same, shifted right by one
+            behind the start id. The rest is pad_id, also in filler rows.
 
         Raises:
             InputError: for a negative step.
@@ -81,10 +86,10 @@ class Batches(abc.ABC):
         parts: int = 1,
         own: Sequence[int] = (0,),
     ) -> tf.data.Dataset:
-        """Returns the batches of `num_steps` steps from `first_step` on, endless if None.
+        """Returns the batches of `num_steps` steps from `first_step` on, or of all steps if None.
 
         With `parts` more than 1 there is an element for each part in `own` of each step.
-        Elements are those of `batch`, with the spec
+        Elements have the structure of `batch`'s result, with the spec
         `({"source_ids": int32[None, None], "target_ids": int32[None, None]}, int32[None, None])`.
         """
 
@@ -98,7 +103,7 @@ class Batches(abc.ABC):
             source, target, labels = (tf.ensure_shape(ids, [None, None]) for ids in arrays_)
             return {"source_ids": source, "target_ids": target}, labels
 
-        if num_steps is None:  # a dataset that is known to have no end needs no look ahead
+        if num_steps is None:  # an endless dataset needs no look-ahead
             indices = tf.data.Dataset.counter()
         else:
             indices = tf.data.Dataset.range(num_steps * len(own))
@@ -107,7 +112,7 @@ class Batches(abc.ABC):
     def distributed(
         self, strategy: tf.distribute.Strategy, first_step: int = 0, num_steps: int | None = None
     ) -> tf.distribute.DistributedDataset:
-        """Returns `dataset` with each replica's rows for it; a worker computes only its own."""
+        """Returns `dataset`, distributed: each replica gets its rows, and computes no others."""
 
         def own_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
             parts = context.num_replicas_in_sync
@@ -119,9 +124,9 @@ class Batches(abc.ABC):
 
 
 def _own_pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
-    """Options by which each replica on a CPU has a pipeline of its own; elsewhere none.
+    """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
 
-    Otherwise one would feed all through iterators of another kind, which `_untuned` does not reach.
+    Otherwise one pipeline feeds all replicas through iterators that `_untuned` does not reach.
     """
     if not isinstance(strategy, tf.distribute.MirroredStrategy):
         return None
@@ -134,10 +139,10 @@ def _own_pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptio
 
 
 def _untuned() -> tf.data.Options:
-    """Options of a dataset in which nothing is left to tune.
+    """Returns dataset options without autotuning.
 
-    What would tune it is a thread of each iterator, for which whoever lets go of an iterator waits,
-    seconds at a time: after every validation, and where objects are collected.
+    Autotuning runs a thread per iterator. Releasing an iterator waits for its thread, for seconds
+    after each validation and during garbage collection.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -147,15 +152,20 @@ def _untuned() -> tf.data.Options:
 class CorpusBatches(Batches):
     """All batches of all epochs over one corpus.
 
-    Every epoch holds every pair exactly once, in new company and in a new order,
-    and has the same number of batches of each shape. Sentences of like lengths
-    share a batch (paper, section 5.1).
+    Every epoch contains every pair once, in new batches and a new order, with the same number of
+    batches of each shape. Sentences of similar lengths share a batch (paper, section 5.1).
 
-    The pairs are sorted by their lengths, so that those of a bucket (of equal lengths) lie
-    together. The plan says how many pairs of each bucket go into batches of each shape. An
-    epoch shuffles the pairs of every bucket, deals them out to the shapes, and shuffles the
-    pairs of every shape and the order of all batches. It keeps 4 bytes for each pair, and 4
-    more for each of the last two epochs.
+    Pairs of equal lengths form a bucket. The plan has the number of pairs of each bucket in batches
+    of each shape. An epoch shuffles the pairs of every bucket, distributes them to the shapes, and
+    shuffles the pairs of every shape and the order of all batches. It needs 4 bytes for each pair,
+    and 4 more for each of the last two epochs.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> store = TokenStore("build/data/train")
+    >>> batches = CorpusBatches(store, 4096, seed=1, pad_id=0, start_id=2)
+    >>> batches.steps_per_epoch, len(batches.shapes)
+    (1, 1)
     """
 
     def __init__(
@@ -174,22 +184,21 @@ class CorpusBatches(Batches):
 
         Args:
             store: the encoded corpus.
-            batch_tokens: target positions a batch has, about, over all replicas.
-            seed: at least 0; another seed gives other epochs. None gives all epochs the same
-                order.
-            pad_id: fills up sentences and rows.
-            start_id: precedes each target sentence in the decoder's input.
-            sampler: segments sentences anew in every epoch; None takes the store's ids.
-            shapes: int64[C, 3], the shapes to take, as `common_shapes` gives them for
-                several corpora; by default those that are best for this one.
-            number: of the corpus, so that equal ones get orders of their own.
+            batch_tokens: approximate target positions of a batch, over all replicas.
+            seed: seed of the order, at least 0. None gives all epochs the same order.
+            pad_id: id of padding.
+            start_id: id before each target sentence in the decoder's input.
+            sampler: draws new segmentations in every epoch; None uses the ids of the store.
+            shapes: int64[C, 3], shapes from `common_shapes` for several corpora; None for the best
+                shapes of this corpus.
+            number: number of the corpus. Equal corpora with other numbers get other orders.
 
         Raises:
-            InputError: for a corpus without pairs, `batch_tokens` less than the
-                longest target sentence, or a negative seed.
+            InputError: for a corpus without pairs, `batch_tokens` below the longest target
+                sentence, or a negative seed.
         """
         if seed is not None and seed < 0:
-            raise InputError(f"the seed of the batches is {seed}; expected at least 0")
+            raise InputError(f"The seed of the batches is {seed}, but it must be at least 0.")
         self._store = store
         self._seed = seed
         self._number = number
@@ -207,7 +216,8 @@ class CorpusBatches(Batches):
         self.tokens, self.positions = room.tokens, plan.positions
         self.padding_share = 1.0 - self.tokens / self.positions
 
-        # Of each shape, and of all: the first batch, and the first pair in an epoch's order.
+        # For each shape, and for the end: the first batch, and the first pair in the order of an
+        # epoch.
         self._first_batch = np.cumsum([0, *plan.num_batches])
         self._first_place = np.cumsum([0, *plan.places.sum(axis=1)])
         self._first_in_bucket = _begins(histogram.count)
@@ -220,14 +230,14 @@ class CorpusBatches(Batches):
         self._steps_at_once = min(
             _STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE * self.steps_per_epoch // self.tokens)
         )
-        # Two epochs: where replicas have separate pipelines, one may be ahead of another.
+        # Two epochs, because one replica may be ahead of another if each has its own pipeline.
         self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
         self._sampled_steps = functools.lru_cache(maxsize=1)(self._sample_steps)
 
     def _make_epoch(self, epoch: int) -> tuple[IntArray, Pairs]:
-        """Returns the batches of an epoch in their order, and its pairs, batch by batch.
+        """Returns the order of the batches of an epoch, and the order of its pairs.
 
-        Batches are numbered, and pairs sorted, by their shapes.
+        Batches are numbered by shape, and pairs are sorted by shape.
         """
         batches, pairs = np.arange(self.steps_per_epoch), self._by_bucket.copy()
         random = np.random.default_rng([self._seed or 0, self._number, epoch])
@@ -255,17 +265,17 @@ class CorpusBatches(Batches):
     def _rows(self, step: int) -> tuple[int, IntArray, Sentences | None]:
         """Returns what `_planned` does, and the sentences if their segmentations are sampled."""
         if step < 0:
-            raise InputError(f"step {step} has no batch; expected at least 0")
+            raise InputError(f"The step is {step}, but it must be at least 0.")
         if self._sampler is None:
             return *self._planned(step), None
         block, place = divmod(step, self._steps_at_once)
         return self._sampled_steps(block)[place]
 
     def _sample_steps(self, block: int) -> list[tuple[int, IntArray, Sentences]]:
-        """Returns some steps one after another; pairs change rows among those of an epoch.
+        """Returns several consecutive steps. Within an epoch, pairs may change their rows.
 
-        Together, because lengths are known only when segmentations are drawn. Those that are
-        longer than planned may find room in another step.
+        Several steps are drawn together, because a segmentation that is longer than planned may fit
+        into another step.
         """
         assert self._sampler is not None
         steps = range(block * self._steps_at_once, (block + 1) * self._steps_at_once)
@@ -275,7 +285,7 @@ class CorpusBatches(Batches):
             counts = [len(pairs) for pairs in planned]
             together = np.concatenate(planned)
             bounds = np.repeat([self.shapes[shape][1:] for shape in shapes], counts, axis=0)
-            # The last number tells this key from those of `SubwordSampler.room`.
+            # The last number distinguishes this key from the keys of `SubwordSampler.room`.
             keys = hashed(key_of(self._seed or 0, self._number, epoch, 1), together)
             row_of, drawn = draw(self._sampler, self._store, together, keys, bounds)
             rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
@@ -310,19 +320,19 @@ class CorpusBatches(Batches):
         return {"source_ids": source, "target_ids": shifted}, labels
 
     def _padded(self, ids: TokenArray, lengths: Lengths, rows: int, length: int) -> TokenArray:
-        """Returns sentences that lie one after another as int32[rows, length]."""
+        """Pads consecutive sentences to int32[rows, length]."""
         padded = np.full(rows * length, self._pad_id, np.int32)
         gaps = np.arange(len(lengths)) * length - _begins(lengths)
         padded[np.arange(len(ids)) + np.repeat(gaps, lengths)] = ids
         return padded.reshape(rows, length)
 
     def _shifted(self, labels: TokenArray, lengths: Lengths) -> TokenArray:
-        """Returns what the decoder gets to see before each label, int32[R, T]."""
+        """Returns the input of the decoder for labels, int32[R, T]."""
         shifted = np.full_like(labels, self._pad_id)
         shifted[:, 1:] = labels[:, :-1]
         shifted[: len(lengths), 0] = self._start_id
         ends = np.flatnonzero(lengths < labels.shape[1])
-        shifted[ends, lengths[ends]] = self._pad_id  # the end id, which foretells nothing
+        shifted[ends, lengths[ends]] = self._pad_id  # the end id is not an input
         return shifted
 
 
@@ -332,15 +342,22 @@ def common_shapes(
     sampler: SubwordSampler | None = None,
     frequencies: Sequence[float] | None = None,
 ) -> IntArray:
-    """Returns int64[C, 3]: at most 16 shapes (rows, S, T) that serve several corpora.
+    """Returns int64[C, 3]: at most 16 shapes (rows, S, T) for several corpora.
 
     Args:
-        stores, batch_tokens, sampler: as for `CorpusBatches`.
-        frequencies: of each corpus, above 0: how often one of its pairs comes, beside the
-            others'; equally often if not given.
+        stores: the corpora.
+        batch_tokens: approximate target positions of a batch.
+        sampler: draws segmentations; None uses the ids of the stores.
+        frequencies: relative frequency of the pairs of each corpus, above 0; None for equal ones.
 
     Raises:
-        InputError: as `CorpusBatches` for each of them.
+        InputError: as in `CorpusBatches`.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> stores = [TokenStore("build/data/train"), TokenStore("build/data/valid")]
+    >>> common_shapes(stores, batch_tokens=4096).shape
+    (1, 3)
     """
     rooms = (_room(store, batch_tokens, sampler) for store in stores)
     histograms = [Histogram.of(room.source, room.target)[0] for room in rooms]
@@ -355,13 +372,13 @@ def common_shapes(
 
 def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) -> Room:
     if len(store) == 0:
-        raise InputError("the corpus to batch has 0 sentence pairs; expected at least 1")
+        raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
     longest = int(store.target_lengths.max())
     if batch_tokens < longest:
         raise InputError(
-            f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest}"
-            " tokens: a global batch cannot hold one sentence; expected batch_tokens of at"
-            f" least {longest}"
+            f"batch_tokens is {batch_tokens}, but the longest target sentence has {longest} "
+            f"tokens. Raise --batch_tokens to at least {longest}, or lower --max_tokens when you "
+            "prepare the data."
         )
     if sampler is None:
         source, target = store.source_lengths, store.target_lengths
@@ -371,5 +388,5 @@ def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) 
 
 
 def _begins(counts: Lengths) -> IntArray:
-    """Returns where each of several runs begins that lie one after another."""
+    """Returns the first index of each of several consecutive groups."""
     return np.cumsum(counts, dtype=np.int64) - counts

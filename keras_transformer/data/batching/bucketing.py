@@ -1,10 +1,11 @@
-"""Chooses the few shapes that batches have, and how many pairs go into each.
+"""Chooses the batch shapes, and the number of pairs in each.
 
-A plan depends on nothing but the lengths of the pairs, so it is the same in
-every epoch: only which pair of a length takes which place is drawn anew. It is
-computed on the histogram of (source length, target length), whose size does not
-grow with the corpus. The cost that it lowers is the number of positions that the
-model has to compute, rows · (S + T) over an epoch, padding and filler included.
+A plan depends only on the lengths of the pairs, so it is the same in every epoch. Only the order of
+the pairs changes. The plan is computed from a histogram of (source length, target length). The
+histogram does not grow with the corpus.
+
+The goal is a small number of positions that the model computes: rows · (S + T), summed over the
+batches of an epoch. This number includes padding and filler rows.
 """
 
 from __future__ import annotations
@@ -21,18 +22,26 @@ Lengths: TypeAlias = npt.NDArray[np.integer[Any]]
 
 MAX_SHAPES = 16
 ROW_MULTIPLE = 8
-# The search over shapes stops here; counted in work, not in time, so that a plan is repeatable.
+# Limits of the search over shapes. They count work, not time, so that a plan is repeatable.
 _MAX_TRIALS = 800
 _MAX_WORK = 300_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """The pairs of lengths that occur in a corpus; the longest (by their sum) come first.
+    """Counts the sentence pairs of a corpus by (source length, target length).
+
+    A bucket contains all pairs with the same two lengths. The buckets with the largest sum of
+    lengths come first.
 
     Attributes:
         source, target: int64[K], the two lengths of each bucket.
-        count: int64[K], how many pairs have them.
+        count: int64[K], the number of pairs in each bucket.
+
+    Example:
+    >>> histogram, bucket = Histogram.of(np.array([3, 5, 3]), np.array([4, 4, 4]))
+    >>> histogram.source, histogram.count, bucket
+    (array([5, 3]), array([1, 2]), array([1, 0, 1], dtype=uint8))
     """
 
     source: IntArray
@@ -41,7 +50,7 @@ class Histogram:
 
     @classmethod
     def of(cls, source_lengths: Lengths, target_lengths: Lengths) -> tuple[Histogram, Lengths]:
-        """Returns the histogram of a corpus, and uint[N], the bucket of each of its pairs."""
+        """Returns the histogram of a corpus, and the bucket of each of its N pairs, uint[N]."""
         source, source_rank = _ranked(source_lengths)
         target, target_rank = _ranked(target_lengths)
         keys = source_rank[source_lengths] * len(target) + target_rank[target_lengths]
@@ -54,13 +63,13 @@ class Histogram:
         return cls(source[order], target[order], count[found[order]]), bucket_of_key[keys]
 
     def scaled(self, factor: float) -> Histogram:
-        """Returns one of so many times the pairs, at least one of each lengths."""
+        """Returns a copy whose counts are multiplied by `factor` and rounded, but at least 1."""
         count = np.maximum(1, np.rint(self.count * factor)).astype(np.int64)
         return dataclasses.replace(self, count=count)
 
     @classmethod
     def union(cls, histograms: Sequence[Histogram]) -> Histogram:
-        """Returns the histogram of several corpora together."""
+        """Returns one histogram for several corpora together."""
         source, target, count = (
             np.concatenate([getattr(histogram, name) for histogram in histograms])
             for name in ("source", "target", "count")
@@ -70,20 +79,24 @@ class Histogram:
 
 
 def _ranked(lengths: Lengths) -> tuple[IntArray, IntArray]:
-    """Returns the different lengths, rising, and for each up to the longest its place in them."""
+    """Returns the sorted distinct lengths, and the rank of every length up to the longest."""
     occurs = np.bincount(lengths) > 0
     return np.flatnonzero(occurs), np.cumsum(occurs) - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """What an epoch consists of.
+    """The shapes of the batches of an epoch, and the number of pairs in each shape.
 
     Attributes:
-        shapes: int64[C, 3], the (rows, S, T) of each shape; S + T falls.
-        num_batches: int64[C], how many batches an epoch has of each shape.
-        places: int64[C, K], how many pairs of bucket k go into shape c; each
-            pair has exactly one place.
+        shapes: int64[C, 3], the (rows, S, T) of each shape, in decreasing order of S + T.
+        num_batches: int64[C], number of batches of each shape.
+        places: int64[C, K], number of pairs of bucket k in shape c. Each pair has one place.
+
+    Example:
+    >>> plan = BatchPlan(np.array([[8, 3, 4]]), np.array([2]), np.array([[15]]))
+    >>> plan.positions, plan.filler_rows
+    (112, 1)
     """
 
     shapes: IntArray
@@ -92,29 +105,34 @@ class BatchPlan:
 
     @property
     def positions(self) -> int:
-        """Positions an epoch computes, source and target, filler rows included."""
+        """Number of source and target positions in an epoch, including padding and filler rows."""
         rows, source, target = self.shapes.T
         return int((self.num_batches * rows * (source + target)).sum())
 
     @property
     def filler_rows(self) -> int:
-        """Rows of an epoch that hold no pair."""
+        """Number of rows in an epoch that contain no pair."""
         return int((self.num_batches * self.shapes[:, 0]).sum() - self.places.sum())
 
 
 def choose_shapes(histogram: Histogram, batch_tokens: int) -> IntArray:
-    """Chooses the shapes in which the pairs of a histogram cost least.
+    """Chooses shapes for the pairs of a histogram, so that an epoch has few positions.
 
-    Starts from the best of the grids that recursive splitting gives, then moves
-    single bounds as long as that lowers the cost.
+    Recursive splitting makes several grids of shapes. The search starts from the best grid, and
+    changes one bound of one shape at a time as long as that saves positions.
 
     Args:
-        histogram: lengths of at least 1 each.
-        batch_tokens: a batch has a multiple of 8 rows with rows * T <= batch_tokens,
-            or else 8.
+        histogram: the lengths of the pairs, at least 1 each.
+        batch_tokens: largest number of target positions in a batch. The number of rows is a
+            multiple of 8 with rows * T <= batch_tokens, or 8 if there is no such multiple.
 
     Returns:
-        int64[C, 3], (rows, S, T), at most 16 of them; `place_pairs` finds each pair room.
+        int64[C, 3], the (rows, S, T) of at most 16 shapes. Every pair fits into one of them.
+
+    Example:
+    >>> histogram, _ = Histogram.of(np.array([3, 9] * 50), np.array([4, 10] * 50))
+    >>> choose_shapes(histogram, batch_tokens=160).shape
+    (2, 3)
     """
     grids = _grids(histogram)
     costs = [_place(grid, histogram, batch_tokens).positions for grid in grids]
@@ -138,21 +156,27 @@ def choose_shapes(histogram: Histogram, batch_tokens: int) -> IntArray:
 
 
 def place_pairs(shapes: IntArray, histogram: Histogram) -> BatchPlan:
-    """Plans an epoch of batches of given shapes in which every pair stands exactly once.
+    """Plans an epoch with batches of the given shapes. The epoch contains every pair once.
 
     Args:
-        shapes: int64[C, 3] (rows, S, T), one of which holds the longest of the pairs;
-            those that are not needed are left out of the plan.
-        histogram: the pairs.
+        shapes: int64[C, 3] (rows, S, T). Every pair must fit into one of them. The plan omits
+            unused shapes.
+        histogram: the lengths of the pairs.
+
+    Example:
+    >>> histogram, _ = Histogram.of(np.array([3, 9] * 50), np.array([4, 10] * 50))
+    >>> plan = place_pairs(np.array([[16, 9, 10], [40, 3, 4]]), histogram)
+    >>> plan.num_batches, plan.places.sum(), plan.filler_rows
+    (array([4, 1]), np.int64(100), 4)
     """
     return _place(shapes[:, 1:], histogram, rows=shapes[:, 0])
 
 
 def _grids(histogram: Histogram) -> list[IntArray]:
-    """Returns int64[n, 2] bounds (S, T) for n = 1 .. 16: each splits one cell of the one before.
+    """Returns grids of bounds (S, T), int64[n, 2], for n = 1 to 16 cells.
 
-    The cell and the cut are those that save the most positions. A cell's bounds
-    are the longest lengths that it holds.
+    Each grid splits one cell of the previous grid: the cell whose split saves the most positions.
+    The bounds of a cell are the largest lengths in it.
     """
     everything = np.arange(len(histogram.count))
     cells = [(everything, *_best_cut(everything, histogram))]
@@ -169,7 +193,7 @@ def _grids(histogram: Histogram) -> list[IntArray]:
 
 
 def _best_cut(members: IntArray, histogram: Histogram) -> tuple[int, npt.NDArray[np.bool_]]:
-    """Returns the positions saved by the best cut of a cell and which members lie below it."""
+    """Returns how many positions the best cut saves, and True for the members below the cut."""
     lengths = (histogram.source[members], histogram.target[members])
     count = histogram.count[members]
     whole = int(count.sum() * (lengths[0].max() + lengths[1].max()))
@@ -193,7 +217,7 @@ def _best_cut(members: IntArray, histogram: Histogram) -> tuple[int, npt.NDArray
 
 
 def _fits(bounds: IntArray, histogram: Histogram) -> npt.NDArray[np.bool_]:
-    """Returns bool[C, K]: can shape c hold bucket k?"""
+    """Returns bool[C, K], True if bucket k fits into shape c."""
     return (histogram.source <= bounds[:, :1]) & (histogram.target <= bounds[:, 1:])
 
 
@@ -209,15 +233,13 @@ def _place(
 ) -> BatchPlan:
     """Gives every pair a place, from the largest shape to the smallest.
 
-    A pair's home is the cheapest shape that holds it. A shape takes the pairs
-    still at home there; the rows left in its last batch are taken by the longest
-    fitting pairs of smaller shapes. So filler rows remain only where no smaller
-    pair is left.
+    The home of a pair is the smallest shape that the pair fits into. Each shape first takes all
+    remaining pairs whose home it is. Then the longest fitting pairs of smaller shapes fill the free
+    rows of its last batch. Filler rows remain only if no smaller pair is left.
 
-    Where `rows` are not given they follow from `batch_tokens`: as many as it
-    allows, but fewer (not less than half, and a multiple of 8) where a shape has
-    so few pairs that its batches would be full of much shorter ones, and as few
-    as needed where no pair is left to fill them.
+    Without `rows`, the number of rows follows from `batch_tokens`. A shape with few pairs gets
+    fewer rows (at least half, and a multiple of 8). Otherwise, much shorter pairs would fill its
+    batches. A shape also gets fewer rows if there are too few smaller pairs to fill them.
     """
     by_size = np.argsort(-bounds.sum(axis=1), kind="stable")
     bounds = bounds[by_size]

@@ -1,7 +1,6 @@
-"""Several corpora in one training: at each step, a batch of one of them.
+"""Trains on several corpora: each step has a batch of one of them.
 
-Which one is a pure function of the step, so that a run of any mixture can be
-entered at any step, as one of a single corpus can.
+The corpus of a step is a pure function of its number, so training can resume at any step.
 """
 
 from __future__ import annotations
@@ -17,49 +16,67 @@ from keras_transformer.data.batching.subword_sampling import SubwordSampler
 from keras_transformer.data.batching.token_pairs import TokenPairs
 from keras_transformer.errors import InputError
 
-_EXAMPLE = "expected a number for each corpus, as in --mix=a:2,b:1"
+_EXAMPLE = "Give a number for each corpus, as in --mix=a:2,b:1."
 
 
 def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
     """Reads weights such as "a:2,b:1", in the order of `names`.
 
+    Args:
+        mix: a weight for each corpus, "NAME:NUMBER,NAME:NUMBER".
+        names: names of the corpora.
+
     Raises:
-        InputError: for an entry that cannot be read, a weight of 0 or less, names that
-            are not those of the corpora, or corpora that share a name.
+        InputError: for an entry that cannot be read, a weight of 0 or less, unknown or missing
+            names, or corpora that share a name.
+
+    Example:
+    >>> parse_mix("news:2,talks:0.5", ["talks", "news"])
+    [Fraction(1, 2), Fraction(2, 1)]
     """
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise InputError(
-            f"--mix cannot tell the corpora called {doubled[0]} apart; expected data directories "
-            "whose last parts differ"
+            f"Two corpora are called {doubled[0]}, so --mix cannot distinguish them. Use data "
+            "directories with different names."
         )
     weights: dict[str, Fraction] = {}
     for entry in mix.split(","):
         name, _, number = entry.strip().rpartition(":")
         if name in weights:
-            raise InputError(f"--mix={mix} gives {name} twice; {_EXAMPLE}")
+            raise InputError(f"--mix={mix} gives {name} twice. {_EXAMPLE}")
         try:
             if "e" in number.lower() and not 1e-99 < float(number) < 1e99:
-                raise ValueError  # exact, it would have as many digits
+                raise ValueError  # the exact number would be too long
             weights[name] = Fraction(number)
         except (ValueError, ZeroDivisionError):
-            raise InputError(f"--mix={mix}: {entry.strip()!r} has no weight; {_EXAMPLE}") from None
+            raise InputError(f"--mix={mix}: {entry.strip()!r} lacks a weight. {_EXAMPLE}") from None
         if weights[name] <= 0:
-            raise InputError(f"--mix={mix}: the weight of {name} is {number}; expected above 0")
+            raise InputError(
+                f"--mix={mix}: the weight of {name} is {number}, but it must be above 0."
+            )
     if set(weights) != set(names):
         raise InputError(
-            f"--mix={mix} is of {', '.join(weights)}; expected one weight for each of "
-            f"{', '.join(names)}"
+            f"--mix={mix} names {', '.join(weights)}, but it needs one weight for each of "
+            f"{', '.join(names)}."
         )
     return [weights[name] for name in names]
 
 
 class MixedBatches(Batches):
-    """Batches of several corpora in turns, by shares that hold at every step.
+    """Batches of several corpora in turns, with given shares at every step.
 
-    Each corpus has passes of its own: all of its pairs once, before any comes again. Its
-    steps come as evenly as its share allows. `steps_per_epoch` is as many as
-    the corpora's epochs have together; without weights it holds one pass over each.
+    Each corpus has separate passes: all of its pairs come once before any comes again. Its steps
+    are spread evenly. `steps_per_epoch` is the sum over the epochs of all corpora. Without weights,
+    it is one pass over each corpus.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> stores = [TokenStore("build/data/train"), TokenStore("build/data/valid")]
+    >>> batches = MixedBatches(stores, 4096, seed=1, pad_id=0, start_id=2)
+    >>> inputs, labels = batches.batch(step=0)
+    >>> inputs["target_ids"].shape == labels.shape
+    True
     """
 
     def __init__(
@@ -74,26 +91,27 @@ class MixedBatches(Batches):
         weights: Sequence[Fraction] | None = None,
         temperature: float = 1.0,
     ) -> None:
-        """Plans the epochs of all corpora, in shapes that they share.
+        """Plans the epochs of all corpora, with common shapes.
 
         Args:
             stores: the corpora.
-            batch_tokens: target positions a batch has, about, over all replicas.
-            seed: at least 0; another seed gives other epochs. None gives all epochs the same
-                order.
-            pad_id: fills up sentences and rows.
-            start_id: precedes each target sentence in the decoder's input.
-            sampler: segments sentences anew in every epoch; None takes the stores' ids.
-            weights: of each corpus, above 0: the shares of the steps. By default shares
-                follow from sizes, counted in batches, so that all pairs come equally often.
-            temperature: without weights, shares are sizes to the power of its inverse;
-                at least 1. The larger it is, the more often come the pairs of small corpora.
+            batch_tokens: approximate target positions of a batch, over all replicas.
+            seed: seed of the order, at least 0. None gives all epochs the same order.
+            pad_id: id of padding.
+            start_id: id before each target sentence in the decoder's input.
+            sampler: draws new segmentations in every epoch; None uses the ids of the stores.
+            weights: share of the steps of each corpus, above 0; None for shares by size in batches,
+                so that all pairs have the same frequency.
+            temperature: without weights, shares are sizes to the power of 1 / temperature; at least
+                1. A larger temperature raises the share of small corpora.
 
         Raises:
-            InputError: as for `CorpusBatches`, or a temperature below 1.
+            InputError: as in `CorpusBatches`, or for a temperature below 1.
         """
         if not 1 <= temperature < math.inf:
-            raise InputError(f"the temperature of the mixture is {temperature}; expected 1 or more")
+            raise InputError(
+                f"The temperature of the mixture is {temperature}, but it must be at least 1."
+            )
         sizes = [int(store.target_lengths.sum(dtype=np.int64)) for store in stores]
         shares = weights or [_tempered(max(size, 1), temperature) for size in sizes]
         shapes = common_shapes(
@@ -117,7 +135,9 @@ class MixedBatches(Batches):
         self.padding_share = float(1 - tokens / positions)
 
     def _in_an_epoch(self, counts: Sequence[int]) -> Fraction:
-        """Returns how many of what each corpus's own epoch has so many come in an epoch of all."""
+        """Returns the sum of counts over an epoch of all corpora, from the counts in an epoch of
+        each.
+        """
         found = Fraction()
         for weight, count, corpus in zip(self._weights, counts, self.corpora, strict=True):
             steps = Fraction(self.steps_per_epoch * weight, sum(self._weights))
@@ -127,31 +147,39 @@ class MixedBatches(Batches):
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step; see `Batches.batch`."""
         if step < 0:
-            raise InputError(f"step {step} has no batch; expected at least 0")
+            raise InputError(f"The step is {step}, but it must be at least 0.")
         corpus, own_step = place_of_step(step, self._weights)
         return self.corpora[corpus].batch(own_step, part, parts)
 
 
 def _tempered(size: int, temperature: float) -> Fraction:
-    # Exact for the sizes themselves, whose steps then end with an epoch of every corpus.
+    # At temperature 1 the shares are exact, so all corpora end an epoch at the same step.
     return Fraction(size) if temperature == 1 else Fraction(size ** (1 / temperature))
 
 
 def _whole(weights: Sequence[Fraction]) -> list[int]:
-    """Returns the weights in whole numbers."""
+    """Returns weights of the same proportions that are whole numbers."""
     denominator = math.lcm(*(weight.denominator for weight in weights))
     return [int(weight * denominator) for weight in weights]
 
 
 def place_of_step(step: int, weights: Sequence[int]) -> tuple[int, int]:
-    """Returns the corpus whose turn a step is, and which of its own steps, from 0.
+    """Returns the corpus of a step, and the number of the step in this corpus, from 0.
 
-    The j-th step of a corpus with weight w is due at (j + 1/2) / w, and steps come in the
-    order in which they are due (as seats are given by the method of Sainte-Laguë). So in any
-    number of steps each corpus has its share of them, but for a step or so.
+    Step j of a corpus with weight w is due at (j + 1/2) / w. Steps come in the order in which they
+    are due, as in the method of Sainte-Laguë. In any number of steps, each corpus has its share, up
+    to about one step.
+
+    Args:
+        step: number of the step over all corpora, from 0.
+        weights: weight of each corpus, whole numbers above 0.
+
+    Example:
+    >>> [place_of_step(step, [2, 1]) for step in range(3)]
+    [(0, 0), (1, 0), (0, 1)]
     """
     total, count = sum(weights), len(weights)
-    # All that is due until steps - count / 2 have passed: at most `step`, and hardly fewer.
+    # Start from the steps that are certainly taken: at most `step`, and only a few less.
     passed = max(2 * step - count, 0)
     taken = [(passed * weight + total) // (2 * total) for weight in weights]
     common = math.lcm(*weights)

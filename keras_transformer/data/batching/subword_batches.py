@@ -1,7 +1,7 @@
-"""The sentences of batches whose segmentations are sampled.
+"""Puts sentences with sampled segmentations into the rows of batches.
 
-Their lengths are known only when they are drawn. The rows of some steps, and with
-them their shapes, are given; which sentence stands in which of them can still be chosen.
+The shapes of the batches are planned before. The length of a sentence is known only when its
+segmentation is drawn. Then each sentence gets a row that is long enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from keras_transformer.data.batching.token_pairs import IntArray, Lengths, Token
 
 
 class Sentences(NamedTuple):
-    """The sentences of some rows, one after another, and the length of each."""
+    """Consecutive sentences, and the length of each.
+
+    Example:
+    >>> ids, lengths = np.array([7, 3, 8, 9, 3], np.int32), np.array([2, 3])
+    >>> Sentences(ids, lengths, ids, lengths).rows(1, 2).source_ids
+    array([8, 9, 3], dtype=int32)
+    """
 
     source_ids: TokenArray
     source_lengths: Lengths
@@ -26,7 +32,7 @@ class Sentences(NamedTuple):
     target_lengths: Lengths
 
     def rows(self, begin: int, end: int) -> Sentences:
-        """Returns those of some rows."""
+        """Returns the sentences of rows `begin` to `end`."""
         return Sentences(
             _part(self.source_ids, self.source_lengths, begin, end),
             self.source_lengths[begin:end],
@@ -36,13 +42,19 @@ class Sentences(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Pairs of sentences, each side in as many arrays as there are pairs."""
+    """Drawn segmentations of pairs: for each side, an array of ids per pair.
+
+    Example:
+    >>> side = [np.array([7, 3], np.int32), np.array([8, 9, 3], np.int32)]
+    >>> Drawn(side, side).of([1, 0]).source_ids
+    array([8, 9, 3, 7, 3], dtype=int32)
+    """
 
     source: list[TokenArray]
     target: list[TokenArray]
 
     def of(self, pairs: Iterable[int]) -> Sentences:
-        """Returns those of some pairs."""
+        """Returns the sentences of some pairs, in the given order."""
         pairs = list(pairs)
         source, target = (_joined([side[pair] for pair in pairs]) for side in self)
         return Sentences(*source, *target)
@@ -51,19 +63,29 @@ class Drawn(NamedTuple):
 def draw(
     sampler: SubwordSampler, store: TokenPairs, pairs: IntArray, keys: Keys, bounds: IntArray
 ) -> tuple[IntArray, Drawn]:
-    """Draws segmentations of N pairs, and finds each of them one of N rows that has room for it.
+    """Draws segmentations of N pairs, and assigns each pair to one of N rows that is long enough.
 
     Args:
-        sampler: draws.
-        store: holds the pairs.
-        pairs: int64[N].
-        keys: uint64[N], what decides of each segmentation; it is only drawn again where no
-            row has room for it.
-        bounds: int64[N, 2], the S and T of each row; row i has room for the best
-            segmentation of pair i.
+        sampler: draws the segmentations.
+        store: contains the pairs.
+        pairs: int64[N], numbers of the pairs.
+        keys: uint64[N], the random key of each pair.
+        bounds: int64[N, 2], the S and T of each row. The best segmentation of pair i fits into
+            row i.
 
     Returns:
-        int64[N], the row of each pair, and their sentences, pair by pair.
+        The row of each pair, int64[N], and the sentences of all pairs. A pair that is too long for
+        every free row is drawn again, shorter.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> from keras_transformer.text.vocabulary import Vocabulary
+    >>> sampler = SubwordSampler(Vocabulary.load("build/data"), alpha=0.1)
+    >>> store, pairs = TokenStore("build/data/train"), np.arange(2)
+    >>> bounds = np.full((2, 2), 100)
+    >>> row_of, drawn = draw(sampler, store, pairs, pairs.astype(np.uint64), bounds)
+    >>> sorted(row_of.tolist()), len(drawn.source)
+    ([0, 1], 2)
     """
     draws = (sampler.source_ids, sampler.target_ids)
     drawn = Drawn(*(_split(*side(store, pairs, keys)) for side in draws))
@@ -83,21 +105,25 @@ def draw(
 def regroup(
     bounds: IntArray, lengths: IntArray, least: IntArray
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """Gives each of N pairs one of N rows.
+    """Assigns each of N pairs to one of N rows.
 
-    The smallest rows take the longest pairs that they hold, then the next larger ones. Pairs
-    that find no room so take the largest of the rows left over that would hold them by a
-    shorter segmentation; if there is none, the row of their number, from which another pair has to
-    go, likewise.
+    The smallest rows take the longest pairs that they hold, then the next larger rows. A pair
+    without a row takes the largest free row that holds it with a shorter segmentation. If there is
+    none, it takes the row with its number, and the pair in that row moves in the same way.
 
     Args:
-        bounds: int64[N, 2], the S and T that row i has room for; pair i is sure to fit it by
-            its shortest segmentation.
-        lengths: int64[N, 2], the source and target lengths of each pair.
-        least: int64[N, 2], those of its shortest segmentation.
+        bounds: int64[N, 2], the S and T of row i. Pair i fits it with its shortest segmentation.
+        lengths: int64[N, 2], source and target lengths of each pair.
+        least: int64[N, 2], lengths of the shortest segmentation.
 
     Returns:
-        int64[N], the row of each pair; bool[N], which pairs are too long for theirs.
+        int64[N], the row of each pair; bool[N], whether the pair is too long for its row.
+
+    Example:
+    >>> bounds = np.array([[9, 9], [5, 5]])
+    >>> row_of, is_too_long = regroup(bounds, lengths=np.array([[4, 4], [7, 7]]), least=bounds - 1)
+    >>> row_of, is_too_long
+    (array([1, 0]), array([False, False]))
     """
     pairs = np.argsort(-lengths.sum(axis=1), kind="stable")  # the longest first
     shapes, shape_of_row = np.unique(bounds, axis=0, return_inverse=True)
@@ -118,10 +144,12 @@ def regroup(
 def _squeeze_in(
     pairs: list[int], rows: list[int], bounds: IntArray, least: IntArray, row_of: IntArray
 ) -> None:
-    """Puts `pairs` into `rows`, as many and the largest last, and moves others if need be."""
+    """Puts `pairs` into `rows`, a list of the same size with the largest row last. Moves other
+    pairs if necessary.
+    """
     pair_in = {row: pair for pair, row in enumerate(row_of.tolist()) if row >= 0}
     for pair in pairs:
-        # It ends: nobody sends a pair away from the row of its number.
+        # The loop ends, because no pair leaves the row with its own number.
         while True:
             fits = np.flatnonzero((least[pair] <= bounds[rows]).all(axis=1))
             row = rows.pop(int(fits[-1])) if len(fits) else pair
@@ -141,12 +169,12 @@ def _split(ids: TokenArray, lengths: Lengths) -> list[TokenArray]:
 
 
 def _joined(sentences: Sequence[TokenArray]) -> tuple[TokenArray, Lengths]:
-    """Returns the ids of all sentences, and how many each has."""
+    """Returns the ids of all sentences, and the length of each."""
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
     return np.concatenate([np.zeros(0, np.int32), *sentences]), lengths
 
 
 def _part(ids: TokenArray, lengths: Lengths, begin: int, end: int) -> TokenArray:
-    """Returns the ids of some of the sentences."""
+    """Returns the ids of sentences `begin` to `end`."""
     first = int(lengths[:begin].sum())
     return ids[first : first + int(lengths[begin:end].sum())]

@@ -1,13 +1,11 @@
-"""Subword regularization (Kudo 2018): segmentations drawn from a unigram model.
+"""Subword regularization (Kudo, 2018): segmentations drawn from a unigram model.
 
-Each word of a sentence takes one of its best segmentations, with probability
-P(segmentation)^alpha among them (the paper's section 3.3). No piece goes beyond a word,
-so their product is a distribution over segmentations of the sentence, far more than the
-best of the sentence as a whole would be.
+Each word of a sentence takes one of its best segmentations, with a probability proportional to
+P(segmentation)^alpha (section 3.3). Pieces do not cross word boundaries, so the product is a
+distribution over many more segmentations of the sentence than the n best of the whole sentence.
 
-Which one is drawn follows from a key alone, in any process. That is why the library only
-lists the segmentations: its own sampling is seeded with a salt that each process draws
-for itself.
+The choice depends only on a key, so it is the same in every process. The library therefore only
+lists the segmentations. Its sampling is seeded differently in each process.
 """
 
 from __future__ import annotations
@@ -29,25 +27,36 @@ from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 
-_BEST = 32  # segmentations of a word; one of up to 6 letters has no more
+_BEST = 32  # segmentations of a word that are considered; a word of 6 letters has no more
 _WORDS_KEPT = 2**16
 _SPACE = "\u2581".encode()  # begins each word
 
-_DRAWS = 4  # of what finds no room in its batch
+_DRAWS = 4  # draws for pairs that do not fit into their batch
 _PAIRS_TO_LOOK_AT = 2000
-_LIKE = 25  # so many of these, in either direction, are taken to be of like length
+_LIKE = 25  # pairs in either direction that count as similar in length
 
 Begins: TypeAlias = "array.array[int]"
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
 
 def key_of(*numbers: int) -> Keys:
-    """Returns uint64[1], a key made of numbers of at least 0."""
+    """Returns a key, uint64[1], that is a function of the numbers, each at least 0.
+
+    Example:
+    >>> key_of(1, 2).shape
+    (1,)
+    """
     return np.random.SeedSequence(numbers).generate_state(1, np.uint64).astype(np.uint64)
 
 
 def hashed(key: Keys, numbers: IntArray) -> Keys:
-    """Returns uint64 pseudo-random values of the numbers under the key, broadcast together."""
+    """Returns pseudo-random values, uint64, of the numbers under a key. Both are broadcast.
+
+    Example:
+    >>> values = hashed(key_of(1), np.arange(3))
+    >>> values.dtype, len(set(values.tolist()))
+    (dtype('uint64'), 3)
+    """
     return _mixed(key ^ _mixed(numbers.astype(np.uint64)))
 
 
@@ -59,10 +68,16 @@ def _mixed(values: Keys) -> Keys:
 
 
 class Room(NamedTuple):
-    """The lengths that batches have to have room for, and what they will hold.
+    """The lengths that batches are planned for.
 
-    `source` and `target` are int[pairs]; `tokens` is how many an epoch has of both
-    sides: where segmentations are drawn, about.
+    Attributes:
+        source: int[pairs], source lengths.
+        target: int[pairs], target lengths.
+        tokens: approximate number of tokens of an epoch, of both sides.
+
+    Example:
+    >>> Room(np.array([5]), np.array([6]), tokens=11).tokens
+    11
     """
 
     source: Lengths
@@ -71,21 +86,29 @@ class Room(NamedTuple):
 
 
 class SubwordSampler:
-    """Draws the segmentations of sentences."""
+    """Draws the segmentations of sentences.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> sampler = SubwordSampler(Vocabulary.load("build/data"), alpha=0.1)
+    >>> ids, lengths = sampler.source_ids(TokenStore("build/data/train"), np.array([0]), key_of(1))
+    >>> len(ids) == int(lengths[0])
+    True
+    """
 
     def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
-        """Makes a sampler.
+        """Creates a sampler.
 
         Args:
             vocabulary: unigram models.
-            alpha: above 0; the smaller, the more alike are the segmentations' chances.
-                Kudo has 0.1 to 0.5.
+            alpha: above 0. A smaller alpha makes segmentations more equally likely. Kudo uses 0.1
+                to 0.5.
 
         Raises:
-            InputError: for a vocabulary that is not unigram, or an alpha that is no number above 0.
+            InputError: for a vocabulary that is not unigram, or an alpha that is not above 0.
         """
         if not 0 < alpha < math.inf:
-            raise InputError(f"the alpha of subword sampling is {alpha}; expected a number above 0")
+            raise InputError(f"The alpha of subword sampling is {alpha}, but it must be above 0.")
         end = np.int32(vocabulary.end_id).tobytes()
         self._source = _Side("source", vocabulary.source_model, end, alpha)
         self._target = _Side("target", vocabulary.target_model, end, alpha)
@@ -96,14 +119,14 @@ class SubwordSampler:
         """Draws source segmentations.
 
         Args:
-            store: holds the pairs, in the vocabulary's best segmentation.
-            pairs: int64[N], which ones.
-            keys: uint64[N], what decides of each.
-            longest: int[N], tokens that each sentence may have, its end id counted; one
-                that is not drawn so short in a few attempts keeps its best segmentation.
+            store: contains the pairs in their best segmentations.
+            pairs: int64[N], numbers of the pairs.
+            keys: uint64[N], the random key of each pair.
+            longest: int[N], maximum tokens of each sentence, including the end id. A sentence
+                that stays longer in a few attempts keeps its best segmentation.
 
         Returns:
-            int32[tokens], the ids, sentence after sentence, and int64[N], their lengths.
+            The ids of all sentences, int32[tokens], and the length of each, int64[N].
         """
         lines = store.source_lines(pairs)
         return self._source.draw(lines, pairs, keys, longest, store.source_ids)
@@ -111,20 +134,19 @@ class SubwordSampler:
     def target_ids(
         self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: Lengths | None = None
     ) -> tuple[TokenArray, IntArray]:
-        """Draws target segmentations, as `source_ids` does."""
+        """Draws target segmentations; see `source_ids`."""
         lines = store.target_lines(pairs)
         return self._target.draw(lines, pairs, ~keys, longest, store.target_ids)
 
     def room(self, store: TokenPairs, most: int) -> Room:
-        """Returns the room that a corpus needs, judged by some of its pairs.
+        """Returns the lengths that a corpus needs, estimated from some of its pairs.
 
-        Each pair gets the room that drawn segmentations of a pair of about its length need,
-        so that an epoch has as many rows for long and for short sentences as are drawn.
+        Each pair gets the room that drawn segmentations of pairs of similar length need. An epoch
+        then has the right numbers of rows for long and for short sentences.
 
         Args:
             store: the corpus.
-            most: target tokens that a sentence may have, unless its best segmentation
-                has more.
+            most: maximum target tokens of a sentence, unless its best segmentation has more.
         """
         looked_at = np.unique(np.linspace(0, len(store) - 1, _PAIRS_TO_LOOK_AT).astype(np.int64))
         keys = hashed(key_of(0), looked_at)
@@ -155,13 +177,13 @@ class _Side:
         self._end = end
         self._alpha = alpha
         self._scores = np.array([piece.score for piece in proto.pieces])
-        # Tags of direction or language, which have a meaning of their own.
+        # Tags of direction or language, which must not be split.
         self._whole = {i for i, p in enumerate(proto.pieces) if p.type == USER_DEFINED}
         self._segmentations = functools.lru_cache(_WORDS_KEPT)(self._list_segmentations)
 
     def _list_segmentations(self, word: bytes) -> tuple[array.array[float], Begins, bytes]:
-        """Returns of a word's best segmentations their cumulative probabilities, where the ids
-        of each begin, in bytes, and all ids, int32.
+        """Returns the best segmentations of a word: their cumulative probabilities, the byte at
+        which the ids of each begin, and all ids as int32.
         """
         found = self._model.nbest_encode(word, nbest_size=_BEST, out_type=int)
         if not self._whole.isdisjoint(found[0]):
@@ -199,7 +221,7 @@ class _Side:
     def _draw_once(
         self, words: list[list[bytes]], todo: list[int], keys: Keys, drawn: list[bytes]
     ) -> None:
-        """Puts the ids of the sentences `todo`, int32, end id last, into `drawn`."""
+        """Writes the ids of the sentences `todo` into `drawn`: int32 with the end id last."""
         counts = [len(words[i]) for i in todo]
         places = np.concatenate([np.arange(0), *map(np.arange, counts)])
         numbers = hashed(np.repeat(keys[todo], counts), places) >> np.uint64(11)
@@ -214,13 +236,14 @@ class _Side:
 
 
 def _check(side: str, proto: Any) -> None:
-    """Raises `InputError` for a model whose words have no segmentations of their own."""
+    """Raises `InputError` for a model without segmentation probabilities."""
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     if trainer.model_type != UNIGRAM:
         kind = MODEL_TYPES.get(trainer.model_type, trainer.model_type)
         raise InputError(
-            f"the {side} vocabulary is of type {kind}, which gives segmentations no probabilities "
-            "to draw them by; expected unigram, or no training.subword_alpha"
+            f"The {side} vocabulary is of type {kind}, which lacks probabilities for sampling.  "
+            "Subword sampling needs a unigram vocabulary: remove training.subword_alpha, or "
+            "prepare the data again."
         )
     if not (
         trainer.split_by_whitespace
@@ -230,6 +253,6 @@ def _check(side: str, proto: Any) -> None:
         and normalizer.escape_whitespaces
     ):
         raise InputError(
-            f"the {side} vocabulary does not have SentencePiece's own treatment of white space, "
-            "by which words are told apart; expected that, or no training.subword_alpha"
+            f"The {side} vocabulary does not mark spaces as SentencePiece does by default, so "
+            "words cannot be found. Remove training.subword_alpha."
         )

@@ -1,4 +1,4 @@
-"""What batches need of a corpus: the protocol that a token store follows."""
+"""The protocol of a corpus for batches. A token store implements it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class TokenPairs(Protocol):
 
     The ids of some pairs lie one after another; each sentence ends with the end
     id and has neither start id nor padding.
+
+    Example:
+    >>> from keras_transformer.data.token_store import TokenStore
+    >>> store: TokenPairs = TokenStore("build/data/train")
+    >>> len(store), store.source_ids(np.array([0])).dtype
+    (2, dtype('int32'))
     """
 
     @property

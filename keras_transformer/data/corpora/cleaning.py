@@ -1,4 +1,4 @@
-"""Which pairs are learned from, and the count of those that are not."""
+"""Drops or repairs pairs, and counts the reasons."""
 
 from __future__ import annotations
 
@@ -33,38 +33,44 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 80
-_SHORT = 20  # bytes that a side counts as in a ratio, if it has fewer
-# A model that goes round in circles writes the same few words until it is stopped. People do not:
-# of 200,000 pairs of Multi30k, Tatoeba and newstest none is dropped.
-_REPEATED_WORDS = range(2, 9)  # how many; one alone stands three times in "no, no, no" and ". . ."
+_SHORT = 20  # a side with fewer bytes counts as this many in a length ratio
+# A bad translation model can repeat the same few words until it is stopped. People do not do that:
+# this rule drops none of 200,000 pairs of Multi30k, Tatoeba and newstest.
+_REPEATED_WORDS = range(
+    2, 9
+)  # numbers of words; a single word is repeated in "no, no, no" and ". . ."
 _REPETITIONS = 3
 # Control characters and the line and paragraph separators: in UTF-8 U+0000-001F, U+007F,
 # U+0080-009F, U+2028 and U+2029. Text readers break lines at several of them.
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
-# All of ASCII but LF, and what the rest of those of two bytes look like.
+# All of ASCII except LF, and the lead bytes of the other characters.
 _CONTROL_ASCII = bytes((*range(0x0A), *range(0x0B, 0x20), 0x7F))
 _CONTROL_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
 
 
 @dataclasses.dataclass(frozen=True)
 class CleaningOptions:
-    """What is dropped, or mended.
+    """Rules that drop or repair pairs.
 
     Attributes:
-        max_bytes: a pair with a longer side is dropped.
-        max_length_ratio: so is one with a side of more than so many times the bytes of the
-            other, which counts as at least 20; None for any.
-        drop_identical: whether pairs are dropped whose sides are the same.
-        drop_repetitive: whether pairs are dropped with a side in which the same two to eight
-            words stand three times in a row (or one six times), as where the model that wrote
-            it goes round in circles. Words are what spaces part.
-        drop_duplicates: whether of equal pairs all but the first are dropped.
-        check_languages: codes (ISO 639-1) of source and target language; a pair with a side
-            that a language identifier takes for another language is dropped. None for no check.
-        on_bad_utf8: whether bytes that are no UTF-8 end the preparation, become U+FFFD, or
-            have their pair dropped.
-        source_tag: a piece that begins every source sentence, as "<2de>": which language to
-            translate into, for a model of several (Johnson et al., 2017). None for none.
+        max_bytes: drops pairs with a longer side.
+        max_length_ratio: drops pairs with a side of more than this number of times the bytes of the
+            other, which counts as at least 20. None for no limit.
+        drop_identical: drops pairs with equal sides.
+        drop_repetitive: drops pairs with a side in which two to eight words are repeated three
+            times in a row (or one word six times), as in bad machine translations. Words are
+            separated by spaces.
+        drop_duplicates: drops all but the first of equal pairs.
+        check_languages: codes (ISO 639-1) of the source and target language. Drops pairs with a
+            side in another language, as detected by a language identifier. None for no check.
+        on_bad_utf8: "fail" to stop at invalid UTF-8, "replace" to replace it by U+FFFD, or "drop"
+            to drop the pair.
+        source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
+            the target language of a multilingual model (Johnson et al., 2017). None for no tag.
+
+    Example:
+    >>> CleaningOptions(max_length_ratio=3.0, check_languages=("en", "de")).on_bad_utf8
+    'fail'
     """
 
     max_bytes: int = 16_384
@@ -78,22 +84,25 @@ class CleaningOptions:
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1:
-            raise InputError(f"max_bytes is {self.max_bytes}; expected 1 or more")
+            raise InputError(f"max_bytes is {self.max_bytes}, but it must be at least 1.")
         if self.max_length_ratio is not None and not 1 <= self.max_length_ratio < math.inf:
-            raise InputError(f"max_length_ratio is {self.max_length_ratio}; expected 1 or more")
+            raise InputError(
+                f"max_length_ratio is {self.max_length_ratio}, but it must be at least 1."
+            )
         if self.check_languages is not None and len(self.check_languages) != 2:
             raise InputError(
-                f"check_languages is {','.join(self.check_languages)}; expected two, as in en,de"
+                f"check_languages is {','.join(self.check_languages)}. Give two languages, as in "
+                "en,de."
             )
         if self.on_bad_utf8 not in get_args(OnBadUtf8):
             raise InputError(
-                f"on_bad_utf8 is {self.on_bad_utf8!r}; expected one of "
-                f"{', '.join(get_args(OnBadUtf8))}"
+                f"on_bad_utf8 is {self.on_bad_utf8!r}. Choose one of "
+                f"{', '.join(get_args(OnBadUtf8))}."
             )
 
 
-class Place(NamedTuple):
-    """Where a pair stands in its corpus; lines count from 1."""
+class _PairPlace(NamedTuple):
+    """The position of a pair: its corpus, and its line, from 1."""
 
     corpus: str
     line: int
@@ -101,7 +110,14 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass
 class CleaningReport:
-    """Counts of pairs read and dropped, by reason, with the first examples of each."""
+    """Counts of pairs read and dropped, by reason, with the first examples of each.
+
+    Example:
+    >>> report = CleaningReport(read=10)
+    >>> report.drop("empty", _PairPlace("a.en", 7), b"", b"Hund")
+    >>> report.kept, dict(report.dropped)
+    (9, {'empty': 1})
+    """
 
     read: int = 0
     control_characters: int = 0
@@ -116,7 +132,7 @@ class CleaningReport:
         """Pairs read and not dropped."""
         return self.read - self.dropped.total()
 
-    def drop(self, reason: DropReason, place: Place, source: bytes, target: bytes) -> None:
+    def drop(self, reason: DropReason, place: _PairPlace, source: bytes, target: bytes) -> None:
         """Counts a pair that is dropped."""
         self.dropped[reason] += 1
         examples = self.examples.setdefault(reason, [])
@@ -147,7 +163,7 @@ class CleaningReport:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CleaningReport:
-        """Returns the report that `as_dict` told of."""
+        """Returns the report from the result of `as_dict`."""
         return cls(
             values["read"],
             values["control_characters_made_spaces"],
@@ -158,12 +174,17 @@ class CleaningReport:
 
 
 class CleanPairs(NamedTuple):
-    """Pairs that are kept so far: each side one stripped line of text, and where it stood.
+    """The pairs that are left: one stripped line of text for each side, and its line number.
 
     Attributes:
-        corpus: what the lines' numbers count in.
-        lines: uint32 or wider `[pairs]`, from 1.
+        corpus: name of the corpus.
+        lines: int64 `[pairs]`, line numbers in the corpus, from 1.
         sources, targets: UTF-8.
+
+    Example:
+    >>> pairs = CleanPairs("a.en", np.array([1, 2]), [b"a", b"b"], [b"x", b"y"])
+    >>> pairs.where(np.array([False, True])).sources
+    [b'b']
     """
 
     corpus: str
@@ -172,16 +193,16 @@ class CleanPairs(NamedTuple):
     targets: Sequence[bytes]
 
     def keep(self, mask: Mask, reason: DropReason, report: CleaningReport) -> CleanPairs:
-        """Returns the pairs of the mask, bool `[pairs]`; the others are counted."""
+        """Returns the pairs where `mask`, bool `[pairs]`, is True, and counts the others."""
         if mask.all():
             return self
         for i in np.flatnonzero(~mask).tolist():
-            place = Place(self.corpus, int(self.lines[i]))
+            place = _PairPlace(self.corpus, int(self.lines[i]))
             report.drop(reason, place, self.sources[i], self.targets[i])
         return self.where(mask)
 
     def where(self, mask: Mask) -> CleanPairs:
-        """Returns the pairs of the mask, bool `[pairs]`."""
+        """Returns the pairs where `mask`, bool `[pairs]`, is True."""
         kept = np.flatnonzero(mask)
         return CleanPairs(
             self.corpus,
@@ -192,25 +213,31 @@ class CleanPairs(NamedTuple):
 
 
 def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> CleanPairs:
-    """Returns the pairs of a block that are worth encoding, all but the duplicates dropped.
+    """Returns the pairs of a block to encode. Duplicates are dropped later.
 
     Control characters and line separators become spaces.
 
     Args:
-        block: what was read.
-        options: what to drop.
-        report: takes the counts.
+        block: lines of the corpus.
+        options: rules that drop or repair pairs.
+        report: counts of dropped and repaired pairs, which are increased.
 
     Raises:
-        InputError: for NUL, a line that is no pair, and bytes that are no UTF-8, unless
-            they are to be mended or dropped.
+        InputError: for NUL, lines that are not pairs, and invalid UTF-8 with on_bad_utf8="fail".
+
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import BlockReader, parallel_files
+    >>> [block] = BlockReader(parallel_files(["train.en"], ["train.de"])[0])
+    >>> report = CleaningReport()
+    >>> len(clean(block, CleaningOptions(), report).sources), report.read
+    (3, 3)
     """
     sources, targets, well_formed = _read(block, options, report)
     report.read += len(sources)
     name = " + ".join(dict.fromkeys(block.names))
     lines = np.arange(block.line, block.line + len(sources))
     pairs = CleanPairs(name, lines, sources, targets).keep(well_formed, "bad_utf8", report)
-    # Before anything slow looks at them: a line may have megabytes.
+    # First of all, because a line may have megabytes, and the other rules are slow.
     lengths = _lengths(pairs)
     pairs = pairs.keep(lengths.max(axis=0) <= options.max_bytes, "too_many_bytes", report)
     pairs = pairs._replace(
@@ -241,13 +268,18 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
 
 
 def is_repetitive(line: bytes) -> bool:
-    """Returns whether the same two to eight words stand three times in a row in a line."""
+    """Returns True if a line contains the same two to eight words three times in a row.
+
+    Example:
+    >>> is_repetitive(b"so good so good so good"), is_repetitive(b"so good")
+    (True, False)
+    """
     words = line.split()
     again = _REPETITIONS - 1
     if len(words) - len(set(words)) < again * _REPEATED_WORDS[0]:
-        return False  # as nearly all, at once
+        return False  # nearly all lines end here
     for period in _REPEATED_WORDS:
-        run = 0  # of words that are the one a period before
+        run = 0  # number of consecutive words that equal the word one period before
         for before, word in zip(words, words[period:], strict=False):
             run = run + 1 if word == before else 0
             if run == again * period:
@@ -260,7 +292,7 @@ def _mask(values: Iterable[bool], pairs: CleanPairs) -> Mask:
 
 
 def _lengths(pairs: CleanPairs) -> npt.NDArray[np.int64]:
-    """Returns the bytes of the sides, `[2, pairs]`."""
+    """Returns the lengths of both sides in bytes, `[2, pairs]`."""
     count = len(pairs.lines)
     return np.stack(
         [np.fromiter(map(len, side), np.int64, count) for side in (pairs.sources, pairs.targets)]
@@ -270,7 +302,7 @@ def _lengths(pairs: CleanPairs) -> npt.NDArray[np.int64]:
 def _read(
     block: Block, options: CleaningOptions, report: CleaningReport
 ) -> tuple[list[bytes], list[bytes], Mask]:
-    """Returns the lines of both sides, without their ends, and in which all is UTF-8."""
+    """Returns the lines of both sides without line ends, and which pairs are valid UTF-8."""
     sides: list[list[bytes]] = []
     well_formed = np.ones(block.texts[0].count(b"\n"), np.bool_)
     for name, offset, text in zip(block.names, block.offsets, block.texts, strict=True):
@@ -298,7 +330,7 @@ def _mend(
     on_bad_utf8: OnBadUtf8,
     report: CleaningReport,
 ) -> Mask:
-    """Mends lines in place that are no UTF-8, and returns which of them are."""
+    """Repairs lines with invalid UTF-8 in place, and returns which lines had it."""
     well_formed = np.ones(len(lines), np.bool_)
     for i, line in enumerate(lines):
         if b"\0" in line or (on_bad_utf8 == "fail" and not line.isascii()):
@@ -325,7 +357,7 @@ def _is_utf8(text: bytes) -> bool:
 def _stripped(lines: Sequence[bytes], report: CleaningReport) -> list[bytes]:
     """Returns the lines without control characters and without spaces at their ends."""
     text = b"\n".join(lines)
-    # A block without any, as most are, is spared the search in each line.
+    # Most blocks have none. They are recognized without a search in each line.
     if (
         len(text.translate(None, _CONTROL_ASCII)) != len(text)
         or _CONTROL_LATIN.search(text)
@@ -339,7 +371,7 @@ def _stripped(lines: Sequence[bytes], report: CleaningReport) -> list[bytes]:
 
 
 def _excerpt(text: bytes) -> str:
-    # Cut first: the line may be a megabyte long.
+    # Cut before decoding, because the line may have a megabyte.
     start = text[: 4 * _EXAMPLE_CHARACTERS].decode(errors="replace")
     is_whole = len(text) <= 4 * _EXAMPLE_CHARACTERS and len(start) <= _EXAMPLE_CHARACTERS
     return start if is_whole else start[:_EXAMPLE_CHARACTERS] + "…"

@@ -1,7 +1,7 @@
-"""Parallel text in: blocks of raw lines, aligned or refused.
+"""Reads parallel text as blocks of raw lines.
 
-A block is a run of pairs that is cleaned and encoded by itself. Where blocks end
-depends on the text alone, so the same corpus gives the same ones everywhere.
+A block is a sequence of pairs that is cleaned and encoded separately. The ends of blocks depend
+only on the text, so they are the same everywhere.
 """
 
 from __future__ import annotations
@@ -14,23 +14,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from keras_transformer.data.corpora.misalignment import describe_drift
+from keras_transformer.data.corpora.misalignment import describe_misalignment
 from keras_transformer.data.corpora.reading import LineReader, read_lines
 from keras_transformer.errors import InputError
 
 BLOCK_LINES = 2**16
-BLOCK_BYTES = 2**23  # of a side; a single longer line is a block of its own
+BLOCK_BYTES = 2**23  # of a side; a longer line is a separate block
 
 
 class Block(NamedTuple):
-    """Consecutive lines of a corpus, as they stand in it, each with its LF.
+    r"""Consecutive lines of a corpus, unchanged, each with its LF.
 
     Attributes:
-        names: of the file of each side, for what is told to the user.
+        names: name of the file of each side, for messages.
         line: number of the first line, from 1.
-        offsets: bytes of each side's file before it.
-        texts: of each side, as many lines in one as in the other; of a file whose lines
-            hold both, one.
+        offsets: position in the file of each side, in bytes.
+        texts: text of each side, with the same number of lines, or one text with both sides.
+
+    Example:
+    >>> _ = Path("a.en").write_text("A dog.\nA cat.\n")
+    >>> [block] = BlockReader(TextFile(Path("a.en")))
+    >>> block.line, block.texts
+    (1, (b'A dog.\nA cat.\n',))
     """
 
     names: tuple[str, ...]
@@ -40,21 +45,40 @@ class Block(NamedTuple):
 
 
 class Corpus(Protocol):
-    """Pairs of sentences that can be read more than once, in the same order."""
+    r"""Pairs of sentences that can be read more than once, in the same order.
+
+    Example:
+    >>> class Greetings:
+    ...     name = "greetings"
+    ...     def pairs(self):
+    ...         yield b"Good morning.", b"Guten Morgen."
+    >>> [block] = BlockReader(Greetings())
+    >>> block.texts
+    (b'Good morning.\n', b'Guten Morgen.\n')
+    """
 
     @property
     def name(self) -> str:
-        """Where the pairs come from; pair i is told to the user as line i of it."""
+        """The source of the pairs. Messages call pair i line i."""
         ...
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (source, target), each UTF-8."""
+        """Yields (source, target), each UTF-8. A line feed inside a text becomes a space.
+
+        `CleaningOptions.on_bad_utf8` only applies to files that this package reads as raw bytes.
+        """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class ParallelFiles:
-    """A corpus of two files whose lines of the same number translate each other."""
+    r"""A corpus of two files with one sentence per line. Line i translates line i.
+
+    Example:
+    >>> _ = Path("a.en").write_text("A dog.\n"), Path("a.de").write_text("Ein Hund.\n")
+    >>> list(ParallelFiles(Path("a.en"), Path("a.de")).pairs())
+    [(b'A dog.', b'Ein Hund.')]
+    """
 
     source: Path
     target: Path
@@ -73,7 +97,7 @@ class ParallelFiles:
         """Yields the lines of both files, pair by pair.
 
         Raises:
-            InputError: for what `read_lines` refuses, or different numbers of lines.
+            InputError: as in `read_lines`, or for different numbers of lines.
         """
         sources, targets = read_lines(self.source), read_lines(self.target)
         for number, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
@@ -85,7 +109,13 @@ class ParallelFiles:
 
 @dataclasses.dataclass(frozen=True)
 class TsvFile:
-    """A corpus of a file whose lines are a sentence, a TAB, and its translation."""
+    r"""A corpus of a file whose lines are a sentence, a TAB, and its translation.
+
+    Example:
+    >>> _ = Path("a.tsv").write_text("A dog.\tEin Hund.\n")
+    >>> list(TsvFile(Path("a.tsv")).pairs())
+    [(b'A dog.', b'Ein Hund.')]
+    """
 
     path: Path
 
@@ -103,14 +133,77 @@ class TsvFile:
         """Yields the two columns.
 
         Raises:
-            InputError: for what `read_lines` refuses, or another number of columns.
+            InputError: as in `read_lines`, or for another number of columns.
         """
         for number, line in enumerate(read_lines(self.path), start=1):
             yield split_columns(self.name, number, line)
 
 
+@dataclasses.dataclass(frozen=True)
+class TsvColumns:
+    r"""A corpus of two columns of a file whose columns are separated by TABs.
+
+    Pair i is line i, or line i + 1 if the first line has the names of the columns. Invalid UTF-8
+    is refused.
+
+    Attributes:
+        path: the file, which may be compressed.
+        columns: source and target column: numbers from 1, or names in the first line.
+
+    Example:
+    >>> _ = Path("a.tsv").write_text("id\ten\tde\n7\tA dog.\tEin Hund.\n")
+    >>> list(TsvColumns(Path("a.tsv"), ("en", "de")).pairs())
+    [(b'A dog.', b'Ein Hund.')]
+    """
+
+    path: Path
+    columns: tuple[str, str]
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the two columns.
+
+        Raises:
+            InputError: as in `read_lines`, or if a line or the header lacks a column.
+        """
+        lines = enumerate(read_lines(self.path), start=1)
+        if all(column.isdecimal() and int(column) > 0 for column in self.columns):
+            source, target = (int(column) - 1 for column in self.columns)
+        else:
+            _, header = next(lines)
+            names = header.decode().split("\t")
+            for column in self.columns:
+                if column not in names:
+                    raise InputError(
+                        f"{self.path} has no column {column!r}. The names in its first line are "
+                        f"{', '.join(names)}. Use two of them, or numbers from 1."
+                    )
+            source, target = map(names.index, self.columns)
+        for number, line in lines:
+            values = line.split(b"\t")
+            if len(values) <= max(source, target):
+                raise InputError(
+                    f"{self.path}, line {number} has {len(values)} columns, but column "
+                    f"{max(source, target) + 1} is needed. Repair the line, or choose other "
+                    "columns."
+                )
+            yield values[source], values[target]
+
+
 class Read(NamedTuple):
-    """What was read of a corpus: pairs, and SHA-256 of its text by the name of the file."""
+    r"""The data read from a corpus: pairs, and the SHA-256 of each file's text by its name.
+
+    Example:
+    >>> _ = Path("a.en").write_text("A dog.\n")
+    >>> reader = BlockReader(TextFile(Path("a.en")))
+    >>> _ = list(reader)
+    >>> reader.read.pairs, list(reader.read.sha256)
+    (1, ['a.en'])
+    """
 
     pairs: int
     sha256: Mapping[str, str]
@@ -118,7 +211,12 @@ class Read(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextFile:
-    """A file in one language; its blocks have one side."""
+    """A file in one language; its blocks have one side.
+
+    Example:
+    >>> TextFile(Path("a.en")).paths == (Path("a.en"),)
+    True
+    """
 
     path: Path
 
@@ -128,21 +226,32 @@ class TextFile:
         return (self.path,)
 
 
+# These are read as raw bytes, which is fast. Other corpora only need `pairs()`.
 _FILES = (ParallelFiles, TsvFile, TextFile)
 
 
 def parallel_files(
     sources: Sequence[str | Path], targets: Sequence[str | Path]
 ) -> list[ParallelFiles]:
-    """Pairs source files with target files, in order.
+    r"""Pairs source files with target files, in order.
+
+    Args:
+        sources: paths of the source files.
+        targets: paths of the target files.
 
     Raises:
-        InputError: for different numbers of files, or one that is missing or no regular file.
+        InputError: for different numbers of files, or a path that is not a regular file.
+
+    Example:
+    >>> _ = Path("a.en").write_text("A dog.\n"), Path("a.de").write_text("Ein Hund.\n")
+    >>> [corpus] = parallel_files(["a.en"], ["a.de"])
+    >>> corpus.name
+    'a.en + a.de'
     """
     if len(sources) != len(targets):
         raise InputError(
-            f"there are {len(sources)} source files and {len(targets)} target files; "
-            "expected the same number"
+            f"There are {len(sources)} source files but {len(targets)} target files. Give one "
+            "target file for each source file."
         )
     return [
         ParallelFiles(require_file(source), require_file(target))
@@ -151,23 +260,32 @@ def parallel_files(
 
 
 def require_file(path: str | Path) -> Path:
-    """Returns the path; raises `InputError` where there is no regular file."""
+    """Returns the path; raises `InputError` if it is not a regular file.
+
+    Example:
+    >>> require_file("train.en")
+    PosixPath('train.en')
+    """
     try:
         is_file, exists = Path(path).is_file(), Path(path).exists()
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); expected a file") from error
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     if not is_file:  # a pipe could be read only once
-        state = "is no regular file" if exists else "is missing"
-        raise InputError(f"{path} {state}; expected a text file, one sentence a line")
+        state = "is not a regular file" if exists else "is missing"
+        raise InputError(f"{path} {state}. It must be a text file with one sentence per line.")
     return Path(path)
 
 
 def located(corpus: Corpus) -> Corpus:
-    """Returns the corpus with absolute paths, by which a process in any directory reads it.
+    """Returns the corpus with absolute paths, so that a process in any directory can read it.
 
-    What is no path of a dataclass, as the files of a TFDS set, stays as it is.
+    Fields that are not paths, such as the files of a TFDS set, do not change.
+
+    Example:
+    >>> located(TextFile(Path("train.en"))).path.is_absolute()
+    True
     """
-    file: Any = corpus  # of which the protocol does not say that it is a dataclass
+    file: Any = corpus  # the protocol does not require a dataclass
     if not hasattr(file, "__dataclass_fields__"):
         return corpus
     values = {field.name: getattr(file, field.name) for field in dataclasses.fields(file)}
@@ -182,25 +300,44 @@ def _absolute(value: Any) -> Any:
 
 
 def split_columns(name: str, number: int, line: bytes) -> tuple[bytes, bytes]:
-    """Returns the two columns of a line; raises `InputError` where there are not two."""
+    r"""Returns the two columns of a line.
+
+    Args:
+        name: name of the file, for messages.
+        number: number of the line, from 1.
+        line: the line.
+
+    Raises:
+        InputError: if there are not two columns.
+
+    Example:
+    >>> split_columns("a.tsv", 1, b"A dog.\tEin Hund.")
+    (b'A dog.', b'Ein Hund.')
+    """
     columns = line.split(b"\t")
     if len(columns) != 2:
         raise InputError(
-            f"{name}, line {number} has {len(columns)} columns; expected 2: a sentence, a TAB, and "
-            "its translation"
+            f"{name}, line {number} has {len(columns)} columns. It must have 2: a sentence, a tab, "
+            "and its translation. Otherwise choose two columns, as in --tsv_columns=1,2."
         )
     return columns[0], columns[1]
 
 
 def _unequal(corpus: ParallelFiles, source_lines: int, target_lines: int) -> InputError:
     return InputError(
-        f"{corpus.source} has {source_lines:,} lines and {corpus.target} has {target_lines:,}; "
-        f"expected the same number. {describe_drift(corpus.source, corpus.target)}"
+        f"{corpus.source} has {source_lines:,} lines, but {corpus.target} has {target_lines:,}. "
+        f"{describe_misalignment(corpus.source, corpus.target)}"
     )
 
 
 class BlockReader:
-    """Reads a corpus block by block; then `read` tells what it was."""
+    r"""Reads a corpus block by block. Afterwards, `read` describes it.
+
+    Example:
+    >>> _ = Path("a.en").write_text("A dog.\nA cat.\nA bird.\n")
+    >>> [block.texts[0] for block in BlockReader(TextFile(Path("a.en")), max_lines=2)]
+    [b'A dog.\nA cat.\n', b'A bird.\n']
+    """
 
     def __init__(
         self,
@@ -209,13 +346,12 @@ class BlockReader:
         *,
         named: Corpus | TextFile | None = None,
     ) -> None:
-        """Begins nothing yet.
+        """Creates a reader.
 
         Args:
-            corpus: what to read.
-            max_lines: of a block; `BLOCK_LINES` if None.
-            named: the same corpus under the names that blocks and `read` are to have; if None,
-                its own.
+            corpus: the corpus.
+            max_lines: maximum lines of a block; None for `BLOCK_LINES`.
+            named: the same corpus with other paths, for messages and `read`; None for `corpus`.
         """
         self._corpus = corpus
         self._max_lines = max_lines or BLOCK_LINES
@@ -224,7 +360,7 @@ class BlockReader:
 
     @property
     def read(self) -> Read:
-        """What was read; there once all blocks were taken."""
+        """The data read; available after the last block."""
         assert self._read is not None, "the corpus was not read to its end"
         return self._read
 
@@ -265,7 +401,7 @@ class BlockReader:
                 reader.take(lines)
         for reader in readers:
             if not reader.lines:
-                raise InputError(f"{reader.path} is empty; expected one sentence a line")
+                raise InputError(f"{reader.path} is empty. It must have one sentence per line.")
         if len({reader.lines for reader in readers}) > 1:
             assert isinstance(corpus, ParallelFiles)
             raise _unequal(corpus, *(reader.lines for reader in readers))
@@ -285,7 +421,7 @@ class BlockReader:
 
 
 def _ahead(readers: Sequence[LineReader], lines: int) -> int:
-    """Returns how many lines, at most as many, a block has next; 0 where a file is at its end."""
+    """Returns the number of lines of the next block; 0 at the end of a file."""
     for reader in readers:
         lines = reader.ahead(lines, BLOCK_BYTES) if lines else 0
     return lines

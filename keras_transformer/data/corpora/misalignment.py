@@ -1,7 +1,7 @@
-"""Where two files of different numbers of lines cease to translate each other, by lengths.
+"""Finds the line from which two files with different numbers of lines do not match any more.
 
-Translations have like lengths (Gale and Church 1993), so lines that are shifted against
-each other show: their lengths no longer go together.
+A sentence and its translation have similar lengths (Gale and Church, 1993). If lines are shifted,
+the lengths no longer match.
 """
 
 from __future__ import annotations
@@ -18,17 +18,27 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 _AT_ONCE = 2**16
 
-_NEAR = 8  # shifts this near to none, and to the last one, are thought of in any case
-_PEAKS = 16  # and so many others, by correlation
-_CORRELATED = 2**20  # lines at the beginning that are correlated
-_BLOCK = 16  # lines whose shift is one
-_CHANGE_COST = 8.0  # of a shift that changes; a line that fits costs about 0.2, another 0.7
+_NEAR = 8  # shifts up to this distance from 0 and from the last one are always considered
+_PEAKS = 16  # also this many shifts with the highest correlation
+_CORRELATED = 2**20  # first lines whose correlation is computed
+_BLOCK = 16  # lines with a common shift
+_CHANGE_COST = 8.0  # of shift; a matching line costs about 0.2, another one 0.7
 
 
-def describe_drift(source: Path, target: Path) -> str:
-    """Returns a sentence that says where the lines seem to be shifted against each other."""
+def describe_misalignment(source: Path, target: Path) -> str:
+    """Returns a sentence that says where a line seems to be missing or added.
+
+    Args:
+        source: file with the source lines.
+        target: file with another number of lines.
+
+    Example:
+    >>> _ = Path("short.de").write_text("".join(Path("train.de").open().readlines()[:2]))
+    >>> describe_misalignment(Path("train.en"), Path("short.de")).split(",")[0]
+    'By their lengths the lines ...'
+    """
     lengths = [_log_lengths(source), _log_lengths(target)]
-    line, shift = first_drift(*lengths)
+    line, shift = find_misalignment(*lengths)
     shorter, longer = (source, target) if len(lengths[0]) < len(lengths[1]) else (target, source)
     missing = abs(len(lengths[0]) - len(lengths[1]))
     if line > min(map(len, lengths)):
@@ -45,19 +55,26 @@ def describe_drift(source: Path, target: Path) -> str:
     )
 
 
-def first_drift(source: FloatArray, target: FloatArray) -> tuple[int, int]:
-    """Returns where the lines first cease to fit as they are.
+def find_misalignment(source: FloatArray, target: FloatArray) -> tuple[int, int]:
+    """Finds the first line from which the lines do not fit.
 
-    The likeliest shift of each block of lines is found by dynamic programming, in which a
-    shift that changes has its cost.
+    Dynamic programming finds the most likely shift of each block of lines. Each change of the shift
+    has a cost.
 
     Args:
-        source, target: logarithms of the lines' lengths, of different numbers of lines.
+        source: logarithms of the lengths of the source lines.
+        target: logarithms of the lengths of the target lines, whose number is different.
 
     Returns:
-        The line, from 1, one more than the shorter side has where only its end is missing;
-        and how many lines the longer side has there that the shorter one has not, less than
-        0 where it is the other way round.
+        Two numbers. The first is the line, from 1, or the number of lines of the shorter side plus
+        1 if only its end is missing. The second is how many lines the longer side has too many at
+        this line. It is below 0 if the shorter side has too many.
+
+    Example:
+    >>> lengths = np.random.default_rng(0).normal(4, 1, size=400)
+    >>> line, shift = find_misalignment(lengths, np.delete(lengths, 200))
+    >>> abs(line - 201) < 5, shift
+    (True, 1)
     """
     shorter, longer = sorted((source, target), key=len)
     count, missing = len(shorter), len(longer) - len(shorter)
@@ -65,8 +82,8 @@ def first_drift(source: FloatArray, target: FloatArray) -> tuple[int, int]:
         return 1, missing
     shorter = shorter + np.median(longer[:count] - shorter)
     shifts = _likely_shifts(shorter, longer)
-    # The last state is of lines that the other side lacks: they fit by no shift, and cost half
-    # of what lies between lines that fit and lines put together at random.
+    # The last state means that the other side lacks the lines. Its cost is halfway between fitting
+    # lines and random pairs of lines.
     costs = _misfits(shorter, longer, shifts)
     random = np.abs(np.random.default_rng(0).permutation(shorter) - shorter).mean()
     alone = float(random + costs.min(axis=1).sum() / count) / 2
@@ -75,7 +92,8 @@ def first_drift(source: FloatArray, target: FloatArray) -> tuple[int, int]:
     if not path.any():
         return count + 1, missing
     block = int(np.flatnonzero(path)[0])
-    # To the line: before it they fit as they are, from it on by the new shift, or not at all.
+    # Find the exact line: the lines before it match without a shift, the lines after it with the
+    # new shift or not at all.
     lines = np.arange(max(0, (block - 2) * _BLOCK), min(count, (block + 2) * _BLOCK))
     straight = _misfit(shorter, longer, np.array([0]), lines)[0]
     if path[block] < len(shifts):
@@ -88,9 +106,9 @@ def first_drift(source: FloatArray, target: FloatArray) -> tuple[int, int]:
 
 
 def _likely_shifts(shorter: FloatArray, longer: FloatArray) -> IntArray:
-    """Returns int64[K]: shifts of the longer side that many lines may have, 0 the first of all.
+    """Returns int64[K], likely shifts of the longer side. The first is 0.
 
-    Those near none and near the last one are among them, and the others by correlation.
+    Shifts near 0 and near the last one are included, and others with a high correlation.
     """
     missing = len(longer) - len(shorter)
     near = np.arange(-_NEAR, _NEAR + 1)
@@ -107,7 +125,9 @@ def _likely_shifts(shorter: FloatArray, longer: FloatArray) -> IntArray:
 def _misfit(
     shorter: FloatArray, longer: FloatArray, shifts: IntArray, lines: IntArray
 ) -> FloatArray:
-    """Returns float64[K, N]: how badly lines fit by each shift; 1 where there is no other."""
+    """Returns the cost of each line for each shift, float64[K, N]. It is 1 beyond the end of the
+    other side.
+    """
     others = lines + shifts[:, np.newaxis]
     there = (others >= 0) & (others < len(longer))
     misfit = np.abs(longer[np.where(there, others, 0)] - shorter[lines])
@@ -115,7 +135,7 @@ def _misfit(
 
 
 def _misfits(shorter: FloatArray, longer: FloatArray, shifts: IntArray) -> FloatArray:
-    """Returns float64[blocks, K]: how badly the lines of each block fit by each shift."""
+    """Returns the cost of the lines of each block for each shift, float64[blocks, K]."""
     blocks = []
     for first in range(0, len(shorter), _AT_ONCE):
         lines = np.arange(first, min(first + _AT_ONCE, len(shorter)))
@@ -125,14 +145,14 @@ def _misfits(shorter: FloatArray, longer: FloatArray, shifts: IntArray) -> Float
 
 
 def _cheapest_path(costs: FloatArray) -> IntArray:
-    """Returns int64[N], one of K states at each of N places: those of the least cost in all.
+    """Returns the cheapest sequence of N states, int64[N].
 
     Args:
-        costs: float64[N, K], of a state at a place; a change costs `_CHANGE_COST`, and so
-            does another beginning than in the first state.
+        costs: float64[N, K], the cost of each of K states at each place. A change of state costs
+            `_CHANGE_COST`, and so does a start in another state than the first.
     """
     stays = np.empty(costs.shape, bool)
-    cheapest = np.empty(len(costs), np.int64)  # the state before, at each place
+    cheapest = np.empty(len(costs), np.int64)  # the best previous state at each place
     total = np.zeros(costs.shape[1])
     total[0] = -_CHANGE_COST
     for place, cost in enumerate(costs):

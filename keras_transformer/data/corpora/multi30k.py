@@ -44,8 +44,8 @@ _SPLITS = {
     "test_2018_flickr": "test_2018_flickr",
 }
 
-# Size in bytes and SHA-256 of each file as it is downloaded. Here, not in a checksums.tsv: TFDS
-# downloads unchecked where that file got lost in packaging.
+# Size in bytes and SHA-256 of each file as it is downloaded.  They are here and not in
+# checksums.tsv, because TFDS downloads without a check if that file was lost in packaging.
 _FILES = {
     "train.en.gz": (568929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
     "train.de.gz": (637044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
@@ -105,14 +105,19 @@ _FILES = {
 
 
 class Multi30k(tfds.core.GeneratorBasedBuilder):
-    """Multi30k, task 1: translations of 31,014 captions and of four test sets."""
+    """Multi30k, task 1: translations of 31,014 captions and of four test sets.
+
+    Example:
+    >>> Multi30k(config="de-en", data_dir="sets").info.supervised_keys
+    ('de', 'en')
+    """
 
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS: ClassVar = [
         tfds.core.BuilderConfig(name=name, description=f"Multi30k, {name.replace('-', ' and ')}")
         for name in ("de-en", "fr-en", "de-fr")
     ]
-    # What TFDS else reads from checksums.tsv; a download that differs from it fails.
+    # TFDS reads these from checksums.tsv. A download with another hash fails.
     url_infos: ClassVar = {
         _RAW + name: tfds.download.checksums.UrlInfo(
             size=tfds.core.utils.Size(size), checksum=checksum, filename=name

@@ -1,4 +1,4 @@
-"""Parts of a corpus that share no source sentence, for corpora that come in one piece."""
+"""Splits a corpus into parts that share no source sentence."""
 
 from __future__ import annotations
 
@@ -18,24 +18,31 @@ TRAIN = "train"
 def split_by_source(
     corpus: Corpus, output_dir: str | Path, held_out: Mapping[str, int]
 ) -> dict[str, ParallelFiles]:
-    """Writes a corpus as parts no two of which share a source sentence.
+    """Writes a corpus in parts that share no source sentence.
 
-    A held-out part has so many different source sentences, each with the first of its
-    translations. Which ones, and in which order, follows from their SHA-256 alone. All other
-    pairs are "train", in the order in which they come, but each pair only once.
+    A held-out part has the given number of different source sentences, each with the first of its
+    translations. The choice and the order depend only on SHA-256. All other pairs are "train", in
+    their order, each pair once.
 
-    It is written anew each time, whole: another process may be reading what is there.
+    The files are replaced atomically, because another process may be reading them.
 
     Args:
-        corpus: what is split; it is read twice.
-        output_dir: gets PART.source and PART.target of each part.
-        held_out: sentences by part, as in `{"valid": 1000, "test": 2000}`.
+        corpus: the corpus. It is read twice.
+        output_dir: directory of PART.source and PART.target of each part.
+        held_out: number of sentences by part, such as `{"valid": 1000, "test": 2000}`.
 
     Returns:
         The files of "train" and of each part.
 
     Raises:
-        InputError: where the corpus has no more different sources than are held out.
+        InputError: if the corpus does not have more different sources than are held out.
+
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import parallel_files
+    >>> [corpus] = parallel_files(["train.en"], ["train.de"])
+    >>> parts = split_by_source(corpus, "parts", {"test": 1})
+    >>> {part: len(list(files.pairs())) for part, files in parts.items()}
+    {'train': 2, 'test': 1}
     """
     part_of = _choose(corpus, held_out)
     output_dir = Path(output_dir)
@@ -71,16 +78,16 @@ def split_by_source(
             write(part, *first[digest])
     if not seen:
         raise InputError(
-            f"{corpus.name} has no pairs but those that are held out ({', '.join(held_out)}); "
-            "expected more to train on"
+            f"{corpus.name} leaves nothing for training: all of them are held out "
+            f"({', '.join(held_out)}). Hold out fewer, or use a larger corpus."
         )
     return files
 
 
 def _choose(corpus: Corpus, held_out: Mapping[str, int]) -> dict[int, str]:
-    """Returns the part of each source, by its digest, that is held out."""
+    """Returns the part of each held-out source, by its digest."""
     wanted = sum(held_out.values())
-    # Of all digests the smallest: so many are kept at a time, however large the corpus is.
+    # The sources with the smallest digests are held out. Only their digests are in memory.
     smallest: list[int] = []  # a heap of them, negative, so that the largest is on top
     known: set[int] = set()
     for source, _ in corpus.pairs():
@@ -93,8 +100,8 @@ def _choose(corpus: Corpus, held_out: Mapping[str, int]) -> dict[int, str]:
             known.remove(-heapq.heappop(smallest))
     if len(smallest) < wanted:
         raise InputError(
-            f"{corpus.name} has {len(smallest):,} different sources; expected more than the "
-            f"{wanted:,} that are held out ({', '.join(held_out)})"
+            f"{corpus.name} has {len(smallest):,} different sources, but {wanted:,} are to be held "
+            f"out ({', '.join(held_out)}). Hold out fewer, or use a larger corpus."
         )
     parts = (part for part, count in held_out.items() for _ in range(count))
     return dict(zip(sorted(known), parts, strict=True))

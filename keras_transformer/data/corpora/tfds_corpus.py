@@ -1,7 +1,6 @@
-"""A parallel corpus out of TensorFlow Datasets: any translation set of its catalogue.
+"""A parallel corpus from TensorFlow Datasets: any translation set of its catalog.
 
-TFDS is imported when a corpus is made, not before: it is slow to load and not
-everyone needs it.
+TFDS is imported only when a corpus is created, because it is slow to load.
 """
 
 from __future__ import annotations
@@ -26,11 +25,25 @@ def tfds_corpus(
     target_language: str | None = None,
     download: bool = False,
 ) -> Corpus:
-    """Returns a registered set, as `TfdsCorpus` does, or the two files of a folder.
+    r"""Returns a registered set, as `TfdsCorpus` does, or the two files of a folder.
 
-    A folder is named "translate_folder:DIR" and holds files DIR/{language}.{split}.txt, as
-    `tfds.TranslateFolder` has them. Its lines are read as those of any other file: TFDS
-    itself ends a line at U+2028 and its like too, which shifts one side against the other.
+    The name "translate_folder:DIR" means the files DIR/{language}.{split}.txt, as in
+    `tfds.TranslateFolder`. Lines end only at LF. TFDS itself would also end them at characters such
+    as U+2028, which shifts one side against the other.
+
+    Args:
+        name: see `TfdsCorpus`; or "translate_folder:DIR".
+        split: the split, or the part of the files' names.
+        source_language: key of the source text; None if it follows from `target_language`.
+        data_dir: see `TfdsCorpus`.
+        target_language: key of the target text; None for the other one of two.
+        download: see `TfdsCorpus`.
+
+    Example:
+    >>> for language, text in (("en", "a dog\n"), ("de", "ein Hund\n")):
+    ...     _ = Path(f"{language}.train.txt").write_text(text)
+    >>> list(tfds_corpus("translate_folder:.", "train", "en").pairs())
+    [(b'a dog', b'ein Hund')]
     """
     if not name.startswith(FOLDER_PREFIX):
         return TfdsCorpus(
@@ -50,8 +63,14 @@ class TfdsCorpus:
     """Sentence pairs of one split of a TFDS translation set, in one direction.
 
     Attributes:
-        name: what the corpus is called in reports, "wmt14_translate/de-en[train]".
+        name: name of the corpus in reports, such as "wmt14_translate/de-en[train]".
         source_language, target_language: the keys of the set's two texts.
+
+    Example:
+    >>> corpus = TfdsCorpus("phrasebook/de-en", "validation", "en", data_dir="sets")
+    Downloading and preparing dataset ...
+    >>> corpus.name, len(list(corpus.pairs()))
+    ('phrasebook/de-en[validation]', 500)
     """
 
     def __init__(
@@ -64,24 +83,23 @@ class TfdsCorpus:
         target_language: str | None = None,
         download: bool = False,
     ) -> None:
-        """Looks the set up, prepares it where that is asked for; reads no sentence yet.
+        """Finds a set, and prepares it on request. It does not read sentences.
 
-        The phrasebook is prepared unasked: that takes no download.
+        The phrasebook is always prepared, because it needs no download.
 
         Args:
-            name: a registered set, "wmt14_translate/de-en" or "multi30k/de-en"; one that
-                was prepared in `data_dir`, whoever made it; or any part of OPUS as TFDS
-                writes it, "opus/en-fr for EMEA, KDE4".
-            split: "train", "validation", "train[:10%]" and so on.
-            source_language: the key of the text to translate from, "de".
-            data_dir: where TFDS keeps prepared sets; TFDS's own choice if None.
-            target_language: needed only where the set has more than two texts.
+            name: a registered set such as "wmt14_translate/de-en" or "multi30k/de-en", a set that
+                was prepared in `data_dir`, or a part of OPUS in the form "opus/en-fr for EMEA,
+                KDE4".
+            split: split, such as "train", "validation" or "train[:10%]".
+            source_language: key of the source text, such as "de".
+            data_dir: directory of prepared sets; None for the default of TFDS.
+            target_language: key of the target text, for sets with more than two texts.
             download: whether a set that is not in `data_dir` may be downloaded.
 
         Raises:
-            InputError: for a set that does not exist, is no translation set, has no such
-                language or split, cannot be prepared, or is not prepared while
-                downloading was not asked for.
+            InputError: for a set that does not exist, is not a translation set, lacks the language
+                or the split, or is not prepared and cannot or may not be prepared.
         """
         from keras_transformer.data.corpora import tfds_sets
 
@@ -101,8 +119,7 @@ class TfdsCorpus:
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields (source, target), one line each, always in the same order.
 
-        A line break inside a text becomes a space. Nothing else is changed or checked:
-        the bytes are those that the set holds.
+        A line break inside a text becomes a space. Nothing else is changed or checked.
 
         Raises:
             InputError: for files that are missing, damaged, or of an unknown format.
@@ -114,18 +131,19 @@ class TfdsCorpus:
 def _direction(
     name: str, languages: Sequence[str], source: str | None, target: str | None
 ) -> tuple[str, str]:
-    """Returns the keys to translate from and into."""
+    """Returns the keys of the source and the target text."""
     if len(languages) < 2:
         raise InputError(
-            f"{name} is no translation set: its texts are {list(languages)}; expected two languages"
+            f"{name} is not a translation dataset: its texts are {list(languages)}. It needs two "
+            "languages."
         )
-    if len(languages) == 2:  # one language tells the other
+    if len(languages) == 2:  # the other one is the target
         source = source or next((key for key in languages if target and key != target), None)
         target = target or next((key for key in languages if key != source), None)
     for side, language in (("source", source), ("target", target)):
         if language not in languages:
             raise InputError(
-                f"the {side} language of {name} is {language!r}; expected one of {list(languages)}"
+                f"The {side} language of {name} is {language!r}. Choose one of {list(languages)}."
             )
     if source == target:
         raise InputError(f"source and target language of {name} are both {source!r}")
@@ -142,13 +160,13 @@ def _folder_files(directory: Path, split: str) -> dict[str, Path]:
                     splits.setdefault(of_split, {})[language] = file
     except OSError as error:
         raise InputError(
-            f"{directory} cannot be listed ({error.strerror}); expected a directory of files"
-            " LANGUAGE.SPLIT.txt"
+            f"{directory} cannot be listed ({error.strerror}). It must be a directory with files "
+            "LANGUAGE.SPLIT.txt."
         ) from error
     if not splits:
-        raise InputError(f"{directory} has no text files; expected LANGUAGE.SPLIT.txt")
+        raise InputError(f"{directory} lacks text files. Name them LANGUAGE.SPLIT.txt.")
     if split not in splits:
-        raise InputError(f"{directory} has no split {split!r}; expected one of {sorted(splits)}")
+        raise InputError(f"{directory} lacks the split {split!r}. Choose one of {sorted(splits)}.")
     return splits[split]
 
 

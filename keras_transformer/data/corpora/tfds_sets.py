@@ -1,7 +1,7 @@
-"""Translation sets of TFDS: found by name, prepared on disk, and read.
+"""Finds, prepares and reads translation sets of TFDS.
 
-To import this module loads TFDS, and registers Multi30k. The phrasebook, which needs an extra,
-is registered when it is asked for.
+Importing this module loads TFDS and registers Multi30k. The phrasebook needs an extra, so it is
+registered only when it is used.
 """
 
 from __future__ import annotations
@@ -18,24 +18,32 @@ from array_record.python import array_record_module
 from keras_transformer.data.corpora import multi30k  # noqa: F401  (to import it is to register it)
 from keras_transformer.errors import InputError
 
-_EXAMPLE = "expected a name such as wmt14_translate/de-en"
-# "huggingface:opus_books": looking such a set up already goes to the network.
+_EXAMPLE = "Use a name such as wmt14_translate/de-en"
+# A name such as "huggingface:opus_books". Even looking it up would use the network.
 _NAMESPACE = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]")
-# What TFDS calls the directory of a part of OPUS that has no name of its own.
+# A part of OPUS that TFDS builds from a list of its subsets.
 _OPUS_PART = re.compile(r"opus/([A-Za-z_]+)-([A-Za-z_]+) for (.+)")
 
 
 def find(name: str, data_dir: str | None) -> Any:
-    """Returns the builder of a set: of TFDS's, of ours, or of one prepared in `data_dir`.
+    """Returns the builder of a set of TFDS or of this package, or of a set prepared in `data_dir`.
+
+    Args:
+        name: a name as in `TfdsCorpus`.
+        data_dir: directory of prepared sets; None for the default of TFDS.
 
     Raises:
-        InputError: for a set or a part of one that does not exist, and for a set of
-            several parts none of which is named.
+        InputError: if the set or its part does not exist, or if the set has several parts and the
+            name selects none.
+
+    Example:
+    >>> find("wmt14_translate/de-en", data_dir=None).name
+    'wmt14_translate'
     """
     if _NAMESPACE.match(name):
         raise InputError(
-            f"{name!r} is a community data set; expected one that TFDS itself has, such as"
-            " wmt14_translate/de-en"
+            f"{name!r} is a community dataset. Only datasets of TFDS itself are supported, such as "
+            "wmt14_translate/de-en."
         )
     if re.split("[/:]", name)[0] == "phrasebook":
         import keras_transformer.data.corpora.phrasebook.tfds_builder  # noqa: F401  registers it
@@ -48,19 +56,24 @@ def find(name: str, data_dir: str | None) -> Any:
     except tfds.core.registered.DatasetNotFoundError as error:
         there = f", and none is prepared in {data_dir}" if data_dir else ""
         raise InputError(
-            f"TFDS has no data set {name!r}{there}; {_EXAMPLE}, or translate_folder:DIR"
+            f"TFDS does not know the dataset {name!r}{there}. {_EXAMPLE}, or translate_folder:DIR"
         ) from error
     except Exception as error:  # malformed, no such part or version, a damaged dataset_info.json
         raise InputError(
-            f"TFDS cannot use the data set {name!r} ({reason(error)}); {_parts(name)}"
+            f"TFDS cannot use the dataset {name!r} ({reason(error)}). {_parts(name)}"
         ) from error
     if "/" not in name and len(builder.builder_configs) > 1:
-        raise InputError(f"{name} has several parts; {_parts(name)}")
+        raise InputError(f"{name} has several parts. {_parts(name)}")
     return builder
 
 
 def text_keys(builder: Any) -> list[str]:
-    """Returns under which keys an example of the set has texts: its languages."""
+    """Returns the keys of the texts in an example of the set. They are its languages.
+
+    Example:
+    >>> text_keys(find("wmt14_translate/de-en", data_dir=None))
+    ['de', 'en']
+    """
     features = builder.info.features
     if not isinstance(features, tfds.features.FeaturesDict):
         return []
@@ -68,16 +81,32 @@ def text_keys(builder: Any) -> list[str]:
 
 
 def needs_no_download(builder: Any) -> bool:
-    """Returns whether the set is made from what is installed."""
+    """Returns whether the set is generated from installed packages.
+
+    Example:
+    >>> needs_no_download(find("wmt14_translate/de-en", data_dir=None))
+    False
+    """
     return bool(builder.name == "phrasebook")
 
 
 def prepare(name: str, builder: Any, data_dir: str | None) -> Any:
-    """Downloads and writes the set where it is not on disk yet, and returns its builder.
+    """Downloads and writes the set if it is not on disk, and returns its builder.
+
+    Args:
+        name: name of the set, for messages.
+        builder: builder of the set.
+        data_dir: directory of prepared sets; None for the default of TFDS.
 
     Raises:
-        InputError: for whatever keeps TFDS from it: no network, no room, a file that
-            must be fetched by hand.
+        InputError: if TFDS cannot prepare it, for example without network or disk space, or if a
+            file must be downloaded by hand.
+
+    Example:
+    >>> builder = find("phrasebook/de-en", data_dir="own_sets")
+    >>> prepare("phrasebook/de-en", builder, data_dir="own_sets").data_path.exists()
+    Downloading and preparing dataset ...
+    True
     """
     if builder.data_path.exists():
         return builder
@@ -89,13 +118,18 @@ def prepare(name: str, builder: Any, data_dir: str | None) -> Any:
         if another.data_path.exists():  # by another process in the meantime
             return another
         raise InputError(
-            f"{name} cannot be prepared in {builder.data_dir} ({reason(error)}); expected a set"
-            " that can be downloaded, and a directory with room for it"
+            f"{name} cannot be prepared in {builder.data_dir} ({reason(error)}). Check that it can "
+            "be downloaded and that the disk has room for it."
         ) from error
 
 
 def reason(error: Exception) -> str:
-    """Returns what TFDS complains of, in one sentence; its messages can go on for pages."""
+    """Returns the first sentence of a message of TFDS, which can have pages.
+
+    Example:
+    >>> reason(ValueError("The disk is full. More details follow."))
+    'The disk is full'
+    """
     text = " ".join(str(error).split())
     text = re.sub(r"^Failed to construct dataset .*?\}\": |\{\{.*?\}\} ?", "", text)
     return text.split(". ")[0][:300].rstrip(".") or type(error).__name__
@@ -110,30 +144,30 @@ def _opus_config(name: str, source: str, target: str, subsets: str) -> Any:
         known = opus.DATASET_MAP.get(subset)
         if known is None:
             raise InputError(
-                f"{name}: TFDS has no {subset!r} of OPUS; expected some of"
-                f" {', '.join(sorted(opus.DATASET_MAP))}"
+                f"{name}: TFDS does not know the OPUS subset {subset!r}. Choose some of "
+                f"{', '.join(sorted(opus.DATASET_MAP))}."
             )
         if pair not in known.language_pairs:  # TFDS would leave it out without a word
             languages = sorted(set(itertools.chain(*known.language_pairs)))
             raise InputError(
-                f"{name}: {subset} has no pair {'-'.join(pair)}; expected two of"
-                f" {', '.join(languages)}"
+                f"{name}: {subset} lacks the pair {'-'.join(pair)}. Choose two of "
+                f"{', '.join(languages)}."
             )
     return opus.OpusConfig(version="0.1.0", language_pair=pair, subsets=subset_names)
 
 
 def _parts(name: str) -> str:
-    """Returns what was expected in place of `name`: the parts that the set has."""
+    """Returns the advice of an error message: the parts of the set."""
     set_name = re.split("[/:]", name)[0]
     try:
         parts = list(tfds.builder_cls(set_name).builder_configs)
     except Exception:  # no such set
         return _EXAMPLE
     if not parts:
-        return f"expected {set_name}"
+        return f"Use {set_name}"
     if set_name == "opus":
         parts.append("en-fr for EMEA, KDE4")
-    return f"expected one of {[f'{set_name}/{part}' for part in parts]}"
+    return f"Choose one of {[f'{set_name}/{part}' for part in parts]}"
 
 
 _BATCH = 4096  # records parsed at once
@@ -144,19 +178,26 @@ class SplitReader:
     """Reads texts of one split of a set.
 
     TFDS parses about 20,000 records per second, one at a time. Here they are parsed in batches.
+
+    Example:
+    >>> builder = prepare("phrasebook/de-en", find("phrasebook/de-en", "sets"), "sets")
+    Downloading and preparing dataset ...
+    >>> reader = SplitReader("phrasebook/de-en", builder, "test", ["en", "de"])
+    >>> sum(len(english) for english, german in reader.batches())
+    1000
     """
 
     def __init__(self, name: str, builder: Any, split: str, keys: Sequence[str]) -> None:
-        """Finds the split's files; reads none yet.
+        """Finds the files of the split, without reading them.
 
         Args:
-            name: of the set, for what is told to the user.
-            builder: of the set.
-            split: one of its splits, or what TFDS makes of them: "train[:10%]".
-            keys: of the texts to read.
+            name: name of the set, for messages.
+            builder: builder of the set.
+            split: a split, or an expression of TFDS such as "train[:10%]".
+            keys: keys of the texts to read.
 
         Raises:
-            InputError: for a set that is not on disk, and a split that does not exist or is empty.
+            InputError: for a set that is not on disk, and for a missing or empty split.
         """
         self._name = name
         self._builder = builder
@@ -171,7 +212,7 @@ class SplitReader:
         except (ValueError, AssertionError) as error:
             raise self._no_such_split() from error
         if any(file.take <= 0 for file in self._files) or not self._files:
-            raise InputError(f"split {split!r} of {name} has no pair; expected at least one")
+            raise InputError(f"The split {split!r} of {name} is empty.")
 
     def batches(self) -> Iterator[tuple[list[bytes], ...]]:
         """Yields the texts of some pairs at a time, a list for each key.
@@ -194,13 +235,13 @@ class SplitReader:
                     yield tuple(texts[key].numpy().tolist() for key in self._keys)
             except (tf.errors.OpError, OSError, IndexError, RuntimeError, ValueError) as error:
                 raise InputError(
-                    f"{file.filename} cannot be read ({reason(error)}); expected what TFDS has"
-                    " prepared"
+                    f"{file.filename} cannot be read ({reason(error)}). Prepare the dataset again "
+                    "with TFDS."
                 ) from error
             if left:
                 raise InputError(
-                    f"{file.filename} ends {left:,} pairs early; expected as many as"
-                    " dataset_info.json beside it says"
+                    f"{file.filename} ends {left:,} pairs too early, according to "
+                    "dataset_info.json. Prepare the dataset again."
                 )
 
     def _dataset(self) -> Any:
@@ -211,17 +252,17 @@ class SplitReader:
             return self._builder.as_dataset(split=self._split, read_config=in_order)
         except AssertionError as error:  # what TFDS raises for data that is not there
             raise InputError(
-                f"{self._name} is not prepared in {self._builder.data_dir}; nothing is downloaded"
-                " unasked: expected a directory that has it (--tfds_data_dir, or a recipe's"
-                " --corpus_dir), or bin/prepare.py --tfds_download, which downloads it"
+                f"{self._name} is not prepared in {self._builder.data_dir}. Name the directory "
+                "that has it (--tfds_data_dir, or --corpus_dir of a recipe), or allow the "
+                "download with --tfds_download of bin/prepare.py."
             ) from error
         except (ValueError, KeyError) as error:
             raise self._no_such_split() from error
 
     def _no_such_split(self) -> InputError:
         return InputError(
-            f"{self._name} has no split {self._split!r}; expected one of"
-            f" {sorted(self._builder.info.splits)} or a slice of one, as in train[:10%]"
+            f"{self._name} lacks the split {self._split!r}. Choose one of "
+            f"{sorted(self._builder.info.splits)}, or a slice such as train[:10%]."
         )
 
 

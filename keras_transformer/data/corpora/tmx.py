@@ -14,7 +14,7 @@ from keras_transformer.data.corpora.reading import open_binary, reading_errors
 from keras_transformer.errors import InputError
 
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-# Inline elements whose text is markup of another program; that of `hi` and `sub` is text.
+# Inline elements that contain markup of another program. `hi` and `sub` contain text.
 _CODES = {"bpt", "ept", "it", "ph", "ut"}
 
 
@@ -28,6 +28,14 @@ class TmxFile:
             as some programs write it. Of several
             variants of a language in a unit the first is taken; a unit without one has an
             empty side, which cleaning counts and drops.
+
+    Example:
+    >>> _ = Path("a.tmx").write_text(
+    ...     '<tmx><body><tu><tuv xml:lang="en-US"><seg>A dog.</seg></tuv>'
+    ...     '<tuv xml:lang="de"><seg>Ein Hund.</seg></tuv></tu></body></tmx>'
+    ... )
+    >>> list(TmxFile(Path("a.tmx"), "en", "de").pairs())
+    [(b'A dog.', b'Ein Hund.')]
     """
 
     path: Path
@@ -43,7 +51,7 @@ class TmxFile:
         """Yields the segments of both languages, one line each.
 
         Raises:
-            InputError: for a file that cannot be read, is no XML, or has no units.
+            InputError: for a file that cannot be read, is not XML, or lacks units.
         """
         units = 0
         try:
@@ -63,15 +71,11 @@ class TmxFile:
                         del unit.getparent()[0]
         except etree.XMLSyntaxError as error:
             reason = " ".join(str(error.msg).split())
-            raise InputError(
-                f"{self.path} is no TMX: {reason}; expected well-formed XML"
-            ) from error
+            raise InputError(f"{self.path} is not TMX: {reason}.") from error
         except reading_errors() as error:
-            raise InputError(
-                f"{self.path} cannot be read after unit {units} ({error}); expected a TMX file"
-            ) from error
+            raise InputError(f"{self.path} cannot be read after unit {units} ({error}).") from error
         if not units:
-            raise InputError(f"{self.path} has no translation unit; expected elements <tu>")
+            raise InputError(f"{self.path} lacks a translation unit (element <tu>).")
 
     def _segment(self, unit: etree._Element, language: str) -> bytes:
         for variant in unit.iterfind("{*}tuv"):
@@ -90,11 +94,21 @@ def _code(language: str) -> str:
 def tmx_files(
     paths: Sequence[str | Path], source_language: str | None, target_language: str | None
 ) -> list[TmxFile]:
-    """Returns corpora of files; raises `InputError` where one or a language is missing."""
+    """Returns corpora of files; raises `InputError` where one or a language is missing.
+
+    Args:
+        paths: the files.
+        source_language: language code of the source, such as "en".
+        target_language: language code of the target.
+
+    Example:
+    >>> [corpus.name for corpus in tmx_files(["train.en"], "en", "de")]
+    ['train.en']
+    """
     if not (source_language and target_language):
         raise InputError(
-            f"the languages of {paths[0]} are {source_language} and {target_language}; expected "
-            "two, as in en and de"
+            f"The languages of {paths[0]} are {source_language} and {target_language}. Give two, "
+            "such as en and de."
         )
     return [TmxFile(require_file(path), source_language, target_language) for path in paths]
 

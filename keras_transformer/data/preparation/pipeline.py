@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,22 +13,18 @@ import numpy as np
 
 from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.cleaning import CleaningOptions, CleaningReport
-from keras_transformer.data.corpora.corpus import Corpus, located
+from keras_transformer.data.corpora.corpus import BlockReader, Corpus, located
+from keras_transformer.data.preparation.duplicates import count_known, find_duplicates
 from keras_transformer.data.preparation.stages import (
-    CleanSource,
+    BlockFiles,
+    CleanedBlock,
+    CleanTask,
     EncodeTask,
-    Places,
-    SideStatistics,
     clean_block,
-    clean_lines,
-    clean_tasks,
     encode_block,
-    forget,
-    hashes_file,
-    stored_hashes_file,
 )
-from keras_transformer.data.preparation.workers import Runner, alone
-from keras_transformer.data.token_store import write_index
+from keras_transformer.data.preparation.workers import run_tasks
+from keras_transformer.data.token_store import TokenStore, write_index
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import atomic_path
 from keras_transformer.text.vocabulary import (
@@ -42,24 +39,37 @@ from keras_transformer.text.vocabulary import (
 )
 
 SPLITS = ("train", "valid")
-# Options that count for nothing where a vocabulary is given; symbols have to be in it.
+_EXAMPLE_CHARACTERS = 200
+# Options that are ignored if a vocabulary is given. Symbols must be in it.
 OF_LEARNING = (
     "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
     "vocabulary_lines",
 )  # fmt: skip
-_MAX_HASHES = 2**22  # of one part, about: 128 MB including what sorting them takes
-_Source = TypeVar("_Source")
+_HISTOGRAM_STEP = 16
 _Task = TypeVar("_Task")
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions(CleaningOptions):
-    """How to prepare a corpus: what is dropped, and what else there is to choose.
+    """Options of a preparation.
 
-    `vocab_size` to `symbols` are those of `learn_vocabulary` and count for
-    nothing where a vocabulary is given. Pairs with a side of more than `max_tokens`
-    tokens (end id counted) are dropped. `valid_pairs` are held out of the training
-    corpus where no validation corpus is given (None: 2 % of it, from 1 to 1000).
+    If a vocabulary is given, options of learning one are ignored. A vocabulary from a directory
+    must contain the symbols, and must be separate if `separate_vocabularies` is True.
+
+    Attributes:
+        vocab_size, model_type, byte_fallback, character_coverage, normalization, symbols: see
+            `learn_vocabulary`.
+        separate_vocabularies: learns a vocabulary for each language, instead of a joint one.
+        vocabulary_lines: largest number of lines that a vocabulary is learned from.
+        max_tokens: drops pairs with a side of more tokens. The end id counts.
+        valid_pairs: number of pairs to hold out of the training corpora if there are no validation
+            corpora. None for 2 %, but at least 1 and at most 1000.
+        seed: seed of the held-out pairs, and of the lines that a vocabulary is learned from.
+
+    Example:
+    >>> options = PrepareOptions(vocab_size=60, symbols=("<2de>",), max_tokens=100)
+    >>> options.all_symbols(), options.in_force(learned=False)["max_tokens"]
+    (('<2de>',), 100)
     """
 
     vocab_size: int = 8000
@@ -69,7 +79,7 @@ class PrepareOptions(CleaningOptions):
     character_coverage: float = 1.0
     normalization: Normalization = "nmt_nfkc"
     vocabulary_lines: int = MAX_LINES
-    symbols: tuple[str, ...] = ()
+    symbols: tuple[str, ...] | None = None
     max_tokens: int = 256
     valid_pairs: int | None = None
     seed: int = 1
@@ -82,16 +92,16 @@ class PrepareOptions(CleaningOptions):
         for name, least in (("max_tokens", 2), ("valid_pairs", 1), ("vocabulary_lines", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InputError(f"{name} is {value}; expected {least} or more")
+                raise InputError(f"{name} is {value}, but it must be at least {least}.")
         check_symbols(self.all_symbols(), self.byte_fallback)
 
     def all_symbols(self) -> tuple[str, ...]:
-        """The pieces that stand for themselves, the tag among them."""
+        """The symbols, including the tag."""
         tags = [] if self.source_tag is None else [self.source_tag]
-        return tuple(dict.fromkeys([*self.symbols, *tags]))
+        return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
 
     def learn(self, lines: Iterable[bytes]) -> bytes:
-        """Returns the SentencePiece model that these options ask for, of such lines."""
+        """Learns a SentencePiece model from lines with these options, and returns it."""
         return learn_vocabulary(
             sample_lines(lines, self.vocabulary_lines, self.seed),
             self.vocab_size,
@@ -103,7 +113,9 @@ class PrepareOptions(CleaningOptions):
         )
 
     def in_force(self, learned: bool) -> dict[str, Any]:
-        """Returns the options as JSON values; those of learning only where it is `learned`."""
+        """Returns the options as JSON values. Options of the vocabulary are included only if it is
+        `learned`.
+        """
         return {
             name: value
             for name, value in dataclasses.asdict(self).items()
@@ -112,32 +124,37 @@ class PrepareOptions(CleaningOptions):
 
 
 @dataclasses.dataclass
-class CleanedBlock:
-    """What cleaning left of a block: pairs, of which some are duplicates or held out."""
-
-    directory: Path
-    name: str
-    pairs: int
-    duplicates: Places = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
-    held_out: Places = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
-
-
-@dataclasses.dataclass
 class Cleaned:
-    """The cleaned corpora of a split."""
+    """The cleaned corpora of a split.
+
+    Example:
+    >>> block = CleanedBlock(BlockFiles(Path("work"), 0), "train.en + train.de", pairs=100)
+    >>> cleaned = Cleaned([block], CleaningReport(read=100))
+    >>> cleaned.hold_out(PrepareOptions(valid_pairs=5))
+    >>> len(block.held_out)
+    5
+    """
 
     blocks: list[CleanedBlock]
     report: CleaningReport
 
     def hold_out(self, options: PrepareOptions) -> None:
-        """Draws the pairs to validate on."""
+        """Draws the pairs that are held out for validation.
+
+        Args:
+            options: `valid_pairs` is their number, and `seed` is the seed.
+
+        Raises:
+            InputError: if no pairs would be left for training.
+        """
         sizes = [block.pairs - len(block.duplicates) for block in self.blocks]
         pairs = sum(sizes)
         wanted = options.valid_pairs or min(1000, max(1, pairs // 50))
         if wanted >= pairs:
             raise InputError(
-                f"the corpus has {pairs} clean pairs, of which {wanted} should be held out for "
-                "validation; expected a larger corpus, fewer valid_pairs, or validation files"
+                f"The corpus has {pairs} clean pairs, and {wanted} of them are to be held out for "
+                "validation. Use a larger corpus, fewer valid_pairs, or separate validation "
+                "files."
             )
         drawn = np.sort(random.Random(options.seed).sample(range(pairs), wanted))
         first = np.cumsum([0, *sizes])
@@ -148,40 +165,69 @@ class Cleaned:
 
 
 class Preparation:
-    """The stages, each of which goes on where it was killed."""
+    """The stages of a preparation. Each stage resumes after a kill.
 
-    def __init__(self, directory: Path, options: PrepareOptions, runner: Runner) -> None:
+    Args:
+        directory: directory of the results, which is not published yet.
+        options: options of the preparation.
+        num_workers: number of processes.
+
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import BlockReader, parallel_files
+    >>> corpora = parallel_files(["train.en"], ["train.de"])
+    >>> reader = BlockReader(corpora[0])
+    >>> blocks = list(reader)  # reads the corpus for the first time
+    >>> preparation = Preparation(Path("new"), PrepareOptions(), num_workers=1)
+    >>> preparation.clean("train", corpora, [reader.read._asdict()]).report.kept
+    3
+    """
+
+    def __init__(self, directory: Path, options: PrepareOptions, num_workers: int) -> None:
         self._directory = directory
         self._options = options
-        self._runner = runner
+        self._num_workers = num_workers
 
     def clean(
         self, split: str, corpora: Sequence[Corpus], inputs: Sequence[dict[str, Any]]
     ) -> Cleaned:
-        """Cleans the corpora of a split, and finds what stands in them more than once."""
-        work, options = self._directory / "work" / split, self._options
-        fields = dataclasses.fields(CleaningOptions)
-        rules = CleaningOptions(**{field.name: getattr(options, field.name) for field in fields})
-        first = np.cumsum([0, *(entry["blocks"] for entry in inputs)]).tolist()
-        sources = [
-            CleanSource(work, corpus, located(corpus), number, rules, entry["sha256"])
-            for corpus, number, entry in zip(corpora, first, inputs, strict=False)
-        ]
+        """Cleans the corpora of a split, and finds duplicates.
+
+        Args:
+            split: "train" or "valid".
+            corpora: the corpora.
+            inputs: for each corpus, its number of pairs and SHA-256 at the first reading.
+
+        Raises:
+            InputError: if a corpus has changed since then, and if no pairs are left.
+        """
+        work = self._directory / "work" / split
+        report = CleaningReport()
+        blocks: list[CleanedBlock] = []
+        tasks = _clean_tasks(work, corpora, inputs, self._options)
         pairs = sum(entry["pairs"] for entry in inputs)
-        report, blocks = CleaningReport(), []
-        for result in self._results(clean_block, sources, clean_tasks, f"cleaning {split}", pairs):
+        for number, result in enumerate(
+            self._results(clean_block, tasks, f"cleaning {split}", pairs)
+        ):
             part = CleaningReport.from_dict(result["cleaning"])
             report.add(part)
-            blocks.append(CleanedBlock(work, result["name"], part.kept))
-        if options.drop_duplicates:
-            duplicates = find_duplicates([hashes_file(work, block.name) for block in blocks])
+            blocks.append(CleanedBlock(BlockFiles(work, number), result["corpus"], part.kept))
+        if self._options.drop_duplicates:
+            duplicates = find_duplicates([block.files.path("hashes.npy") for block in blocks])
             for block, places in zip(blocks, duplicates, strict=True):
                 block.duplicates = places
         _require_pairs(report.kept, split, report)
         return Cleaned(blocks, report)
 
     def vocabulary(self, cleaned: Cleaned, given: Vocabulary | None) -> Vocabulary:
-        """Returns the vocabulary given, or one learned from what is not held out."""
+        """Writes the vocabulary and returns it.
+
+        Args:
+            cleaned: the training pairs.
+            given: the vocabulary, or None to learn one from the training pairs.
+
+        Raises:
+            InputError: if a vocabulary cannot be learned.
+        """
         directory = self._directory / "tokenizer"
         if not directory.exists():
             with atomic_path(directory) as partial:
@@ -199,71 +245,83 @@ class Preparation:
         return Vocabulary(model("source", "target"))
 
     def encode(self, cleaned: Mapping[str, Cleaned], vocabulary: Vocabulary) -> dict[str, Any]:
-        """Writes both token stores and returns their part of the report."""
-        stores = {split: self._directory / split for split in SPLITS}
-        shards: dict[str, list[tuple[str, dict[str, Any]]]] = {split: [] for split in SPLITS}
+        """Writes both token stores and returns their part of the report.
+
+        Args:
+            cleaned: the cleaned corpora of each split. Without "valid", the pairs held out of
+                "train" are the validation set.
+            vocabulary: the vocabulary.
+
+        Raises:
+            InputError: if no pairs are left for a split.
+        """
+        shards: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
         hashes: dict[str, list[Path]] = {split: [] for split in SPLITS}
-        # What is held out of the training corpora is to validate on.
-        rest = stores["valid"] if len(cleaned) == 1 else None
         for split, part in cleaned.items():
-            tasks = [
-                EncodeTask(
-                    block.directory,
-                    block.name,
-                    (stores[split], rest),
-                    self._directory / "tokenizer",
-                    vocabulary.fingerprint,
-                    block.held_out,
-                    block.duplicates,
-                    self._options.max_tokens,
-                )
-                for block in part.blocks
-            ]
-            pairs = part.report.kept
-            results = self._results(encode_block, tasks, alone, f"encoding {split}", pairs)
-            for task, result in zip(tasks, results, strict=True):
+            options = (self._directory, split, vocabulary.fingerprint, self._options.max_tokens)
+            tasks = [EncodeTask(block, *options) for block in part.blocks]
+            results = self._results(encode_block, tasks, f"encoding {split}", part.report.kept)
+            for block, result in zip(part.blocks, results, strict=True):
                 part.report.add(CleaningReport.from_dict(result["cleaning"]))
-                shards[split].append((task.name, result["kept"]))
-                hashes[split].append(stored_hashes_file(task, "kept"))
-                if rest:
-                    shards["valid"].append((task.name, result["held_out"]))
-                    hashes["valid"].append(stored_hashes_file(task, "held_out"))
-                forget(task)
-        held_out = sum(len(block.held_out) for block in cleaned["train"].blocks)
-        cleaning = {split: part.report.as_dict() for split, part in cleaned.items()}
+                for store, shard in result["shards"].items():
+                    shards[store].append(shard)
+                    hashes[store].append(block.files.path(f"{store}_hashes.npy"))
+                block.files.remove_clean_text()
         report: dict[str, Any] = {
-            "held_out": held_out,
+            "held_out": sum(len(block.held_out) for block in cleaned["train"].blocks),
             "valid_pairs_in_train": count_known(hashes["valid"], hashes["train"]),
-            "cleaning": cleaning,
+            "cleaning": {split: part.report.as_dict() for split, part in cleaned.items()},
         }
-        for split in SPLITS:
-            parts = [(name, shard["pairs"], shard["sha256"]) for name, shard in shards[split]]
-            pairs = write_index(stores[split], parts)
+        for split, parts in shards.items():
+            index = [(shard["name"], shard["pairs"], shard["sha256"]) for shard in parts]
+            pairs = write_index(self._directory / split, index)
             _require_pairs(pairs, split, cleaned.get(split, cleaned["train"]).report)
-            sides = zip(*(shard["statistics"] for _, shard in shards[split]), strict=True)
-            source, target = (SideStatistics.total(side).describe() for side in sides)
+            source, target = (
+                _describe([shard[s] for shard in parts]) for s in ("source", "target")
+            )
             report[split] = {"pairs": pairs, "source": source, "target": target}
+        store = TokenStore(self._directory / "valid")
+        first = store.source_lines(np.arange(len(store))[:3])
+        report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
         return report
 
     def _results(
         self,
         stage: Callable[[_Task], dict[str, Any]],
-        sources: Sequence[_Source],
-        expand: Callable[[_Source], Iterable[_Task]],
-        what: str,
+        tasks: Iterable[_Task],
+        title: str,
         pairs: int,
     ) -> Iterator[dict[str, Any]]:
-        with progress_bar(pairs, "pairs", what) as bar:
-            for result in self._runner(stage, sources, expand):
+        with progress_bar(pairs, "pairs", title) as bar:
+            for result in run_tasks(stage, tasks, self._num_workers):
                 bar.update(result["pairs"])
                 yield result
+
+
+def _clean_tasks(
+    work: Path,
+    corpora: Sequence[Corpus],
+    inputs: Sequence[dict[str, Any]],
+    options: PrepareOptions,
+) -> Iterator[CleanTask]:
+    """Yields a task for each block of all corpora, and checks that no corpus has changed."""
+    numbers = itertools.count()
+    for corpus, entry in zip(corpora, inputs, strict=True):
+        # Other processes need absolute paths, but messages have the paths of the user.
+        reader = BlockReader(located(corpus), named=corpus)
+        for block in reader:
+            yield CleanTask(BlockFiles(work, next(numbers)), block, options)
+        if reader.read.sha256 != entry["sha256"]:
+            raise InputError(
+                f"{corpus.name} changed while it was being read. Start again when it is complete."
+            )
 
 
 def _lines(blocks: Sequence[CleanedBlock], sides: Sequence[str]) -> Iterator[bytes]:
     """Yields the lines to learn a vocabulary from."""
     for block in blocks:
         left_out = {*block.held_out.tolist(), *block.duplicates.tolist()}
-        texts = [clean_lines(block.directory, block.name, side) for side in sides]
+        texts = [block.files.clean_lines(side) for side in sides]
         for place, lines in enumerate(zip(*texts, strict=True)):
             if place not in left_out:
                 yield from lines
@@ -273,59 +331,27 @@ def _require_pairs(pairs: int, split: str, report: CleaningReport) -> None:
     if not pairs:
         dropped = ", ".join(f"{n} {reason}" for reason, n in report.dropped.items())
         raise InputError(
-            f"no pair is left for {split} of {report.read} read (dropped: {dropped or 'none'}); "
-            "expected at least one"
+            f"No pair is left for {split}: {report.read} were read (dropped: {dropped or 'none'})."
         )
 
 
-# Duplicates are found by the hashes of pairs.
-
-
-def find_duplicates(files: Sequence[Path]) -> list[Places]:
-    """Returns, for each file of hashes, the places of those that stood in it or before it.
-
-    The hashes are looked at in as many parts, by their leading bits, as keep each small;
-    every part reads all files.
-
-    Args:
-        files: `.npy`, of records with the fields `high` and `low`, uint64.
-    """
-    if not files:
-        return []
-    first = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in files)])
-    bits = max(0, int(first[-1]) // _MAX_HASHES).bit_length()
-    found = [_duplicates_of_part(files, first, part, bits) for part in range(2**bits)]
-    places = np.sort(np.concatenate(found))
-    ends = np.searchsorted(places, first)
-    return [places[a:b] - start for a, b, start in zip(ends, ends[1:], first, strict=False)]
-
-
-def count_known(files: Sequence[Path], others: Sequence[Path]) -> int:
-    """Returns how many of the hashes in `files` stand in `others` as well.
-
-    Those of `files`, 8 bytes each, are in memory together; of the others one file at a time.
-
-    Args:
-        files, others: `.npy`, uint64.
-    """
-    hashes = np.concatenate([np.zeros(0, np.uint64), *map(np.load, files)])
-    known = np.zeros(len(hashes), np.bool_)
-    for path in others:
-        known |= np.isin(hashes, np.load(path))
-    return int(np.count_nonzero(known))
-
-
-def _duplicates_of_part(files: Sequence[Path], first: Places, part: int, bits: int) -> Places:
-    """Returns the places, over all files, of the hashes of a part that stood there before."""
-    chosen, places = [], []
-    for path, start in zip(files, first, strict=False):
-        file = np.load(path, mmap_mode="r")  # one at a time: a map holds its file open
-        # Two steps, as no integer can be shifted by its whole width.
-        inside = np.flatnonzero(file["high"] >> np.uint64(1) >> np.uint64(63 - bits) == part)
-        chosen.append(np.array(file[inside]))
-        places.append(inside + start)
-    records, order = np.concatenate(chosen), np.concatenate(places)
-    by_hash = np.lexsort((order, records["low"], records["high"]))
-    records = records[by_hash]
-    again = np.flatnonzero(records[1:] == records[:-1]) + 1
-    return order[by_hash[again]]
+def _describe(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the report of one side of a store from the counts of its shards."""
+    lengths = itertools.zip_longest(*(part["lengths"] for part in parts), fillvalue=0)
+    counts = np.array([sum(same) for same in lengths])  # sentences with 0, 1, 2, … tokens
+    tokens = int(counts @ np.arange(len(counts)))
+    unknown = sum(part["unknown"] for part in parts)
+    return {
+        "tokens": tokens,
+        "unknown": unknown,
+        "unknown_rate": unknown / tokens,
+        "mean_length": round(tokens / int(counts.sum()), 2),
+        "max_length": len(counts) - 1,
+        # In steps: {"1-16": 12, "17-32": 30, ...}.
+        "length_histogram": {
+            f"{least}-{least + _HISTOGRAM_STEP - 1}": int(
+                counts[least : least + _HISTOGRAM_STEP].sum()
+            )
+            for least in range(1, len(counts), _HISTOGRAM_STEP)
+        },
+    }

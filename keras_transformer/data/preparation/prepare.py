@@ -18,7 +18,6 @@ from keras_transformer.data.preparation.pipeline import (
     Preparation,
     PrepareOptions,
 )
-from keras_transformer.data.preparation.workers import Runner, Workers
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import work_directory
@@ -28,15 +27,27 @@ __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
 _FORMAT = 2
-# Options that are newer than data people have: with its default one is as if it were not there.
+# Options that older data lacks. The default of such an option counts as missing.
 _NEWER = {"drop_repetitive": False}
-# Raised whenever what a stage leaves for the next is something else: then work begins anew.
-_WORK = 2
+# Raised when the intermediate files of a stage change. Then unfinished work starts again.
+_WORK = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class PreparedData:
-    """What `prepare` left: where, its report, and whether it was there before."""
+    """The result of `prepare`.
+
+    Attributes:
+        directory: directory of the data.
+        report: content of report.json.
+        reused: True if the directory already had the same data.
+
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import parallel_files
+    >>> prepared = prepare(parallel_files(["train.en"], ["train.de"]), "data")
+    >>> print(prepared.summary())
+    data is ready...
+    """
 
     directory: Path
     report: dict[str, Any]
@@ -64,16 +75,14 @@ class PreparedData:
                 f"{split} corpus: {cleaning['read']:,} pairs read, dropped: {dropped or 'none'}"
             )
             if cleaning["bad_utf8_replaced"]:
-                lines.append(
-                    f"{cleaning['bad_utf8_replaced']:,} lines of it had bytes that are no UTF-8"
-                )
+                lines.append(f"{cleaning['bad_utf8_replaced']:,} lines of it had invalid UTF-8")
         if report["held_out"]:
             dropped = report["held_out"] - report["valid"]["pairs"]
             lines.append(
                 f"held out of the training corpus for validation: {report['held_out']:,} pairs"
-                + f", of which {dropped:,} were dropped as too long" * (dropped > 0)
+                + f", and {dropped:,} were dropped as too long" * (dropped > 0)
             )
-        if known := report.get("valid_pairs_in_train"):  # data prepared before do not tell
+        if known := report.get("valid_pairs_in_train"):  # missing in data of older versions
             lines.append(
                 f"validation pairs that stand in the training text as well: {known:,} of "
                 f"{report['valid']['pairs']:,}; what is measured on them is not of new text"
@@ -86,42 +95,48 @@ def prepare(
     output_dir: str | Path,
     options: PrepareOptions | None = None,
     *,
-    valid_corpora: Sequence[Corpus] = (),
+    valid_corpora: Sequence[Corpus] | None = None,
     vocab_from: str | Path | Vocabulary | None = None,
-    runner: Runner | None = None,
+    num_workers: int = 1,
 ) -> PreparedData:
-    """Cleans, learns a vocabulary from, and encodes parallel corpora.
+    """Cleans parallel corpora, learns a vocabulary, and encodes the corpora.
 
-    `output_dir` appears only when complete, with `tokenizer/`, the token stores
-    `train/` and `valid/`, and `report.json`. What is done already when it is killed stands
-    in a hidden directory beside it, from which the same call continues. Memory does not
-    grow with the corpus: text is cleaned and encoded block by block.
+    `output_dir` appears when it is complete, with `tokenizer/`, the token stores `train/` and
+    `valid/`, and `report.json`. Until then, finished work is kept in a hidden directory next to it.
+    The same call resumes after a kill. Memory does not grow with the corpus, because text is
+    processed in blocks.
 
     Args:
-        corpora: to train on; each is read twice.
-        output_dir: a new directory, or the result of the same input and options, which
-            is then left as it is.
+        corpora: training corpora. Each is read twice.
+        output_dir: a new directory, or the result of the same input and options, which stays
+            unchanged.
         options: None for the defaults.
-        valid_corpora: to validate on; pairs are held out of `corpora` if empty.
-        vocab_from: directory whose vocabulary to use, a tokenizer's or prepared data; or the
-            vocabulary itself.
-        runner: who does the work; None for this process. The result does not depend on it.
+        valid_corpora: validation corpora. By default pairs are held out of `corpora`.
+        vocab_from: directory of a tokenizer or of prepared data, or a vocabulary; None to learn
+            one.
+        num_workers: number of processes. The result does not depend on it.
 
     Returns:
         Directory and report.
 
     Raises:
-        InputError: for what the corpora refuse, an `output_dir` that holds something
-            else, a vocabulary that cannot be learned or read, and for no pair left.
+        InputError: for corpora that cannot be read, an `output_dir` with other files, a vocabulary
+            that cannot be learned or read, and if no pairs are left.
+
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import parallel_files
+    >>> corpora = parallel_files(["train.en"], ["train.de"])
+    >>> prepare(corpora, "build/small", PrepareOptions(vocab_size=60)).directory
+    PosixPath('build/small')
     """
     if not corpora:
-        raise InputError("no corpus is given; expected parallel files, or a TFDS translation set")
+        raise InputError("Give a corpus: parallel files, TSV, TMX, or a TFDS translation set.")
     options = options or PrepareOptions()
     output_dir = Path(output_dir)
     seconds: dict[str, float] = {}
     vocabulary = None if vocab_from is None else _given_vocabulary(vocab_from, options)
     existing = _existing_report(output_dir)
-    corpora_of = {"train": corpora, "valid": valid_corpora}
+    corpora_of = {"train": corpora, "valid": valid_corpora or ()}
     with _timed("reading", seconds):
         inputs = {split: _survey(corpora_of[split]) for split in SPLITS if corpora_of[split]}
     report: dict[str, Any] = {
@@ -133,7 +148,7 @@ def prepare(
     if existing is not None:
         return _reuse(output_dir, existing, report["fingerprint"])
     with work_directory(output_dir, f"{report['fingerprint']} {_WORK}") as directory:
-        preparation = Preparation(directory, options, runner or Workers(1))
+        preparation = Preparation(directory, options, num_workers)
         with _timed("cleaning", seconds):
             cleaned = {
                 split: preparation.clean(split, corpora_of[split], group)
@@ -163,18 +178,20 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
         return directory
     vocabulary = Vocabulary.load(directory)
     if options.separate_vocabularies and vocabulary.joint:
-        raise InputError(f"the vocabulary of {directory} is joint; expected separate vocabularies")
+        raise InputError(
+            f"The vocabulary of {directory} is joint, but separate vocabularies were requested."
+        )
     for symbol in options.all_symbols():
         if symbol not in vocabulary.source_symbols():
             raise InputError(
-                f"the vocabulary of {directory} has no piece {symbol}; expected one that was "
-                "learned with it among its symbols"
+                f"The vocabulary of {directory} lacks the token {symbol}. Learn it with the symbol "
+                "among --symbols."
             )
     return vocabulary
 
 
 def _survey(corpora: Sequence[Corpus]) -> list[dict[str, Any]]:
-    """Reads everything once: nothing is done before the lines are known to be aligned."""
+    """Reads everything once, so that misaligned corpora are refused before any work."""
     inputs = []
     with progress_bar(None, "pairs", "reading") as bar:
         for corpus in corpora:
@@ -197,7 +214,10 @@ def _fingerprint(
         },
         "options": {
             name: value
-            for name, value in dataclasses.asdict(options).items()
+            for name, value in {
+                **dataclasses.asdict(options),
+                "symbols": options.symbols or (),  # as existing data records it
+            }.items()
             if name not in _NEWER or value != _NEWER[name]
         },
         "vocabulary": given.fingerprint if given else None,
@@ -206,13 +226,13 @@ def _fingerprint(
 
 
 def _existing_report(output_dir: Path) -> dict[str, Any] | None:
-    """Returns the report of data that is there, or None where there is room for new data."""
+    """Returns the report of existing data, or None if the directory is missing or empty."""
     try:
         if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
             return None
     except OSError as error:
         raise InputError(
-            f"{output_dir} cannot be read ({error.strerror}); expected a new directory"
+            f"{output_dir} cannot be read ({error.strerror}). Choose a new directory."
         ) from None
     try:
         report = json.loads((output_dir / "report.json").read_bytes())
@@ -220,14 +240,16 @@ def _existing_report(output_dir: Path) -> dict[str, Any] | None:
             return report
     except (OSError, ValueError, TypeError):
         pass
-    raise InputError(f"{output_dir} exists and is no prepared data; expected a new directory")
+    raise InputError(
+        f"{output_dir} exists and does not contain prepared data. Choose a new directory."
+    )
 
 
 def _reuse(output_dir: Path, report: dict[str, Any], fingerprint: str) -> PreparedData:
     if report["fingerprint"] != fingerprint:
         raise InputError(
-            f"{output_dir} holds data prepared from other input or with other options; expected a "
-            "new directory"
+            f"{output_dir} contains data that was prepared from other input or with other options. "
+            "Choose a new directory."
         )
     Vocabulary.load(output_dir)
     for split in SPLITS:

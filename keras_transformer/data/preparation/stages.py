@@ -1,18 +1,15 @@
-"""What is done to one block of a corpus: cleaned to a shard of text, encoded to one of ids.
+"""The work on one block of a corpus: cleaning it, and encoding it to token ids.
 
-Each stage is a function of its task alone, which may run in another process or on
-another machine that sees the same files; what it leaves is there whole or not at all.
+Each stage is a function that may run in another process. It writes its files atomically.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,164 +20,191 @@ from keras_transformer.data.corpora.cleaning import (
     CleanPairs,
     clean,
 )
-from keras_transformer.data.corpora.corpus import Block, BlockReader, Corpus
-from keras_transformer.data.token_store import Encoded, encoded, write_lines, write_shard
-from keras_transformer.errors import InputError
-from keras_transformer.runs.atomic import atomic_path
+from keras_transformer.data.corpora.corpus import Block
+from keras_transformer.data.preparation.duplicates import HASH, SHORT_HASH, hash_pairs
+from keras_transformer.data.token_store import IntArray, encoded, write_lines, write_shard
+from keras_transformer.runs.atomic import atomic_path, write_text
 from keras_transformer.text.vocabulary import Vocabulary
 
-Places: TypeAlias = npt.NDArray[np.int64]
-HASH = np.dtype([("high", np.uint64), ("low", np.uint64)])
-_HISTOGRAM_STEP = 16
 
-
-@dataclasses.dataclass
-class SideStatistics:
-    """Counts of one side of a store, which can be added up; end ids count as tokens.
+class BlockFiles(NamedTuple):
+    """The intermediate files of a block.
 
     Attributes:
-        unknown: tokens that are the unknown piece.
-        lengths: int64, how many sentences have 0, 1, 2, … tokens.
-    """
+        directory: directory of the blocks of a split.
+        number: number of the block in its split, from 0.
 
-    unknown: int
-    lengths: Places
-
-    @classmethod
-    def of(cls, side: Encoded, unknown_id: int) -> SideStatistics:
-        """Counts what is encoded."""
-        return cls(int(np.count_nonzero(side.ids == unknown_id)), np.bincount(side.lengths))
-
-    @classmethod
-    def total(cls, parts: Sequence[Mapping[str, Any]]) -> SideStatistics:
-        """Adds up what `as_dict` has told of."""
-        lengths = np.zeros(max((len(part["lengths"]) for part in parts), default=0), np.int64)
-        for part in parts:
-            lengths[: len(part["lengths"])] += np.array(part["lengths"], np.int64)
-        return cls(sum(part["unknown"] for part in parts), lengths)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the counts as JSON values."""
-        return {"unknown": self.unknown, "lengths": self.lengths.tolist()}
-
-    def describe(self) -> dict[str, Any]:
-        """Returns their part of the report as JSON values."""
-        tokens = int(self.lengths @ np.arange(len(self.lengths)))
-        sentences = int(self.lengths.sum())
-        steps = -(-(len(self.lengths) - 1) // _HISTOGRAM_STEP)
-        histogram = np.zeros(steps * _HISTOGRAM_STEP, np.int64)
-        histogram[: len(self.lengths) - 1] = self.lengths[1:]
-        return {
-            "tokens": tokens,
-            "unknown": self.unknown,
-            "unknown_rate": self.unknown / tokens,
-            "mean_length": round(tokens / sentences, 2),
-            "max_length": len(self.lengths) - 1,
-            # In steps: {"1-16": 12, "17-32": 30, ...}.
-            "length_histogram": {
-                f"{i * _HISTOGRAM_STEP + 1}-{(i + 1) * _HISTOGRAM_STEP}": int(count)
-                for i, count in enumerate(histogram.reshape(steps, -1).sum(axis=1))
-            },
-        }
-
-
-class CleanSource(NamedTuple):
-    """A corpus to clean.
-
-    Attributes:
-        directory: takes what is left of its blocks.
-        corpus: as the user has named it.
-        located: the same by absolute paths, for a process whose directory is another.
-        first: number of its first block among those of all corpora.
-        sha256: of its files, when they were read first.
+    Example:
+    >>> files = BlockFiles(Path("work"), 7)
+    >>> files.path("hashes.npy")
+    PosixPath('work/00007.hashes.npy')
     """
 
     directory: Path
-    corpus: Corpus
-    located: Corpus
-    first: int
-    options: CleaningOptions
-    sha256: Mapping[str, str]
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The start of the names of the files, and the name of the block's shards."""
+        return f"{self.number:05d}"
+
+    def path(self, part: str) -> Path:
+        """Returns the path of one of the files."""
+        return self.directory / f"{self.name}.{part}"
+
+    def clean_lines(self, side: str) -> list[bytes]:
+        """Returns the clean lines of a side, "source" or "target"."""
+        return self.path(f"{side}.txt").read_bytes().split(b"\n")[:-1]
+
+    def save(self, part: str, array: npt.NDArray[Any]) -> None:
+        """Writes an array."""
+        with atomic_path(self.path(part)) as partial, partial.open("wb") as file:
+            np.save(file, array)
+
+    def result(self, part: str) -> dict[str, Any] | None:
+        """Returns the result of a finished stage, or None."""
+        try:
+            return dict(json.loads(self.path(part).read_bytes()))
+        except (FileNotFoundError, ValueError):  # ValueError: after a power cut
+            return None
+
+    def remove_clean_text(self) -> None:
+        """Removes the clean text, which is not needed after the encoding."""
+        for part in ("source.txt", "target.txt", "lines.npy"):
+            self.path(part).unlink(missing_ok=True)
 
 
 class CleanTask(NamedTuple):
-    """A block to clean, and the name of the files in `directory` that take what is left."""
+    """A block to clean.
 
-    directory: Path
-    name: str
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import BlockReader, ParallelFiles
+    >>> [block] = BlockReader(ParallelFiles(Path("train.en"), Path("train.de")))
+    >>> task = CleanTask(BlockFiles(Path("work"), 0), block, CleaningOptions())
+    >>> task.files.name
+    '00000'
+    """
+
+    files: BlockFiles
     block: Block
     options: CleaningOptions
 
 
-class EncodeTask(NamedTuple):
-    """Cleaned text to encode.
+@dataclasses.dataclass
+class CleanedBlock:
+    """The cleaned pairs of a block, including duplicates and held-out pairs.
 
     Attributes:
-        directory, name: of its `CleanTask`.
-        stores: the directories that take shards of those to keep, and of those held out.
-        vocabulary: directory of the vocabulary.
-        fingerprint: the vocabulary's.
-        held_out: int64, places of the latter among the block's pairs.
-        duplicates: int64, places of those to be dropped.
-        max_tokens: a pair with a longer side is dropped; the end id counts.
+        files: files with the pairs.
+        corpus: name of the corpus.
+        pairs: number of pairs.
+        duplicates: int64, places of duplicates in the block.
+        held_out: int64, places of pairs that are held out for validation.
+
+    Example:
+    >>> block = CleanedBlock(BlockFiles(Path("work"), 0), "train.en + train.de", pairs=3)
+    >>> len(block.duplicates)
+    0
     """
 
+    files: BlockFiles
+    corpus: str
+    pairs: int
+    duplicates: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    held_out: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class EncodeTask(NamedTuple):
+    """A cleaned block to encode.
+
+    Attributes:
+        block: the block.
+        directory: directory with the vocabulary and the token stores.
+        split: store of the pairs. Those that are held out go to "valid".
+        fingerprint: fingerprint of the vocabulary.
+        max_tokens: pairs with a longer side are dropped. The end id counts.
+
+    Example:
+    >>> block = CleanedBlock(BlockFiles(Path("work"), 0), "train.en + train.de", pairs=3)
+    >>> EncodeTask(block, Path("build/data"), "train", "fingerprint", max_tokens=256).split
+    'train'
+    """
+
+    block: CleanedBlock
     directory: Path
-    name: str
-    stores: tuple[Path, Path | None]
-    vocabulary: Path
+    split: str
     fingerprint: str
-    held_out: Places
-    duplicates: Places
     max_tokens: int
 
 
-def clean_tasks(source: CleanSource) -> Iterator[CleanTask]:
-    """Yields a task for each block of a corpus.
+def clean_block(task: CleanTask) -> dict[str, Any]:
+    """Cleans a block and writes the clean pairs.
+
+    Args:
+        task: the block.
+
+    Returns:
+        The name of the corpus, the number of pairs read, and the cleaning report, as JSON values.
 
     Raises:
-        InputError: where it is not what was read first.
+        InputError: for the reasons of `clean`.
+
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import BlockReader, ParallelFiles
+    >>> [block] = BlockReader(ParallelFiles(Path("train.en"), Path("train.de")))
+    >>> clean_block(CleanTask(BlockFiles(Path("work"), 0), block, CleaningOptions()))["pairs"]
+    3
     """
-    reader = BlockReader(source.located, named=source.corpus)
-    for number, block in enumerate(reader, start=source.first):
-        yield CleanTask(source.directory, f"{number:05d}", block, source.options)
-    if reader.read.sha256 != source.sha256:
-        raise InputError(
-            f"{source.corpus.name} has changed while it was read; expected it to stay as it is"
-        )
-
-
-def clean_block(task: CleanTask) -> dict[str, Any]:
-    """Cleans a block, writes what is left, and returns the counts as JSON values."""
-    if (done := _done(_part(task, "clean.json"))) is not None:
+    files = task.files
+    if (done := files.result("clean.json")) is not None:
         return done
     report = CleaningReport()
     pairs = clean(task.block, task.options, report)
-    task.directory.mkdir(parents=True, exist_ok=True)
-    for name, lines in (("source.txt", pairs.sources), ("target.txt", pairs.targets)):
-        with atomic_path(_part(task, name)) as path:
+    files.directory.mkdir(parents=True, exist_ok=True)
+    for part, lines in (("source.txt", pairs.sources), ("target.txt", pairs.targets)):
+        with atomic_path(files.path(part)) as path:
             write_lines(path, lines)
-    _save(_part(task, "lines.npy"), pairs.lines)
+    files.save("lines.npy", pairs.lines)
     if task.options.drop_duplicates:
-        _save(hashes_file(task.directory, task.name), _hashes(pairs, HASH))
-    counts = {"pairs": report.read, "cleaning": report.as_dict()}
-    result = {"name": task.name, "corpus": pairs.corpus, **counts}
-    return _finished(_part(task, "clean.json"), result)
+        files.save("hashes.npy", hash_pairs(pairs, HASH))
+    result = {"corpus": pairs.corpus, "pairs": report.read, "cleaning": report.as_dict()}
+    write_text(files.path("clean.json"), json.dumps(result))  # after all other files
+    return result
 
 
 def encode_block(task: EncodeTask) -> dict[str, Any]:
-    """Encodes cleaned text, writes shards of both stores, and returns counts as JSON values."""
-    if (done := _done(_part(task, "encoded.json"))) is not None:
+    """Encodes a cleaned block, and writes a shard of each store that gets pairs.
+
+    Args:
+        task: the block.
+
+    Returns:
+        The number of clean pairs, the report of pairs dropped here, and for each store the counts
+        of its shard, as JSON values.
+
+    Example:
+    >>> from keras_transformer.data.corpora.corpus import BlockReader, ParallelFiles
+    >>> [block] = BlockReader(ParallelFiles(Path("train.en"), Path("train.de")))
+    >>> files = BlockFiles(Path("work"), 0)
+    >>> corpus = clean_block(CleanTask(files, block, CleaningOptions()))["corpus"]
+    >>> cleaned = CleanedBlock(files, corpus, pairs=3, held_out=np.array([1]))
+    >>> vocabulary = Vocabulary.load("build/data")
+    >>> vocabulary.save("new")
+    >>> task = EncodeTask(cleaned, Path("new"), "train", vocabulary.fingerprint, max_tokens=256)
+    >>> {store: shard["pairs"] for store, shard in encode_block(task)["shards"].items()}
+    {'train': 2, 'valid': 1}
+    """
+    block, files = task.block, task.block.files
+    if (done := files.result("encoded.json")) is not None:
         return done
-    corpus = json.loads(_part(task, "clean.json").read_bytes())["corpus"]
-    numbers = np.load(_part(task, "lines.npy"))
-    texts = (clean_lines(task.directory, task.name, side) for side in ("source", "target"))
     report = CleaningReport()
-    pairs = CleanPairs(corpus, numbers, *texts)
-    single = _mask(task.duplicates, len(numbers), inside=False)
-    held_out = _mask(task.held_out, len(numbers))[single]
+    sides = (files.clean_lines("source"), files.clean_lines("target"))
+    pairs = CleanPairs(block.corpus, np.load(files.path("lines.npy")), *sides)
+    places = np.arange(block.pairs)
+    single = ~np.isin(places, block.duplicates)
+    held_out = np.isin(places[single], block.held_out)
     pairs = pairs.keep(single, "duplicate", report)
-    vocabulary = _vocabulary(task.vocabulary, task.fingerprint)
+    vocabulary = _vocabulary(task.directory, task.fingerprint)
     source = encoded(
         pairs.sources,
         vocabulary.encode_source(pairs.sources, threads=1),
@@ -196,85 +220,30 @@ def encode_block(task: EncodeTask) -> dict[str, Any]:
     short = np.maximum(source.lengths, target.lengths) <= task.max_tokens
     pairs.keep(full, "empty", report)
     pairs.keep(short | ~full, "too_many_tokens", report)
-    result: dict[str, Any] = {"pairs": len(numbers), "cleaning": report.as_dict()}
-    for name, store, mask in zip(
-        ("kept", "held_out"), task.stores, (~held_out, held_out), strict=True
-    ):
-        if store is None:
-            continue
-        sides = (source.where(full & short & mask), target.where(full & short & mask))
-        result[name] = {
-            "pairs": len(sides[0].lines),
-            "sha256": write_shard(store / task.name, *sides),
-            "statistics": [SideStatistics.of(s, vocabulary.unknown_id).as_dict() for s in sides],
+    masks = {task.split: ~held_out}
+    if len(block.held_out):
+        masks["valid"] = held_out
+    shards: dict[str, dict[str, Any]] = {}
+    for store, mask in masks.items():
+        stored = full & short & mask
+        both = {"source": source.where(stored), "target": target.where(stored)}
+        shards[store] = {
+            "name": files.name,
+            "pairs": int(np.count_nonzero(stored)),
+            "sha256": write_shard(task.directory / store / files.name, *both.values()),
         }
-        # 64 bits are enough to count by: nothing is dropped for being like another.
-        stored = pairs.where(full & short & mask)
-        _save(stored_hashes_file(task, name), _hashes(stored, np.dtype(np.uint64)))
-    return _finished(_part(task, "encoded.json"), result)
-
-
-def clean_lines(directory: Path, name: str, side: str) -> list[bytes]:
-    """Returns the lines of a side that cleaning has left of a block."""
-    return (directory / f"{name}.{side}.txt").read_bytes().split(b"\n")[:-1]
-
-
-def hashes_file(directory: Path, name: str) -> Path:
-    """Returns the file with a hash of each pair that cleaning has left of a block."""
-    return directory / f"{name}.hashes.npy"
-
-
-def stored_hashes_file(task: EncodeTask, part: str) -> Path:
-    """Returns the file with a hash of each pair that a block leaves, "kept" or "held_out"."""
-    return _part(task, f"{part}.npy")
-
-
-def forget(task: EncodeTask) -> None:
-    """Removes the cleaned text of a block that is encoded."""
-    for name in ("source.txt", "target.txt", "lines.npy"):
-        _part(task, name).unlink(missing_ok=True)
-
-
-def _part(task: CleanTask | EncodeTask, name: str) -> Path:
-    return task.directory / f"{task.name}.{name}"
-
-
-def _mask(places: Places, count: int, inside: bool = True) -> npt.NDArray[np.bool_]:
-    mask = np.full(count, not inside)
-    mask[places] = inside
-    return mask
-
-
-def _done(path: Path) -> dict[str, Any] | None:
-    """Returns the result that a process before this one has left, or None."""
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (FileNotFoundError, ValueError):  # the latter after the machine's power was cut
-        return None
-
-
-def _finished(path: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Writes a result: the last of what a task leaves, and there whole or not at all."""
-    with atomic_path(path) as partial:
-        partial.write_text(json.dumps(result), encoding="utf-8")
+        for name, side in both.items():
+            shards[store][name] = {
+                "unknown": int(np.count_nonzero(side.ids == vocabulary.unknown_id)),
+                "lengths": np.bincount(side.lengths).tolist(),  # sentences with 0, 1, 2, … tokens
+            }
+        files.save(f"{store}_hashes.npy", hash_pairs(pairs.where(stored), SHORT_HASH))
+    result = {"pairs": block.pairs, "cleaning": report.as_dict(), "shards": shards}
+    write_text(files.path("encoded.json"), json.dumps(result))  # after all other files
     return result
-
-
-def _save(path: Path, array: npt.NDArray[Any]) -> None:
-    with atomic_path(path) as partial, partial.open("wb") as file:
-        np.save(file, array)
 
 
 @functools.lru_cache(maxsize=1)
 def _vocabulary(directory: Path, fingerprint: str) -> Vocabulary:
-    """Returns the vocabulary, which a process loads once while it is the same."""
+    """Returns the vocabulary. A process loads it again only if it changes."""
     return Vocabulary.load(directory)
-
-
-def _hashes(pairs: CleanPairs, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Returns as many bits as a type has for each pair, by which equal ones are found."""
-    digests = (
-        hashlib.blake2b(b"%b\n%b" % pair, digest_size=dtype.itemsize).digest()
-        for pair in zip(pairs.sources, pairs.targets, strict=True)
-    )
-    return np.frombuffer(b"".join(digests), dtype)

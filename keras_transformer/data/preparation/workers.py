@@ -1,4 +1,4 @@
-"""Functions of tasks, run by several processes, with their results in the tasks' order."""
+"""Runs a function on many tasks in several processes."""
 
 from __future__ import annotations
 
@@ -10,104 +10,77 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from keras_transformer.errors import InputError, StoppedError
 
-_Source = TypeVar("_Source")
 _Task = TypeVar("_Task")
-Result = dict[str, Any]
+Result = TypeVar("Result")
 
 
-class Runner(Protocol):
-    """Who does the work of a stage."""
+def run_tasks(
+    function: Callable[[_Task], Result], tasks: Iterable[_Task], num_workers: int = 1
+) -> Iterator[Result]:
+    """Yields the results of a function for all tasks, in the order of the tasks.
 
-    def __call__(
-        self,
-        stage: Callable[[_Task], Result],
-        sources: Sequence[_Source],
-        expand: Callable[[_Source], Iterable[_Task]],
-    ) -> Iterator[Result]:
-        """Yields what `stage` returns of each task of each source, in their order.
+    With one worker, this process does the work. With more, it is done in processes that stop
+    immediately on Ctrl-C, after an error, and when the iterator is closed. A script then needs the
+    line `if __name__ == "__main__":`. Only a few tasks are taken ahead of their results.
 
-        Args:
-            stage: of a module, so that other processes find it; returns JSON values.
-            sources: what tasks are made of.
-            expand: makes the tasks of a source; of a module too.
+    Args:
+        function: a function at the top of a module, so that other processes find it.
+        tasks: its arguments, which can be pickled.
+        num_workers: number of processes.
 
-        Raises:
-            InputError: what `stage` and `expand` raise; `StoppedError` where a process or a
-                machine went away.
-            OSError: for a file that cannot be written.
-        """
-        ...
+    Raises:
+        InputError: for fewer than one worker, and if `function` raises it.
+        StoppedError: if a process was killed.
 
-
-def alone(task: _Task) -> Iterable[_Task]:
-    """Returns the one task of a source that is a task itself."""
-    return (task,)
-
-
-class Workers:
-    """Processes of this machine; with one, this process does the work.
-
-    With more, a script that uses them needs the line `if __name__ == "__main__":`. They end at
-    once, in the middle of their tasks, on Ctrl-C, after an error, and where the results are closed.
+    Example:
+    >>> list(run_tasks(len, ["a", "ab"]))
+    [1, 2]
     """
-
-    def __init__(self, count: int) -> None:
-        """Starts nothing yet; raises `InputError` for a count below 1."""
-        if count < 1:
-            raise InputError(f"there are {count} workers; expected 1 or more")
-        self._count = count
-
-    def __call__(
-        self,
-        stage: Callable[[_Task], Result],
-        sources: Sequence[_Source],
-        expand: Callable[[_Source], Iterable[_Task]],
-    ) -> Iterator[Result]:
-        """Yields the results, as `Runner` says; only a few tasks are made ahead."""
-        unbegun = (task for source in sources for task in expand(source))
-        first = list(itertools.islice(unbegun, 2))
-        tasks = itertools.chain(first, unbegun)
-        if self._count == 1 or len(first) < 2:
-            yield from map(stage, tasks)
-            return
-        # Not forked: TensorFlow's threads may be here, and would be missing in the children.
-        context = multiprocessing.get_context("spawn")
-        waiting: collections.deque[Future[Result]] = collections.deque()
-        with _Pool(self._count, context, _begin) as pool:
-            try:
-                for task in tasks:
-                    with interrupts_ignored():  # any of the first tasks may begin a worker
-                        waiting.append(pool.submit(stage, task))
-                    if len(waiting) > self._count + 2:
-                        yield waiting.popleft().result()
-                while waiting:
+    if num_workers < 1:
+        raise InputError(f"There are {num_workers} workers, but there must be at least 1.")
+    unstarted = iter(tasks)
+    first = list(itertools.islice(unstarted, 2))
+    tasks = itertools.chain(first, unstarted)
+    if num_workers == 1 or len(first) < 2:
+        yield from map(function, tasks)
+        return
+    # "fork" would copy TensorFlow's locks without its threads.
+    context = multiprocessing.get_context("spawn")
+    waiting: collections.deque[Future[Result]] = collections.deque()
+    with _Pool(num_workers, context, _begin) as pool:
+        try:
+            for task in tasks:
+                with interrupts_ignored():  # any of the first tasks may start a worker
+                    waiting.append(pool.submit(function, task))
+                if len(waiting) > num_workers + 2:
                     yield waiting.popleft().result()
-            except BrokenProcessPool as error:
-                raise StoppedError(
-                    "a worker process was killed, most likely for want of memory, of which fewer "
-                    "workers need less; the same command continues"
-                ) from error
-            except BaseException:  # Ctrl-C, an error, or nobody takes more results
-                _kill(pool)
-                raise
-            finally:
-                pool.shutdown(cancel_futures=True)
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise StoppedError(
+                "A worker process was killed, most likely because memory ran out. Use fewer "
+                "workers; the same command continues."
+            ) from error
+        except BaseException:  # Ctrl-C, an error, or the iterator was closed
+            _kill(pool)
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class _Pool(ProcessPoolExecutor):
-    """A pool that ends when its workers are killed.
+    """A pool that does not hang when its workers are killed.
 
-    Before Python 3.11.5, as of Debian 12, a task that is more than the pipe holds would be written
-    for ever, with nobody left to read it: https://github.com/python/cpython/issues/94777. What
-    newer ones do is done here by the same thread as there, which closes the queue next: of two
-    threads that close the pipe at once one fails, and the queue is waited for in vain.
+    Before Python 3.11.5 (Debian 12 has 3.11.2), writing a task larger than the pipe's buffer blocks
+    forever if no worker is left: https://github.com/python/cpython/issues/94777. This closes the
+    pipe, as newer versions do, in the thread that closes the queue next.
     """
 
     if sys.version_info < (3, 11, 5):
@@ -125,9 +98,15 @@ class _Pool(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ignores Ctrl-C, which processes that begin meanwhile inherit: it is left to this one."""
+    """Ignores Ctrl-C in the block. Processes that start there ignore it, too.
+
+    Example:
+    >>> with interrupts_ignored():
+    ...     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    True
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield  # where signals cannot be set
+        yield  # other threads cannot change signal handlers
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -137,20 +116,24 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 def _kill(pool: ProcessPoolExecutor) -> None:
-    """Ends the workers at once, as `kill_workers` of Python 3.14: a task can take minutes."""
+    """Kills the workers, because a task can take minutes. Python 3.14 has `kill_workers`."""
     for process in list((pool._processes or {}).values()):
         process.kill()
 
 
 def _begin() -> None:
-    """Ends this process with the one that began it, to which interrupts are left."""
+    """Prepares a worker: it ignores Ctrl-C, and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def end_with_parent() -> None:
-    """Waits for the process that began this one, and ends this one with it."""
+    """Waits for the end of the parent process, and then ends this process.
+
+    Example:
+    >>> end_with_parent()  # this process has no parent that started it as a worker
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)  # it was killed, and nobody waits for what is done here
+        os._exit(1)  # the parent was killed, so nothing reads the results

@@ -1,4 +1,4 @@
-"""An embedded English-German corpus of short phrases, made without a download.
+"""An embedded English-German corpus of short phrases, generated without a download.
 
 Dates, times, amounts, units and names come from the Unicode CLDR through `babel`;
 hand-written templates put them into sentences.
@@ -9,8 +9,6 @@ from keras_transformer.data.corpora.phrasebook.corpus import (
     Phrase,
     Split,
     Template,
-    copy_exact_match,
-    nearest_phrase_exact_match,
     phrases,
     split,
     write_corpus,
@@ -21,8 +19,6 @@ __all__ = [
     "Phrase",
     "Split",
     "Template",
-    "copy_exact_match",
-    "nearest_phrase_exact_match",
     "phrases",
     "split",
     "write_corpus",

@@ -1,4 +1,4 @@
-"""Templates and CLDR slots, composed into different phrases, split and written."""
+"""Fills templates with CLDR values, splits the phrases, and writes them to files."""
 
 import os
 import random
@@ -7,23 +7,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from keras_transformer.data.corpora.phrasebook.slots import ORDERED, slots
-from keras_transformer.data.corpora.phrasebook.templates import TABLE
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import atomic_path
 
 
 class Template(NamedTuple):
-    """A sentence in both languages, with the same `{slot}` names on both sides."""
+    """A sentence in both languages, with the same `{slot}` names on both sides.
+
+    Example:
+    >>> Template("It is {time}.", "Es ist {time}.").german
+    'Es ist {time}.'
+    """
 
     english: str
     german: str
 
 
 class Phrase(NamedTuple):
-    """A sentence with its exact translation and the template that both came from."""
+    """A sentence with its exact translation and the template that both came from.
+
+    Example:
+    >>> Phrase("It is 5 PM.", "Es ist 17 Uhr.", Template("It is {time}.", "Es ist {time}.")).english
+    'It is 5 PM.'
+    """
 
     english: str
     german: str
@@ -31,28 +38,33 @@ class Phrase(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Phrases to learn from, to choose by, and to score once."""
+    """The phrases for training, validation and testing.
+
+    Example:
+    >>> Split(train=[], valid=[], test=[])._fields
+    ('train', 'valid', 'test')
+    """
 
     train: list[Phrase]
     valid: list[Phrase]
     test: list[Phrase]
 
 
-def _parse(table: str) -> tuple[Template, ...]:
-    """Parses one template a line, `English | German`. Skips empty lines and `#` comments."""
-    lines = (line.strip() for line in table.splitlines())
+def _read_templates() -> tuple[Template, ...]:
+    """Reads templates.txt. Skips empty lines and `#` comments."""
+    text = Path(__file__).with_name("templates.txt").read_text(encoding="utf-8")
     return tuple(
         Template(*(side.strip() for side in line.split("|")))
-        for line in lines
+        for line in text.splitlines()
         if line and not line.startswith("#")
     )
 
 
-TEMPLATES = _parse(TABLE)
+TEMPLATES = _read_templates()
 
 
 def _slots_by_kind(template: Template) -> dict[str, list[str]]:
-    """Slot names by kind: `{time2}` is a second value of the kind `time`."""
+    """Returns slot names by kind: `{time2}` is a second value of the kind `time`."""
     names: dict[str, list[str]] = {}
     for name in sorted(re.findall(r"{(\w+)}", template.english)):
         names.setdefault(name.rstrip("0123456789"), []).append(name)
@@ -62,7 +74,7 @@ def _slots_by_kind(template: Template) -> dict[str, list[str]]:
 def _draw_values(
     slots_by_kind: dict[str, list[str]], rng: random.Random
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """English and German values by slot name; two of one kind differ."""
+    """Draws English and German values by slot name; two of one kind differ."""
     english, german = {}, {}
     for kind, names in slots_by_kind.items():
         values = slots()[kind]
@@ -80,7 +92,7 @@ def _sentence(pattern: str, values: dict[str, str]) -> str:
 
 
 def _render(template: Template, count: int, rng: random.Random) -> Iterator[Phrase]:
-    """At most `count` different phrases of one template."""
+    """Yields at most `count` different phrases of one template."""
     seen: set[str] = set()
     slots_by_kind = _slots_by_kind(template)
     for _ in range(20 * count):  # enough tries to draw nearly every value of a small slot
@@ -94,9 +106,17 @@ def _render(template: Template, count: int, rng: random.Random) -> Iterator[Phra
 
 
 def phrases(seed: int = 1, per_template: int = 100) -> list[Phrase]:
-    """Phrases of all templates, about `per_template` of each, no two with the same English.
+    """Returns about `per_template` phrases of each template, no two with the same English.
 
-    The same arguments (and the same CLDR) give the same list.
+    The result depends only on the arguments and on the version of the CLDR.
+
+    Args:
+        seed: seed of the values in the phrases.
+        per_template: largest number of phrases of a template.
+
+    Example:
+    >>> phrases(per_template=1)[0].template == TEMPLATES[0]
+    True
     """
     by_english: dict[str, Phrase] = {}
     for template in TEMPLATES:
@@ -109,17 +129,28 @@ def phrases(seed: int = 1, per_template: int = 100) -> list[Phrase]:
 def split(
     corpus: Sequence[Phrase], seed: int = 1, valid_size: int = 500, test_size: int = 1000
 ) -> Split:
-    """Shuffles the phrases and holds some out.
+    """Shuffles the phrases and splits them.
 
-    Since no two phrases of `phrases` have the same English, none held out is learned from.
+    No two phrases of `phrases` have the same English, so that no test phrase is in training.
+
+    Args:
+        corpus: phrases.
+        seed: seed of the order.
+        valid_size: number of phrases for validation.
+        test_size: number of phrases for testing.
 
     Raises:
-        InputError: if nothing would be left to learn from.
+        InputError: if no phrases would be left for training.
+
+    Example:
+    >>> parts = split(phrases(per_template=2), valid_size=10, test_size=20)
+    >>> len(parts.valid), len(parts.test)
+    (10, 20)
     """
     if len(corpus) <= valid_size + test_size:
         raise InputError(
-            f"{len(corpus)} phrases cannot be split; expected more than the "
-            f"{valid_size} + {test_size} to hold out"
+            f"The corpus has {len(corpus)} phrases, but {valid_size} + {test_size} of them must be "
+            "held out."
         )
     shuffled = list(corpus)
     random.Random(f"{seed}/split").shuffle(shuffled)
@@ -130,14 +161,22 @@ def split(
 def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
     """Writes {train,valid,test}.{en,de}: UTF-8, one phrase a line, each ended by a newline.
 
-    The directory appears whole or not at all. One that already holds these six files
-    with these contents is left alone.
+    The directory is created atomically. If it already holds the same six files, nothing happens.
+
+    Args:
+        directory: a new directory, or the result of the same call.
+        seed: seed of the phrases and of their order.
 
     Returns:
         The phrases written.
 
     Raises:
-        InputError: if something else is there already, or nothing can be written there.
+        InputError: if the directory contains other files, or cannot be written.
+
+    Example:
+    >>> parts = write_corpus("phrases")
+    >>> sorted(path.name for path in Path("phrases").iterdir())
+    ['test.de', 'test.en', 'train.de', 'train.en', 'valid.de', 'valid.en']
     """
     target = Path(directory)
     parts = split(phrases(seed), seed)
@@ -152,10 +191,7 @@ def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         if all(_holds(target / name, content) for name, content in contents.items()):
             return parts
-        raise InputError(
-            f"{target} already holds something else; expected a new or empty directory, "
-            f"or the phrasebook of seed {seed}"
-        )
+        raise InputError(f"{target} contains other files. Choose a new or empty directory.")
     try:
         with atomic_path(target) as partial:
             partial.mkdir(parents=True)
@@ -168,41 +204,3 @@ def write_corpus(directory: str | os.PathLike[str], seed: int = 1) -> Split:
 
 def _holds(path: Path, content: bytes) -> bool:
     return path.is_file() and path.read_bytes() == content
-
-
-# Scores without learning: the floor that a translator must rise above.
-
-
-def copy_exact_match(test: Sequence[Phrase]) -> float:
-    """Share of the phrases whose German is their English."""
-    return sum(phrase.english == phrase.german for phrase in test) / len(test)
-
-
-def _trigrams(text: str) -> set[str]:
-    padded = f"  {text.lower()} "
-    return {padded[i : i + 3] for i in range(len(padded) - 2)}
-
-
-def nearest_phrase_exact_match(train: Sequence[Phrase], test: Sequence[Phrase]) -> float:
-    """Share of `test` that a translation memory gets right.
-
-    The memory answers with the German of the training phrase whose English is most similar:
-    the highest Dice coefficient of character-trigram sets, the first of equals.
-    """
-    postings: dict[str, list[int]] = {}
-    sizes = np.zeros(len(train), np.int64)
-    for i, phrase in enumerate(train):
-        trigrams = _trigrams(phrase.english)
-        sizes[i] = len(trigrams)
-        for trigram in trigrams:
-            postings.setdefault(trigram, []).append(i)
-    rows = {trigram: np.array(indices, np.int64) for trigram, indices in postings.items()}
-    correct = 0
-    for phrase in test:
-        trigrams = _trigrams(phrase.english)
-        common = np.zeros(len(train), np.int64)
-        for trigram in trigrams & rows.keys():
-            common[rows[trigram]] += 1
-        nearest = int(np.argmax(2 * common / (sizes + len(trigrams))))
-        correct += train[nearest].german == phrase.german
-    return correct / len(test)

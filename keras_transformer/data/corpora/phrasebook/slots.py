@@ -1,6 +1,6 @@
 """Values for the templates' slots: kind → pairs (English, German), rendered by CLDR.
 
-Everything can be enumerated, so that templates draw by index and a slot's size is known.
+All values are enumerated, so the size of a slot is known, and templates draw by index.
 """
 
 import datetime
@@ -135,7 +135,7 @@ def _numbered(values: Iterable[float]) -> tuple[Pair, ...]:
 
 
 def _percentages(values: Iterable[float]) -> tuple[Pair, ...]:
-    patterns = {"en": "0.#%", "de": "0.#\u00a0%"}  # CLDR's, with a decimal where there is one
+    patterns = {"en": "0.#%", "de": "0.#\u00a0%"}  # from the CLDR, with an optional decimal
     return _pairs(
         lambda value, locale: numbers.format_percent(value / 100, patterns[locale], locale), values
     )
@@ -177,7 +177,7 @@ def _time_slots() -> dict[str, tuple[Pair, ...]]:
     week, months = leap_year[:7], [datetime.date(2024, month, 1) for month in range(1, 13)]
     weekday_pairs = _dated(week, en="EEEE", de="EEEE")
     month_pairs = _dated(months, en="LLLL", de="LLLL")
-    # "morning1", "afternoon1" and so on are the dayparts that CLDR tells apart in both languages.
+    # "morning1" and so on are the dayparts that the CLDR distinguishes in both languages.
     dayparts = (("morning1",) * 2, ("afternoon1", "afternoon2"), ("evening1",) * 2, ("night1",) * 2)
     periods = [Locale.parse(locale).day_periods["format"]["wide"] for locale in LOCALES]
     hours = {"minute": range(2, 91), "hour": range(2, 25)}
@@ -290,5 +290,11 @@ def _measure_slots() -> dict[str, tuple[Pair, ...]]:
 
 @functools.cache
 def slots() -> dict[str, tuple[Pair, ...]]:
-    """All slot kinds with their values (English, German)."""
+    """All slot kinds with their values (English, German).
+
+    Example:
+    >>> english, german = slots()["temperature"][0]
+    >>> english, german
+    ('2 degrees Celsius', '2 Grad Celsius')
+    """
     return {**_time_slots(), **_world_slots(), **_measure_slots()}

@@ -16,7 +16,12 @@ from keras_transformer.data.corpora.phrasebook.corpus import Phrase, phrases, sp
 
 
 class Phrasebook(tfds.core.GeneratorBasedBuilder):
-    """Short phrases in English and German, made from the Unicode CLDR and templates."""
+    """Short phrases in English and German, made from the Unicode CLDR and templates.
+
+    Example:
+    >>> Phrasebook(config="de-en", data_dir="sets").info.supervised_keys
+    ('de', 'en')
+    """
 
     # With another version of the CLDR the phrases are others.
     VERSION = tfds.core.Version(f"1.{int(float(get_cldr_version()))}.0")
