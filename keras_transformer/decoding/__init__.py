@@ -1,7 +1,7 @@
 """Search for the best outputs of a decoder: `search` is the entry point.
 
 Uses TensorFlow only: nothing here knows tokenizers or files, and only `cached_decoder` knows
-models. The length penalty is in `penalties`.
+models. The length penalty is in `beam_search`.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def search(
     for name, value in ids._asdict().items():
         if not 0 <= value < decoder.vocab_size:
             raise InputError(
-                f"the {name} id is {value}; expected one of the {decoder.vocab_size} ids of the "
-                "vocabulary"
+                f"The {name} id is {value}, but the vocabulary has only {decoder.vocab_size} ids."
             )
     _check_banned(config, ids, decoder.vocab_size)
     inputs = _with_defaults(inputs, config, ids, decoder.vocab_size)
@@ -96,16 +95,17 @@ def search(
 
 
 def _check_banned(config: SearchConfig, ids: SpecialIds, vocab_size: int) -> None:
-    for phrase in config.banned:
+    banned = config.banned or ()
+    for phrase in banned:
         for token in phrase:
             if not 0 <= token < vocab_size:
                 raise InputError(
-                    f"{list(phrase)} is banned, and {token} is no id; expected ids below "
-                    f"{vocab_size}"
+                    f"The banned phrase {list(phrase)} contains {token}, which is not an id below "
+                    f"{vocab_size}."
                 )
-    tokens = {phrase[0] for phrase in config.banned if len(phrase) == 1}
+    tokens = {phrase[0] for phrase in banned if len(phrase) == 1}
     if tokens >= set(range(vocab_size)) - set(ids.excluded):
-        raise InputError("every token is banned; expected some that an output may contain")
+        raise InputError("Every token is banned, so there is no possible output.")
 
 
 def _with_defaults(
@@ -119,11 +119,11 @@ def _with_defaults(
     penalty = config.decoding.coverage_penalty
     if penalty and inputs.source_mask is None:
         raise InputError(
-            f"decoding.coverage_penalty is {penalty}, and there is no source mask; expected one, "
-            "which marks the tokens to cover"
+            f"decoding.coverage_penalty is {penalty}, but there is no source mask. Pass the mask "
+            "of the source tokens."
         )
     if config.constraint is None and inputs.constraint_inputs is not None:
-        raise InputError("there are constraint_inputs, but no constraint. Pass both, or neither.")
+        raise InputError("There are constraint_inputs, but no constraint. Pass both, or neither.")
     max_lengths = tf.maximum(tf.cast(inputs.max_lengths, tf.int32), 0)
     length_limit = inputs.length_limit
     if length_limit is None:
@@ -135,8 +135,8 @@ def _with_defaults(
         prefix = tf.convert_to_tensor(prefix)
         if not prefix.shape.is_compatible_with([max_lengths.shape[0], None]):
             raise InputError(
-                f"the prefix has the shape {tuple(prefix.shape)}; expected a row of ids for each "
-                f"of the {max_lengths.shape[0]} sentences"
+                f"The prefix has the shape {tuple(prefix.shape)}, but it needs one row for each of "
+                f"the {max_lengths.shape[0]} sentences."
             )
         prefix = _ordinary(prefix, ids, vocab_size, length_limit)
     alpha = config.decoding.length_penalty if inputs.alpha is None else inputs.alpha

@@ -1,7 +1,10 @@
 """Beam search with the paper's length penalty (section 6.1), as a TensorFlow graph.
 
-The search uses stock ops of fixed shapes. The same code runs eagerly, in a `tf.function`, in a
-SavedModel on a server without XLA, and with `jit_compile=True`.
+    score = log P / ((5 + length) / 6) ** alpha + coverage penalty
+
+Both penalties are from GNMT (Wu et al., 2016, arXiv:1609.08144, equation 14). The search uses stock
+ops of fixed shapes. The same code runs eagerly, in a `tf.function`, in a SavedModel on a server
+without XLA, and with `jit_compile=True`.
 """
 
 from __future__ import annotations
@@ -12,8 +15,44 @@ import tensorflow as tf
 
 from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_valid
 from keras_transformer.decoding.next_token import NextTokenScores
-from keras_transformer.decoding.penalties import coverage_penalty, length_penalty
 from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write
+
+
+def length_penalty(length: tf.Tensor, alpha: float | tf.Tensor) -> tf.Tensor:
+    """Returns `((5 + length) / 6) ** alpha`, float32, in the broadcast shape of both arguments.
+
+    Args:
+        length: number of tokens, including the end token.
+        alpha: exponent; 0 turns the penalty off.
+
+    Example:
+        >>> length_penalty(tf.constant([1, 7]), 1.0).numpy().tolist()
+        [1.0, 2.0]
+    """
+    return tf.pow((5.0 + tf.cast(length, tf.float32)) / 6.0, alpha)
+
+
+def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -> tf.Tensor:
+    """Returns `beta` times the sum over source tokens of log(min(coverage, 1)): at most 0.
+
+    Args:
+        coverage: float32 `[batch, beam, source]`, the attention that each source token got,
+            summed over the target tokens.
+        source_mask: bool `[batch, source]`, True for real tokens.
+        beta: weight.
+
+    Returns:
+        float32 `[batch, beam]`.
+
+    Example:
+        >>> coverage_penalty(tf.constant([[[1.0, 0.5, 0.1]]]), [[True, True, False]], 1.0).numpy()
+        array([[-0.6931472]], dtype=float32)
+    """
+    covered = tf.math.log(tf.clip_by_value(coverage, 1e-9, 1.0))  # finite for unseen tokens
+    # --> [batch, 1, source]
+    is_token = tf.expand_dims(source_mask, 1)
+    # --> [batch, beam]
+    return beta * tf.reduce_sum(tf.where(is_token, covered, 0.0), axis=-1)
 
 
 class _Complete(NamedTuple):
@@ -26,7 +65,7 @@ class _Complete(NamedTuple):
     histories: Histories
 
 
-class _State(NamedTuple):
+class _BeamState(NamedTuple):
     position: tf.Tensor  # int32 []: number of tokens of each open hypothesis
     tokens: tf.Tensor  # int32 [batch, beam]: last token of each open hypothesis
     log_probs: tf.Tensor  # float32 [batch, beam]: of the open hypotheses
@@ -43,12 +82,12 @@ class _Candidates(NamedTuple):
     ranks: tf.Tensor  # float32 [batch, C]: candidates are chosen by them
     log_probs: tf.Tensor  # float32 [batch, C]: of the whole hypothesis
     tokens: tf.Tensor  # int32 [batch, C]
-    # float32 [batch, C]: of the token, by the model; not in the order of `ranks` unless needed
-    model_log_probs: tf.Tensor
     parents: tf.Tensor  # int32 [batch, C]: index into the beam
+    # float32 [batch, C]: of the token, by the model, without constraints; None unless needed
+    model_log_probs: tf.Tensor | None
 
 
-class BeamSearch(SearchLoop[_State, _Complete]):
+class BeamSearch(SearchLoop[_BeamState, _Complete]):
     """Beam search over K open hypotheses of each sentence.
 
     Each step takes the best 2K continuations of the open hypotheses. The best K that have not
@@ -58,8 +97,20 @@ class BeamSearch(SearchLoop[_State, _Complete]):
 
     A hypothesis that reaches the maximum length without the end token is scored as it stands,
     and marked as unfinished. A sentence ends as soon as no open hypothesis can enter its
-    `n_best` results. From then on it does not change, so that the rest of the batch has no
-    influence on it.
+    `n_best` results. Then it does not change any more, so that the rest of the batch does not
+    influence it.
+
+    Example:
+    >>> from keras_transformer.config import DecodingConfig
+    >>> from keras_transformer.decoding import SearchConfig, SpecialIds, StepDecoder, search
+    >>> config = SearchConfig(DecodingConfig(beam_size=4))
+    >>> decoder = StepDecoder(
+    ...     lambda ids, position, cache: (tf.zeros([len(ids), 9]), cache, None),
+    ...     cache=(), vocab_size=9, rows_per_sentence=config.rows_per_sentence,
+    ... )
+    >>> inputs = SearchInputs(max_lengths=tf.constant([2]))
+    >>> search(decoder, inputs, config, SpecialIds(start=2, end=3, pad=0)).scores.shape
+    TensorShape([1, 1])
     """
 
     def search(self, inputs: SearchInputs) -> SearchResult:
@@ -84,7 +135,7 @@ class BeamSearch(SearchLoop[_State, _Complete]):
             histories.attention,
         )
 
-    def _first_state(self, inputs: SearchInputs) -> _State:
+    def _first_state(self, inputs: SearchInputs) -> _BeamState:
         beam, batch = self._rows, tf.shape(inputs.max_lengths)[0]
         # All hypotheses start as the same empty one, so only the first is valid. If no token is
         # allowed, the empty hypothesis is already complete.
@@ -94,7 +145,7 @@ class BeamSearch(SearchLoop[_State, _Complete]):
         coverage = None
         if self._config.coverage_penalty:
             coverage = tf.zeros([batch, beam, tf.shape(inputs.source_mask)[1]])
-        return _State(
+        return _BeamState(
             position=tf.constant(0),
             tokens=tf.fill([batch, beam], self._ids.start),
             log_probs=tf.where(is_first & ~is_empty, 0.0, NEG_INF),
@@ -111,13 +162,13 @@ class BeamSearch(SearchLoop[_State, _Complete]):
             cache=self._decoder.init_cache(),
         )
 
-    def _is_open(self, state: _State) -> tf.Tensor:
+    def _is_open(self, state: _BeamState) -> tf.Tensor:
         return tf.reduce_any(is_valid(state.log_probs), axis=1)
 
-    def _hypotheses(self, state: _State) -> _Complete:
+    def _hypotheses(self, state: _BeamState) -> _Complete:
         return state.complete
 
-    def _step(self, state: _State, inputs: SearchInputs) -> _State:
+    def _step(self, state: _BeamState, inputs: SearchInputs) -> _BeamState:
         length = state.position + 1
         next_tokens, cache, attention = self._next_token_scores(state, inputs)
         new = self._candidates(next_tokens, state)
@@ -152,7 +203,7 @@ class BeamSearch(SearchLoop[_State, _Complete]):
             ),
             chosen,
         )
-        return _State(
+        return _BeamState(
             position=length,
             tokens=tokens,
             log_probs=self._end_decided(log_probs, complete.scores, state.longest_penalty),
@@ -163,31 +214,31 @@ class BeamSearch(SearchLoop[_State, _Complete]):
             cache=self._decoder.reorder_cache(cache, parents),
         )
 
-    def _candidates(self, next_tokens: NextTokenScores, state: _State) -> _Candidates:
+    def _candidates(self, next_tokens: NextTokenScores, state: _BeamState) -> _Candidates:
         """Returns the best 2K continuations of each sentence: at most K end, so K stay open."""
         beam, gamma = self._rows, self._config.diversity_penalty
-        top = next_tokens.top(2 * beam)
-        each = top.tokens.shape[1] or tf.shape(top.tokens)[1]  # static if possible
+        # --> [batch * beam, each]
+        log_probs, tokens = next_tokens.top(2 * beam)
+        each = tokens.shape[1] or tf.shape(tokens)[1]  # static if possible
         count = beam * (min(2, each) if isinstance(each, int) else tf.minimum(2, each))
-        # --> [batch, beam, each]
-        log_probs = tf.reshape(top.log_probs, [-1, beam, each])
-        # --> [batch, beam * each]
-        log_probs = tf.reshape(log_probs + tf.expand_dims(state.log_probs, -1), [-1, beam * each])
-        ranks = log_probs
-        if gamma:
-            siblings = tf.cumsum(tf.cast(is_valid(top.log_probs), tf.float32), 1, exclusive=True)
-            ranks -= gamma * tf.reshape(siblings, [-1, beam * each])
+        siblings = tf.cumsum(tf.cast(is_valid(log_probs), tf.float32), 1, exclusive=True)
+        # --> [batch, beam, each] --> [batch, beam * each]
+        log_probs = tf.reshape(log_probs, [-1, beam, each]) + tf.expand_dims(state.log_probs, -1)
+        log_probs = tf.reshape(log_probs, [-1, beam * each])
+        ranks = log_probs - gamma * tf.reshape(siblings, [-1, beam * each]) if gamma else log_probs
         # --> [batch, C]
         ranks, chosen = tf.math.top_k(ranks, count)
-        tokens = _take(tf.reshape(top.tokens, [-1, beam * each]), chosen)
+        tokens = _take(tf.reshape(tokens, [-1, beam * each]), chosen)
         log_probs = _take(log_probs, chosen) if gamma else ranks
-        model_log_probs = tf.reshape(top.model_log_probs, [-1, beam * each])
+        parents, model_log_probs = chosen // each, None
         if state.histories.token_log_probs is not None:
-            model_log_probs = _take(model_log_probs, chosen)
-        return _Candidates(ranks, log_probs, tokens, model_log_probs, chosen // each)
+            vocab_size = tf.shape(next_tokens.model_log_probs)[1]
+            by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * vocab_size])
+            model_log_probs = _take(by_sentence, parents * vocab_size + tokens)
+        return _Candidates(ranks, log_probs, tokens, parents, model_log_probs)
 
     def _extend(
-        self, state: _State, new: _Candidates, attention: tf.Tensor | None
+        self, state: _BeamState, new: _Candidates, attention: tf.Tensor | None
     ) -> tuple[Histories, tf.Tensor | None]:
         """Returns the histories and the coverage of the candidates.
 

@@ -1,21 +1,21 @@
-"""The search's decoder: models that decode one position, with a cache that stays in place.
+"""A decoder for the search: models that decode one position, with a cache that stays in place.
 
-The K hypotheses (beams) of a sentence are K alternatives at one position, which the model takes
-as K tokens of one sequence. All keys and values of the sentence are in one cache, each where its
-step and its beam wrote it, and a mask lets each hypothesis see only its own ancestors. When
-hypotheses change places, only the table of ancestors (a few integers per sentence) is reordered.
-The cache itself is reordered only for models that keep one state per hypothesis.
+The K hypotheses (beams) of a sentence are K alternatives at one position. The model gets them as K
+tokens of one sequence. All keys and values of the sentence stay in one cache, where their step and
+their beam wrote them. A mask lets each hypothesis see only its ancestors. When hypotheses change
+places, only the table of ancestors is reordered, a few integers per sentence. The cache itself is
+reordered only for models that keep one state per hypothesis.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_transformer.decoding.next_token import log_softmax
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 
 
@@ -29,6 +29,16 @@ class CachedDecoder:
         beam: hypotheses of each sentence, K.
         length: number of positions in the cache, an int or int32 scalar, if its shape must not
             change (XLA, LiteRT). By default the cache grows with each step.
+
+    Example:
+    >>> from keras_transformer.models import Transformer
+    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
+    >>> memory = model.project_memory(model.encode(tf.constant([[5, 6, 3]])))
+    >>> decoder = CachedDecoder([model], [memory], beam=2)
+    >>> scores, _, attention = decoder.step(tf.constant([2, 2]), 0, decoder.init_cache())
+    >>> scores.shape, attention.shape
+    (TensorShape([2, 20]), TensorShape([2, 3]))
     """
 
     def __init__(
@@ -42,8 +52,11 @@ class CachedDecoder:
         self._beam = beam
         self._length = length
         self._memories = memories
-        # Read before the loop of the search, which would read each of them at every step.
-        self._weights = [_values(each) for each in transformers]
+        # Read here, because the loop of the search would read all variables at every step.
+        self._weights = [
+            [(variable, tf.convert_to_tensor(variable.value)) for variable in each.weights]
+            for each in transformers
+        ]
 
     @property
     def vocab_size(self) -> int:
@@ -52,7 +65,7 @@ class CachedDecoder:
 
     @property
     def returns_log_probs(self) -> bool:
-        """True for an ensemble: averages are made of log-probabilities."""
+        """True for an ensemble, which averages log-probabilities."""
         return len(self._transformers) > 1
 
     @property
@@ -63,15 +76,15 @@ class CachedDecoder:
     def init_cache(self) -> dict[str, Any]:
         """Returns the cache before position 0."""
         batch = tf.shape(self.source_mask)[0]
-        # Through a placeholder, or the first length would be taken for the only one.
+        # A placeholder makes the length of a growing cache unknown in the graph.
         growing = tf.compat.v1.placeholder_with_default(0, [])
         length = growing if self._length is None else self._length
         return {
-            # int32 [batch, beam, length]: which beam wrote a hypothesis's token of a position;
-            # -1 where there is none yet.
+            # int32 [batch, beam, length]: the beam that wrote the token of a hypothesis at a
+            # position; -1 for later positions.
             "ancestors": tf.fill([batch, self._beam, length], -1),
             "layers": [each.init_cache(batch, length, self._beam) for each in self._transformers],
-            # No step changes these. They are here because they belong to the open sentences.
+            # Steps do not change these, but `select_rows` does.
             "memory": [memory.cache for memory in self._memories],
             "source_mask": self.source_mask,
         }
@@ -83,7 +96,7 @@ class CachedDecoder:
 
         The attention is the mean over the heads of the last layer, and over all models.
         """
-        ancestors = self._with_own(cache["ancestors"], position)
+        ancestors = self._add_ancestors(cache["ancestors"], position)
         # --> [batch, beam, length, beam]: the place of a position and a beam
         visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
         # --> [batch, beam, length * beam]
@@ -95,7 +108,7 @@ class CachedDecoder:
             self._transformers, cache["memory"], self._weights, cache["layers"], strict=True
         ):
             memory = Memory(None, cache["source_mask"], projected)
-            with _using(weights):
+            with keras.StatelessScope(state_mapping=weights):
                 decoded = transformer.decode(
                     ids,
                     memory,
@@ -114,12 +127,12 @@ class CachedDecoder:
             _attention(outputs),
         )
 
-    def _with_own(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Adds each hypothesis to its own ancestors, at `position`."""
+    def _add_ancestors(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Adds each hypothesis to its ancestors, at `position`."""
         beams = tf.reshape(tf.range(self._beam), [-1, 1])
         if self._length is None:
-            own = tf.broadcast_to(beams, [tf.shape(ancestors)[0], self._beam, 1])
-            return tf.concat([ancestors, own], axis=-1)
+            shape = [tf.shape(ancestors)[0], self._beam, 1]
+            return tf.concat([ancestors, tf.broadcast_to(beams, shape)], axis=-1)
         return tf.where(tf.range(self._length) == position, beams, ancestors)
 
     def reorder_cache(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
@@ -139,23 +152,13 @@ class CachedDecoder:
         return tf.nest.map_structure(lambda each: tf.gather(each, sentences), cache)
 
 
-def _values(transformer: EncoderDecoder) -> list[tuple[keras.Variable, tf.Tensor]]:
-    return [(variable, tf.convert_to_tensor(variable.value)) for variable in transformer.weights]
-
-
-@contextlib.contextmanager
-def _using(values: list[tuple[keras.Variable, tf.Tensor]]) -> Iterator[None]:
-    with keras.StatelessScope(state_mapping=values):
-        yield
-
-
 def _mean_log_probs(logits: Sequence[Any]) -> tf.Tensor:
-    """Returns the mean log-probabilities `[batch * beam, V]`; of one model its logits."""
+    """Returns the mean log-probabilities `[batch * beam, V]`, or the logits of a single model."""
     # --> [batch * beam, V]
     logits = [tf.reshape(each, [-1, each.shape[-1]]) for each in logits]
     if len(logits) == 1:
         return logits[0]
-    return tf.add_n([tf.nn.log_softmax(tf.cast(each, tf.float32)) for each in logits]) / len(logits)
+    return tf.add_n([log_softmax(tf.cast(each, tf.float32)) for each in logits]) / len(logits)
 
 
 def _attention(outputs: Sequence[Any]) -> tf.Tensor:

@@ -1,7 +1,7 @@
-"""Which tokens may come next: banned phrases, repeated n-grams, a repetition penalty, a constraint.
+"""Constraints on the next token: banned phrases, repeated n-grams, repetition, a custom rule.
 
-All of it changes the log-probabilities of the next token after the softmax, so that the
-log-probabilities of allowed tokens remain the model's own.
+They change the log-probabilities after the softmax. So the log-probabilities of allowed tokens are
+not renormalized.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from keras_transformer.decoding.interface import NEG_INF, SearchConfig
 
 
 class PartialOutputs(NamedTuple):
-    """The open hypotheses, one per row, R rows."""
+    """The open hypotheses, one per row, R rows.
 
-    ids: tf.Tensor  # int32 [R, longest]: values from `length` on have no meaning
-    length: tf.Tensor  # int32 []: number of tokens of each
+    Example:
+    >>> PartialOutputs(ids=tf.constant([[7, 8, 0]]), length=tf.constant(2)).forced is None
+    True
+    """
+
+    ids: tf.Tensor  # int32 [R, longest]: ignore the values from `length` on
+    length: tf.Tensor  # int32 []: number of tokens of each hypothesis
     forced: tf.Tensor | None = None  # int32 [R]: the next token of the prefix, or -1 after it
     # Both for a `TokenConstraint`:
     max_lengths: tf.Tensor | None = None  # int32 [R]
@@ -30,7 +35,7 @@ class Constraints:
 
     Args:
         config: options, banned phrases and the `TokenConstraint`.
-        vocab_size: number of tokens. Banned phrases with other ids have no effect.
+        vocab_size: number of tokens. Banned phrases with other ids are ignored.
 
     Example:
         >>> from keras_transformer.config import DecodingConfig
@@ -45,7 +50,8 @@ class Constraints:
         self._no_repeat_ngram = config.decoding.no_repeat_ngram
         self._token_constraint = config.constraint
         self._vocab_size = vocab_size
-        known = [tuple(p) for p in config.banned if p and all(0 <= i < vocab_size for i in p)]
+        banned = config.banned or ()
+        known = [tuple(p) for p in banned if p and all(0 <= i < vocab_size for i in p)]
         self._tokens = sorted({phrase[0] for phrase in known if len(phrase) == 1})
         self._phrases = sorted({phrase for phrase in known if len(phrase) > 1})
 
@@ -97,7 +103,7 @@ class Constraints:
     ) -> tf.Tensor:
         """Marks the last token of `phrase`, bool `[R, vocab]`, in rows that end with the rest."""
         begun = len(phrase) - 1
-        # Before an output shorter than the phrase stands -1, which equals no token.
+        # The padding of outputs that are shorter than the phrase, -1, is not a token.
         padded = tf.pad(histories, [[0, 0], [begun, 0]], constant_values=-1)
         last = tf.gather(padded, length + tf.range(begun), axis=1)
         # --> [R]

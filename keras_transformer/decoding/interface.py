@@ -1,7 +1,7 @@
-"""The types of a search: what it is given, what it calls, and what it returns.
+"""The types of a search: its inputs, its settings, its results, and the decoder that it calls.
 
-R is the number of rows that a decoder gets at once. A row is one hypothesis. The K hypotheses of
-a sentence are adjacent, so that R = batch * K, where K is `SearchConfig.rows_per_sentence`.
+A decoder gets R rows at once. A row is one hypothesis. The K hypotheses of a sentence are adjacent,
+so that R = batch * K, where K is `SearchConfig.rows_per_sentence`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ StepFn = Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, tf.Tensor |
 
 
 def is_valid(log_probs: tf.Tensor) -> tf.Tensor:
-    """Returns True for real log-probabilities, and False for empty places and for NaN."""
+    """Returns True for real log-probabilities, and False for empty places and for NaN.
+
+    Example:
+    >>> is_valid(tf.constant([-12.5, NEG_INF, float("nan")])).numpy().tolist()
+    [True, False, False]
+    """
     return log_probs > NEG_INF / 2
 
 
@@ -33,6 +38,15 @@ class SearchDecoder(Protocol):
 
     The search never looks into the cache, a nested structure of tensors of any shapes. The
     shapes stay the same from step to step, except for dimensions that are unknown in the graph.
+
+    Example:
+    >>> decoder: SearchDecoder = StepDecoder(
+    ...     lambda ids, position, cache: (tf.zeros([len(ids), 5]), cache, None),
+    ...     cache=(), vocab_size=5, rows_per_sentence=4,
+    ... )
+    >>> scores, cache, attention = decoder.step(tf.constant([2, 2, 2, 2]), 0, decoder.init_cache())
+    >>> scores.shape
+    TensorShape([4, 5])
     """
 
     @property
@@ -57,9 +71,8 @@ class SearchDecoder(Protocol):
             cache: the cache before this position.
 
         Returns:
-            The scores of the next tokens, any float type `[R, V]`; the cache after this
-            position; and the attention that each source token got, any float type
-            `[R, source]`, or None if the model has none.
+            The scores of the next tokens, any float type `[R, V]`. The cache after this position.
+            The attention to each source token, any float type `[R, source]`, or None.
         """
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
@@ -127,10 +140,17 @@ class StepDecoder:
 
 
 class TokenConstraint(Protocol):
-    """A rule for whole outputs, asked for the tokens that may come next.
+    """A rule for outputs, which returns the tokens that may come next.
 
-    It alone decides where an output may end: `DecodingConfig.min_length` is not applied with it.
-    If it allows a row no token, the hypothesis of that row is lost.
+    It decides where an output may end: `DecodingConfig.min_length` is not applied. If it allows no
+    token in a row, the hypothesis of that row is lost.
+
+    Example:
+    >>> class OnlyEven:
+    ...     def allowed_tokens(self, inputs, histories, length, max_lengths):
+    ...         return tf.tile([[True, False]], [len(histories), 2])
+    >>> OnlyEven().allowed_tokens(None, tf.zeros([1, 9], tf.int32), 0, None).numpy()
+    array([[ True, False,  True, False]])
     """
 
     def allowed_tokens(
@@ -140,15 +160,20 @@ class TokenConstraint(Protocol):
 
         Args:
             inputs: `SearchInputs.constraint_inputs`, each tensor repeated to `[R, ...]`.
-            histories: int32 `[R, longest]`, the tokens of each hypothesis. Values from position
-                `length` on have no meaning.
+            histories: int32 `[R, longest]`, the tokens of each hypothesis. Ignore the values from
+                position `length` on.
             length: int32 scalar, the number of tokens that each hypothesis has.
             max_lengths: int32 `[R]`, the maximum number of tokens, including the end token.
         """
 
 
 class SpecialIds(NamedTuple):
-    """Ids with a special meaning. The start and pad ids are never generated."""
+    """Ids with a special meaning. The start and pad ids are never generated.
+
+    Example:
+    >>> SpecialIds(start=2, end=3, pad=0).excluded
+    [0, 2]
+    """
 
     start: int  # the decoder's first input
     end: int  # ends a hypothesis; may equal the start or pad id
@@ -166,7 +191,7 @@ class SearchConfig:
 
     Attributes:
         decoding: the algorithm and its options. Its text field `banned` is not used.
-        banned: phrases, as ids, that no output contains.
+        banned: phrases, as ids, that no output contains, or None.
         constraint: a rule that all outputs obey.
         max_steps: upper bound on the steps, which is part of the graph. It must be at least the
             longest of `max_lengths`.
@@ -181,7 +206,7 @@ class SearchConfig:
     """
 
     decoding: DecodingConfig
-    banned: Sequence[Sequence[int]] = ()
+    banned: Sequence[Sequence[int]] | None = None
     constraint: TokenConstraint | None = None
     max_steps: int | None = None
     batch_compaction: bool | None = None
@@ -193,12 +218,17 @@ class SearchConfig:
 
     @property
     def min_length(self) -> int:
-        """The end token may not come before this position; a constraint decides itself."""
+        """Minimum number of tokens, including the end token; 0 if a constraint decides."""
         return 0 if self.constraint is not None else self.decoding.min_length
 
 
 class SearchInputs(NamedTuple):
-    """Tensors of a batch of sentences. `search` fills in the defaults."""
+    """Tensors of a batch of sentences. `search` fills in the defaults.
+
+    Example:
+    >>> SearchInputs(max_lengths=tf.constant([20, 30])).prefix is None
+    True
+    """
 
     # int32 [batch]: the maximum number of tokens of each output, including the end token. A
     # sentence with 0 (or less) gets the empty output and takes no step. The batch may be empty.
@@ -215,14 +245,19 @@ class SearchInputs(NamedTuple):
     sample_offsets: tf.Tensor | None = None
     # Nested tensors [batch, ...]: given to the constraint
     constraint_inputs: Any = None
-    # int or int32 scalar, at least 1: the last dimension of the result's `ids`, to which larger
-    # `max_lengths` are lowered; by default the longest of `max_lengths`. XLA needs an int.
+    # int or int32 scalar, at least 1: the last dimension of `SearchResult.ids`. It also limits
+    # `max_lengths`. By default it is the largest of them. XLA needs an int.
     length_limit: int | tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class RequestedOutputs:
-    """Which optional fields the result has. Alignment and attention need a `source_mask`."""
+    """The optional fields of a result. Alignment and attention need a `source_mask`.
+
+    Example:
+    >>> RequestedOutputs(alignment=True).attention
+    False
+    """
 
     token_log_probs: bool = False
     alignment: bool = False
@@ -234,6 +269,10 @@ class SearchResult(NamedTuple):
 
     If a sentence has fewer than `n_best` hypotheses, the places at the end are empty. An empty
     place has the score -1e9, the length 0, and is not finished.
+
+    Example:
+    >>> SearchResult._fields[:3]
+    ('ids', 'scores', 'lengths')
     """
 
     ids: tf.Tensor  # int32 [batch, n_best, length]: no start id; the pad id beyond `lengths`

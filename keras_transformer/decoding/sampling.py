@@ -1,4 +1,4 @@
-"""One hypothesis at a time: greedy search, and sampling from the model's distribution."""
+"""Greedy search, and sampling from the distribution of the model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.decoding.beam_search import coverage_penalty, length_penalty
 from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_valid
-from keras_transformer.decoding.next_token import NextTokenScores, TopTokens
-from keras_transformer.decoding.penalties import coverage_penalty, length_penalty
 from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write
 
 
 class _Outputs(NamedTuple):
-    """The part of the state that the results are made of; K = `rows_per_sentence`."""
+    """The part of the state that becomes the results; K = `rows_per_sentence`."""
 
     log_probs: tf.Tensor  # float32 [batch, K]: the sum over tokens, constraints applied
     lengths: tf.Tensor  # int32 [batch, K]
@@ -21,7 +20,7 @@ class _Outputs(NamedTuple):
     histories: Histories
 
 
-class _State(NamedTuple):
+class _SampleState(NamedTuple):
     position: tf.Tensor  # int32 []: number of tokens of each open output
     tokens: tf.Tensor  # int32 [batch, K]: last token of each output
     is_open: tf.Tensor  # bool [batch, K]
@@ -32,13 +31,25 @@ class _State(NamedTuple):
     cache: Any  # of the decoder
 
 
-class Sampling(SearchLoop[_State, _Outputs]):
+class Sampling(SearchLoop[_SampleState, _Outputs]):
     """Draws `n_best` outputs of each sentence, or finds one by greedy search.
 
-    Without `sample`, or at temperature 0, each token is the likeliest one.
+    Without `sample`, or at temperature 0, each token is the most likely one.
 
     The random numbers of a sentence are a function of the seed, the position, the number of the
     sample and the sentence's `sample_offsets`. A sentence gets the same outputs in any batch.
+
+    Example:
+    >>> from keras_transformer.config import DecodingConfig
+    >>> from keras_transformer.decoding import SearchConfig, SpecialIds, StepDecoder, search
+    >>> config = SearchConfig(DecodingConfig(sample=True, n_best=3, top_p=0.9))
+    >>> decoder = StepDecoder(
+    ...     lambda ids, position, cache: (tf.zeros([len(ids), 9]), cache, None),
+    ...     cache=(), vocab_size=9, rows_per_sentence=config.rows_per_sentence,
+    ... )
+    >>> inputs = SearchInputs(max_lengths=tf.constant([2]))
+    >>> search(decoder, inputs, config, SpecialIds(start=2, end=3, pad=0)).scores.shape
+    TensorShape([1, 3])
     """
 
     def search(self, inputs: SearchInputs) -> SearchResult:
@@ -75,10 +86,10 @@ class Sampling(SearchLoop[_State, _Outputs]):
         _, order = tf.math.top_k(result.scores, config.n_best)
         return map_tensors(lambda each: tf.gather(each, order, batch_dims=1), result)
 
-    def _first_state(self, inputs: SearchInputs) -> _State:
+    def _first_state(self, inputs: SearchInputs) -> _SampleState:
         shape = [tf.shape(inputs.max_lengths)[0], self._rows]
         needs_attention = self._outputs.attention or self._config.coverage_penalty > 0
-        return _State(
+        return _SampleState(
             position=tf.constant(0),
             tokens=tf.fill(shape, self._ids.start),
             is_open=tf.broadcast_to(tf.expand_dims(inputs.max_lengths > 0, -1), shape),
@@ -89,33 +100,39 @@ class Sampling(SearchLoop[_State, _Outputs]):
             cache=self._decoder.init_cache(),
         )
 
-    def _is_open(self, state: _State) -> tf.Tensor:
+    def _is_open(self, state: _SampleState) -> tf.Tensor:
         return tf.reduce_any(state.is_open, axis=1)
 
-    def _hypotheses(self, state: _State) -> _Outputs:
+    def _hypotheses(self, state: _SampleState) -> _Outputs:
         return _Outputs(state.log_probs, state.lengths, state.finished, state.histories)
 
-    def _step(self, state: _State, inputs: SearchInputs) -> _State:
+    def _step(self, state: _SampleState, inputs: SearchInputs) -> _SampleState:
         next_tokens, cache, attention = self._next_token_scores(state, inputs)
         if self._config.sample and self._config.temperature > 0:
-            chosen = self._sample(next_tokens, state.position, inputs.sample_offsets)
+            tokens = self._sample(next_tokens.log_probs, state.position, inputs.sample_offsets)
         else:
-            chosen = _likeliest(next_tokens)
+            _, best = next_tokens.top(1)
+            tokens = best[:, 0]
+        token_log_probs = tf.gather(next_tokens.log_probs, tokens, batch_dims=1)
+        model_log_probs = tf.gather(next_tokens.model_log_probs, tokens, batch_dims=1)
         # --> [batch, K]
-        chosen = map_tensors(lambda each: tf.reshape(each, [-1, self._rows]), chosen)
-        values = Histories(chosen.tokens, chosen.model_log_probs)
+        tokens, token_log_probs, model_log_probs = (
+            tf.reshape(each, [-1, self._rows])
+            for each in (tokens, token_log_probs, model_log_probs)
+        )
+        values = Histories(tokens, model_log_probs)
         if attention is not None:
             alignment = tf.argmax(attention, axis=-1, output_type=tf.int32)
             values = values._replace(alignment=alignment, attention=attention)
         # If no token is possible, as in a broken model, the output becomes invalid.
-        goes_on = state.is_open & is_valid(chosen.log_probs)
-        ended = chosen.tokens == self._ids.end
+        goes_on = state.is_open & is_valid(token_log_probs)
+        ended = tokens == self._ids.end
         length = state.position + 1
-        log_probs = tf.where(goes_on, state.log_probs + chosen.log_probs, NEG_INF)
+        log_probs = tf.where(goes_on, state.log_probs + token_log_probs, NEG_INF)
         may_go_on = length < tf.expand_dims(inputs.max_lengths, -1)
-        return _State(
+        return _SampleState(
             position=length,
-            tokens=tf.where(goes_on, chosen.tokens, self._ids.pad),
+            tokens=tf.where(goes_on, tokens, self._ids.pad),
             is_open=goes_on & ~ended & may_go_on,
             log_probs=tf.where(state.is_open, log_probs, state.log_probs),
             lengths=tf.where(goes_on, length, state.lengths),
@@ -124,20 +141,15 @@ class Sampling(SearchLoop[_State, _Outputs]):
             cache=cache,
         )
 
-    def _sample(
-        self, next_tokens: NextTokenScores, position: tf.Tensor, offsets: tf.Tensor
-    ) -> TopTokens:
-        """Draws a token for each of R = batch * K rows.
+    def _sample(self, log_probs: tf.Tensor, position: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+        """Draws a token for each of R = batch * K rows, int32 `[R]`.
 
         Args:
-            next_tokens: of the rows.
+            log_probs: float32 `[R, V]`.
             position: int32 scalar.
             offsets: float32 `[batch]`.
-
-        Returns:
-            Fields of shape `[R]`.
         """
-        config, log_probs = self._config, next_tokens.all()
+        config = self._config
         vocab = tf.shape(log_probs)[1]
         count = tf.minimum(config.top_k, vocab) if config.top_k else vocab
         # --> [R, count]
@@ -148,7 +160,7 @@ class Sampling(SearchLoop[_State, _Outputs]):
         probs = tf.nn.softmax(tf.where(is_valid(log_probs), scores, -float("inf")))
         if config.top_p < 1:
             before = tf.cumsum(probs, axis=-1, exclusive=True)
-            probs = tf.where(before < config.top_p, probs, 0.0)  # keeps the likeliest token
+            probs = tf.where(before < config.top_p, probs, 0.0)  # keeps the most likely token
         # All sentences use the same numbers, shifted by their offsets.
         drawn = tf.expand_dims(offsets, 1) + _uniform(config.seed, position, self._rows)
         # --> [R, 1]
@@ -158,16 +170,7 @@ class Sampling(SearchLoop[_State, _Outputs]):
         passed = tf.reduce_sum(tf.cast(cumulative <= drawn * cumulative[:, -1:], tf.int32), axis=-1)
         possible = tf.reduce_sum(tf.cast(probs > 0, tf.int32), axis=-1)
         place = tf.minimum(passed, tf.maximum(possible - 1, 0))
-        tokens, log_probs = (tf.gather(each, place, batch_dims=1) for each in (tokens, log_probs))
-        return TopTokens(tokens, log_probs, next_tokens.model_log_probs_of(tokens))
-
-
-def _likeliest(next_tokens: NextTokenScores) -> TopTokens:
-    """Returns the best token of each row, of equal ones the first: fields of shape `[R]`."""
-    top = next_tokens.top(1)
-    place = tf.argmax(top.log_probs, axis=-1)  # forbidden tokens can stand before it
-    # --> [R]
-    return TopTokens(*(tf.gather(field, place, batch_dims=1) for field in top))
+        return tf.gather(tokens, place, batch_dims=1)
 
 
 def _uniform(seed: int, position: tf.Tensor, count: int) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The loop that beam search and sampling share, and the tensors that both carry."""
+"""The loop that beam search and sampling share, and the tensors that both update."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ Hypotheses = TypeVar("Hypotheses", bound=Any)  # nested tensors [batch, ...]
 
 
 class Histories(NamedTuple):
-    """What each decode step adds to a hypothesis; K are the hypotheses of a sentence."""
+    """The values that each decode step adds to K hypotheses of each sentence.
+
+    Example:
+    >>> Histories(ids=tf.zeros([1, 4, 20], tf.int32)).needs_attention()
+    False
+    """
 
     ids: tf.Tensor  # int32 [batch, K, length]
     token_log_probs: tf.Tensor | None = None  # float32 [batch, K, length]
@@ -46,7 +51,13 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
         decoder: the model.
         config: how to search.
         ids: the special ids.
-        outputs: what else to return.
+        outputs: optional fields of the result.
+
+    Example:
+    >>> from keras_transformer.decoding.beam_search import BeamSearch
+    >>> from keras_transformer.decoding.sampling import Sampling
+    >>> [algorithm.__name__ for algorithm in SearchLoop.__subclasses__()]
+    ['BeamSearch', 'Sampling']
     """
 
     def __init__(
@@ -86,7 +97,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
 
     @abc.abstractmethod
     def _hypotheses(self, state: State) -> Hypotheses:
-        """Returns what the results are made of."""
+        """Returns the hypotheses, which become the results."""
 
     def _run(self, inputs: SearchInputs) -> Hypotheses:
         """Returns the hypotheses of all sentences after their last step.
@@ -176,7 +187,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
             )
         # --> [R, length]
         ids = tf.reshape(state.histories.ids, [-1, tf.shape(state.histories.ids)[2]])
-        next_tokens = NextTokenScores(
+        next_tokens = NextTokenScores.from_model(
             scores,
             PartialOutputs(ids, state.position, forced, max_lengths, constraint_inputs),
             self._ids,
@@ -188,7 +199,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
             return next_tokens, cache, None
         if attention is None:
             raise InputError(
-                "the decoder returns no attention, which a coverage penalty, alignments and "
+                "The decoder returns no attention, which a coverage penalty, alignments and "
                 "attention need. Turn them off, or use a decoder with attention."
             )
         # --> [batch, K, source], with the batch as a number: XLA needs to know all shapes.
@@ -223,7 +234,13 @@ def write(
         histories: each `[batch, K, length, ...]`, or None.
         values: each `[batch, K, ...]`.
         position: int32 scalar.
-        rows: bool `[batch, K]`, False for hypotheses that stay as they are; by default none do.
+        rows: bool `[batch, K]`, False for hypotheses that do not change; by default all change.
+
+    Example:
+    >>> histories = Histories(ids=tf.zeros([1, 2, 3], tf.int32))
+    >>> write(histories, Histories(ids=tf.constant([[7, 8]])), position=tf.constant(1)).ids.numpy()
+    array([[[0, 7, 0],
+            [0, 8, 0]]], dtype=int32)
     """
     is_here = tf.range(tf.shape(histories.ids)[2]) == position
     if rows is None:
@@ -240,12 +257,16 @@ def write(
 
 
 def map_tensors(function: Callable[..., tf.Tensor], first: Any, *others: Any) -> Any:
-    """`tf.nest.map_structure` that leaves `None` where the first structure has it.
+    """Calls `tf.nest.map_structure`, and keeps None where the first structure has it.
 
     Args:
-        function: of as many tensors as there are structures.
-        first: nested tensors and `None`.
+        function: takes one tensor of each structure.
+        first: nested tensors and None.
         *others: structures of the same form.
+
+    Example:
+    >>> int(map_tensors(lambda each: each * 2, {"a": tf.constant(3), "b": None})["a"])
+    6
     """
     return tf.nest.map_structure(
         lambda each, *rest: None if each is None else function(each, *rest), first, *others
@@ -259,7 +280,7 @@ def _while_loop(
     shape_invariant: Callable[[tf.Tensor], tf.TensorShape] | None = None,
     maximum_iterations: int | None = None,
 ) -> Any:
-    """`tf.while_loop` over one structure, whose optional fields may be `None`."""
+    """Calls `tf.while_loop` with one structure, whose optional fields may be None."""
 
     def tensors(structure: Any) -> list[tf.Tensor]:
         return [each for each in tf.nest.flatten(structure) if each is not None]

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of renaming a directory to a used name
 
+# Opening one of these would truncate a file that the shell appends to.
+_STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
 _LOCK = "lock"
 _FINGERPRINT = "fingerprint"
 _WORK = "work"
@@ -44,14 +47,21 @@ def atomic_path(path: Path) -> Iterator[Path]:
     a moment between two renames.
 
     Example:
-    >>> with atomic_path(Path("results.json")) as partial:  # doctest: +SKIP
-    ...     partial.write_text("{}")
+    >>> with atomic_path(Path("results.json")) as partial:
+    ...     _ = partial.write_text("{}")
+    >>> Path("results.json").read_text()
+    '{}'
     """
     partial = _unfinished(path)
     try:
         yield partial
         sync_tree(partial)
-        _replace(partial, path)
+        replaced = []
+        while not _rename(partial, path):
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                replaced.append(path.rename(_unfinished(path)))
+        for directory in replaced:
+            _delete(directory)
         _sync(path.parent)
     finally:
         _delete(partial)
@@ -82,16 +92,12 @@ def write_version(output_dir: Path, write: Callable[[Path], _Result]) -> tuple[P
         output_dir.mkdir(parents=True, exist_ok=True)
         result = write(partial)
         sync_tree(partial)
-        while True:
+        renamed = False
+        while not renamed:  # another export may take the number first
             names = (path.name for path in output_dir.iterdir())
             numbers = (int(name) for name in names if name.isascii() and name.isdecimal())
             path = output_dir / str(1 + max(numbers, default=0))
-            try:
-                partial.rename(path)
-                break
-            except OSError as error:  # another export has taken the number
-                if error.errno not in _NAME_TAKEN:
-                    raise
+            renamed = _rename(partial, path)
         _sync(output_dir)
         return path, result
     except OSError as error:
@@ -112,22 +118,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """True for the temporary name of an unfinished file or directory."""
+    """Returns True for the temporary name of an unfinished file or directory."""
     return path.name.startswith(".") and path.name.endswith(_UNFINISHED)
 
 
 def _unfinished(path: Path) -> Path:
     """Returns a new temporary name for `path` in the same directory."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file's content, or the names in a directory, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_tree(path: Path) -> None:
@@ -139,21 +136,24 @@ def sync_tree(path: Path) -> None:
     _sync(path)
 
 
-def _replace(partial: Path, path: Path) -> None:
-    """Renames `partial` to `path`, and removes a directory that was there."""
-    replaced = []
-    while True:
-        try:
-            partial.rename(path)
-            break
-        except OSError as error:
-            if error.errno not in _NAME_TAKEN:
-                raise
-        aside = _unfinished(path)
-        with contextlib.suppress(FileNotFoundError):  # another process was first
-            replaced.append(path.rename(aside))
-    for directory in replaced:
-        _delete(directory)
+def _sync(path: Path) -> None:
+    """Waits until a file's content, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _rename(partial: Path, path: Path) -> bool:
+    """Renames `partial` to `path`, or returns False if a directory has that name."""
+    try:
+        partial.rename(path)
+    except OSError as error:
+        if error.errno not in _NAME_TAKEN:
+            raise
+        return False
+    return True
 
 
 def _delete(path: Path) -> None:
@@ -176,8 +176,8 @@ def exclusive_lock(directory: Path) -> Iterator[None]:
         InputError: if another process has the lock.
 
     Example:
-    >>> with exclusive_lock(Path("build/run")):  # doctest: +SKIP
-    ...     train()
+    >>> with exclusive_lock(Path("build/run")):
+    ...     _ = Path("build/run/notes.txt").write_text("mine")
     """
     made = False
     with contextlib.suppress(OSError):  # reported by the code that writes there
@@ -189,19 +189,24 @@ def exclusive_lock(directory: Path) -> Iterator[None]:
         yield
         return
     try:
+        with contextlib.suppress(OSError):
+            _lock(descriptor, f"{directory} is in use by another training process")
+        try:
+            yield
+        finally:
+            if made:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()  # if nothing has begun
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, problem: str) -> None:
+    """Locks a file or directory until it is closed, or raises an `InputError` with `problem`."""
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(f"another process trains {directory}; expected one alone") from None
-    except OSError:
-        pass
-    try:
-        yield
-    finally:
-        if made:
-            with contextlib.suppress(OSError):
-                directory.rmdir()  # if nothing has begun
-        os.close(descriptor)
+        raise InputError(f"{problem}. Wait for it, or stop it.") from None
 
 
 # Output of a command.
@@ -216,7 +221,7 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
     Raises:
         InputError: if the file cannot be written.
     """
-    if path is None or _is_standard_output(path):
+    if path is None or str(path) in _STANDARD_OUTPUT:
         yield sys.stdout.buffer
         return
     try:
@@ -228,15 +233,6 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
                 yield file
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror})") from error
-
-
-def _is_standard_output(path: str | Path) -> bool:
-    """True for its names such as /dev/stdout: a file that the shell appends to is not replaced."""
-    try:
-        same = os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
-    except (OSError, ValueError):  # the path does not exist, or the output has no file
-        return False
-    return same and os.path.abspath(path).startswith(("/dev/", "/proc/"))
 
 
 # Output that takes hours and is continued after a kill.
@@ -257,17 +253,12 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
     """
     place = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
     if place.is_mount():
-        raise InputError(f"{output_dir} is a mounted disk; expected a new directory, on it as well")
+        raise InputError(f"{output_dir} is a mount point. Choose a new directory on that disk.")
     directory = place.parent / f".{place.name}.partial"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / _LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"another process is preparing {output_dir}; expected one alone"
-                ) from None
+            _lock(lock.fileno(), f"{output_dir} is in use by another process that prepares it")
             _remove_other_work(directory, fingerprint)
             try:
                 yield directory
@@ -279,7 +270,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
                 raise
             except KeyboardInterrupt:
                 log.warning(
-                    "what is done is kept beside %s: the same command continues", output_dir
+                    "The finished part is kept next to %s. The same command continues.", output_dir
                 )
                 raise
             shutil.rmtree(directory / _WORK, ignore_errors=True)

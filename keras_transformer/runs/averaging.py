@@ -18,31 +18,34 @@ def average_checkpoints(
 
     Args:
         run: the run.
-        last: how many of the newest (the paper, section 6.1, takes 5, of big 20).
-        best: or how many of the best by `training.best_metric`, of those that the run still has.
+        last: number of newest checkpoints. The paper, section 6.1, takes 5, and 20 for big.
+        best: number of best checkpoints by `training.best_metric`, instead of `last`.
 
     Returns:
-        The average's name, `average-last-N-step-S` or `average-best-N-step-S`, where
-        S is the newest step of them.
+        Name of the average, `average-last-N-step-S` or `average-best-N-step-S`. S is the newest
+        step.
 
     Raises:
-        InputError: for fewer checkpoints than that, a number below 1, both
-            numbers, or a damaged checkpoint.
+        InputError: for too few checkpoints, a number below 1, both numbers, or a damaged
+            checkpoint.
     """
     if last is not None and best is not None:
         raise InputError(
-            f"the last {last} and the best {best} checkpoints cannot both be averaged; expected "
-            "one of the two"
+            f"The last {last} and the best {best} checkpoints were both requested. Choose one of "
+            "the two."
         )
     kind, count = ("best", best) if best is not None else ("last", last or 0)
     if count < 1:
-        raise InputError(f"the {kind} {count} checkpoints cannot be averaged; expected at least 1")
+        raise InputError(
+            f"The number of the {kind} checkpoints to average is {count}, but it must be at least "
+            "1."
+        )
     checkpoints = run.best_checkpoints() if kind == "best" else run.checkpoints()[::-1]
     if len(checkpoints) < count:
         with_metric = f" with a validation {run.config.training.best_metric}" * (kind == "best")
         raise InputError(
-            f"{run.path} has {len(checkpoints)} checkpoints{with_metric}; expected the {count} to "
-            "average"
+            f"{run.path} has {len(checkpoints)} checkpoints{with_metric}, but {count} are to be "
+            "averaged."
         )
     chosen = checkpoints[:count]
     name = f"average-{kind}-{count}-step-{max(checkpoint.step for checkpoint in chosen)}"
@@ -51,14 +54,14 @@ def average_checkpoints(
 
 
 def average_weights(many: Iterable[Arrays]) -> Arrays:
-    """Returns the mean of sets of weights, taken in float64 and in the dtypes of the last.
+    """Returns the mean of sets of weights, computed in float64, in the dtypes of the last set.
 
     Args:
-        many: arrays by path, in each the same paths and shapes; only one set at a
-            time is in memory beside their sum.
+        many: sets of arrays by path, with the same paths and shapes. Only one set at a time is in
+            memory, in addition to the sum.
 
     Raises:
-        InputError: for no weights, or those of different models.
+        InputError: for no weights, or weights of different models.
     """
     total: Arrays = {}
     weights: Arrays = {}
@@ -70,12 +73,12 @@ def average_weights(many: Iterable[Arrays]) -> Arrays:
         if first != other:
             path, shape = min(first ^ other)
             raise InputError(
-                "weights of different models cannot be averaged; expected all to have, or none, "
-                f"{path} of shape {shape}"
+                f"Weights of different models cannot be averaged: not all have {path} with the "
+                f"shape {shape}."
             )
         for path, weight in weights.items():
             total[path] += weight
         count += 1
     if not count:
-        raise InputError("there are no weights to average; expected at least one set")
+        raise InputError("Give at least one set of weights to average.")
     return {path: (total[path] / count).astype(weight.dtype) for path, weight in weights.items()}

@@ -1,11 +1,10 @@
-"""One checkpoint on disk: sets of arrays and the facts about them, whole or not at all.
+"""A checkpoint on disk: sets of arrays, and facts about them, written atomically.
 
-    weights.npz, ...  arrays, addressed by the path of their variable
-    checkpoint.json   facts, the CRC-32 of every file beside it, and its own
+    weights.npz, ...  arrays by the path of their variable
+    checkpoint.json   facts, the CRC-32 of all other files, and its own CRC-32
 
-A checkpoint is written atomically (`atomic_path`), so it is complete even if the
-process or the machine stops. Reading detects any byte that has changed since.
-There is no pickle and no code.
+A checkpoint is complete even if the process or the machine stops. Reading detects any changed byte.
+The files contain no pickle and no code.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,37 +29,56 @@ _FACTS = "checkpoint.json"
 _CHANGED = "its checksum is not the one it was written with"
 
 
+class Checkpoint(NamedTuple):
+    """A whole checkpoint on disk."""
+
+    step: int
+    path: Path
+
+
+class Restored(NamedTuple):
+    """The content of a checkpoint."""
+
+    checkpoint: Checkpoint
+    weights: Arrays
+    state: Arrays  # state of the training: optimizer, counters, loss scale
+    ema: Arrays | None
+    metrics: dict[str, float]
+
+
 class Damaged(InputError):
-    """What is on disk is not what was written there."""
+    """The files differ from those that were written."""
 
 
 def write_checkpoint(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays]) -> None:
-    """Writes a checkpoint, in place of the one that is there.
+    """Writes a checkpoint, and replaces an existing one.
 
     Args:
-        path: its directory.
-        facts: anything that JSON can hold; "files" and "crc32" are added.
-        arrays: sets of arrays by name; a set is written as NAME.npz.
+        path: directory of the checkpoint.
+        facts: JSON values. "files" and "crc32" are added.
+        arrays: sets of arrays by name. A set is written as NAME.npz.
 
     Raises:
-        OSError: where it cannot be written; nothing is left of it then.
+        OSError: if it cannot be written. Then nothing is left of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial:
         partial.mkdir()
-        files = {
-            f"{name}.npz": _write_arrays(partial / f"{name}.npz", each)
-            for name, each in arrays.items()
-        }
+        files = {}
+        for name, each in arrays.items():
+            with open(partial / f"{name}.npz", "w+b") as file:
+                # Passed as **, because a name may contain "/", which makes folders inside the zip.
+                np.savez(file, allow_pickle=False, **each)
+                files[f"{name}.npz"] = _crc32(file)
         (partial / _FACTS).write_bytes(_sealed({**facts, "files": files}))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
-    """Returns the facts and the sets of arrays that `write_checkpoint` was given.
+    """Returns the facts and the sets of arrays of a checkpoint.
 
     Raises:
-        Damaged: where any of it is missing or has changed.
-        InputError: where reading it is not permitted.
+        Damaged: if a file is missing or has changed.
+        InputError: if reading is not permitted.
     """
     facts = read_facts(path)
     names = [file.removesuffix(".npz") for file in facts["files"]]
@@ -68,24 +86,25 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Returns the facts alone, and as "files" the CRC-32 of every file; raises as above."""
+    """Returns only the facts, with the CRC-32 of every file as "files". Raises the errors of
+    `read_checkpoint`.
+    """
     file = path / _FACTS
     with reading(file, "the facts about a checkpoint"):
         content = file.read_bytes()
         facts = dict(json.loads(content))
         facts.pop("crc32", None)
-        if _sealed(facts) != content:  # the whole text, blanks and all
+        if _sealed(facts) != content:  # the whole text, including blanks
             raise ValueError(_CHANGED)
     return facts
 
 
 def read_arrays(path: Path, name: str) -> Arrays:
-    """Returns one set of arrays; raises as above."""
+    """Returns one set of arrays. Raises the errors of `read_checkpoint`."""
     files = read_facts(path)["files"]
     with reading(path / f"{name}.npz", "arrays"), open(path / f"{name}.npz", "rb") as file:
         if _crc32(file) != files[f"{name}.npz"]:
             raise ValueError(_CHANGED)
-        file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
 
@@ -101,23 +120,23 @@ def set_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def reading(file: Path, what: str) -> Iterator[None]:
-    """Turns whatever is wrong with a file that is read into an error that names it.
+    """Turns any error of reading a file into an error that names the file.
 
     Raises:
-        Damaged: where the block fails.
-        InputError: where reading the file is not permitted.
+        Damaged: if the block fails.
+        InputError: if reading is not permitted.
     """
     try:
         yield
     except (InputError, MemoryError):
         raise
-    except PermissionError as error:  # nothing is wrong with the file
-        raise InputError(f"{file} cannot be read ({error.strerror}); expected permission") from None
-    except Exception as error:  # JSON and a zip file can be broken in a dozen ways
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise Damaged(
-            f"{file} cannot be read as {what} ({reason}); expected it as it was written"
+    except PermissionError as error:  # the file itself is intact
+        raise InputError(
+            f"{file} cannot be read ({error.strerror}). Check its permissions."
         ) from None
+    except Exception as error:  # broken JSON and broken zip files raise a dozen types
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise Damaged(f"{file} cannot be read as {what} ({reason}). It is damaged.") from None
 
 
 @contextlib.contextmanager
@@ -127,46 +146,22 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written ({error.strerror}); expected room and permission; "
-            "the same command continues from the last checkpoint"
+            f"{path} cannot be written ({error.strerror}). Check the free space and the "
+            "permissions; the same command then resumes from the last checkpoint."
         ) from error
 
 
 def _sealed(facts: Mapping[str, Any]) -> bytes:
-    """Facts as JSON, their own CRC-32 last."""
+    """Returns the facts as JSON with their own CRC-32 at the end."""
     crc32 = zlib.crc32(json.dumps(facts).encode())
     return json.dumps({**facts, "crc32": crc32}, indent=2).encode() + b"\n"
 
 
-class _Checksum:
-    """A stream into a file that keeps the CRC-32 of what went through it."""
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self.crc32 = 0
-
-    def write(self, data: bytes) -> int:
-        self.crc32 = zlib.crc32(data, self.crc32)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def read(self, size: int = -1) -> bytes:
-        raise OSError("only written")  # NumPy takes for a file what has this method
-
-
-def _write_arrays(path: Path, arrays: Arrays) -> int:
-    """Returns the file's CRC-32, taken on the way: big files are not read again."""
-    with path.open("wb") as file:
-        stream = _Checksum(file)
-        # Through **: a name may hold "/", which makes folders inside the zip.
-        np.savez(stream, allow_pickle=False, **arrays)
-    return stream.crc32
-
-
 def _crc32(file: BinaryIO) -> int:
+    """Returns the CRC-32 of a whole file, and goes back to its beginning."""
     crc32 = 0
+    file.seek(0)
     while chunk := file.read(1 << 20):
         crc32 = zlib.crc32(chunk, crc32)
+    file.seek(0)
     return crc32

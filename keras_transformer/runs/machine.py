@@ -14,7 +14,9 @@ def available_cores() -> int:
 
 
 def cpu_name() -> str:
-    """Returns the name of the CPU's model, or its architecture if the system does not tell it."""
+    """Returns the name of the CPU model, or the architecture if the system does not report a
+    name.
+    """
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,10 +1,9 @@
-"""results.json and its like: read again, written whole; and how results came about."""
+"""Reads and writes files such as results.json, and describes how results were made."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -15,32 +14,44 @@ from typing import Any
 
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import write_text
-from keras_transformer.runs.machine import cpu_name
+from keras_transformer.runs.machine import available_cores, cpu_name
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Returns what an earlier call has left, or nothing.
+    """Returns the results of an earlier call, or {}.
 
     Raises:
-        InputError: where it is no JSON object.
+        InputError: if the file is not a JSON object.
     """
     if not path.exists():
         return {}
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON object ({error}); expected results, or none") from None
+        raise InputError(f"{path} is not a JSON object ({error}). Delete or repair it.") from None
 
 
 def write_results(path: Path, results: Mapping[str, Any]) -> None:
-    """Writes results as JSON; the file has its name when it is whole."""
+    """Writes results as JSON, atomically."""
     write_text(path, json.dumps(results, indent=2) + "\n")
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes lines, each with its LF, and the folder that they lie in; as `write_text`."""
+    """Writes lines, each with an LF, atomically. Creates the folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def trim_json_lines(path: Path, step: int) -> None:
+    """Removes the lines of a file of JSON objects after `step`, and an incomplete last line."""
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        try:
+            if line.endswith("\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    write_text(path, "".join(kept))
 
 
 def run_metadata() -> dict[str, Any]:
@@ -53,17 +64,17 @@ def run_metadata() -> dict[str, Any]:
             name: _version(name.replace("-", "_"))
             for name in ("tensorflow", "keras", "tensorflow-text", "sacrebleu")
         },
-        "machine": {"processor": cpu_name(), "cores": os.cpu_count()},
+        "machine": {"processor": cpu_name(), "cores": available_cores()},
     }
 
 
 def mixed_origins(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns a warning if results are of several commits or processors, else "".
+    """Returns a warning if results come from several commits or processors, else "".
 
-    Results of earlier calls are kept, so a table may compare them with new ones.
+    Results of earlier calls are kept. A table may therefore compare old with new results.
 
     Args:
-        results: by name, results with the fields of `run_metadata`.
+        results: results with the fields of `run_metadata`, by name.
 
     Example:
     >>> seed = {"commit": "abc", "machine": {"processor": "x"}}
@@ -80,9 +91,10 @@ def mixed_origins(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _version(module: str) -> str:
-    """The version of a module, by whatever name it was installed, as tensorflow-cpu.
+    """Returns the version of a module, also if its package has another name, such as
+    tensorflow-cpu.
 
-    It is not imported: who starts others to train must not hold the GPU that they need.
+    The module is not imported, because this process must not hold the GPU that its children need.
     """
     distribution, *_ = importlib.metadata.packages_distributions()[module]
     return importlib.metadata.version(distribution)
@@ -91,7 +103,7 @@ def _version(module: str) -> str:
 def code_commit() -> str | None:
     """Returns the commit of this code, with a + if files differ from it; None outside a clone."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():  # an installed package may lie in somebody else's repository
+    if not (root / ".git").exists():  # a package may be in another repository
         return None
 
     def git(*arguments: str) -> str:

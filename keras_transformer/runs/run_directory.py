@@ -1,21 +1,18 @@
 """The format of a run on disk.
 
-    config.json       the three configurations, and the architecture that the run is of
-    data.json         fingerprint of the corpus that the run is trained on, the version of the
-                      order of its batches, and what the run began from
+    config.json       the configurations of model, training and decoding, and the architecture
+    data.json         fingerprint of the training data, version of the batch order, initial weights
     tokenizer/        SentencePiece models
     checkpoints/      step-00001000/{weights, state, ema}.npz and checkpoint.json, newest last
     averages/         NAME/weights.npz and checkpoint.json, averaged over checkpoints
-    selected.json     which weights evaluate, translate and export read
-    metrics.jsonl     one JSON object a line
+    selected.json     the weights that evaluation, translation and export use
+    metrics.jsonl     one JSON object per line
     tensorboard/      event files
-    data_report.json  what `prepare` said of the corpus, and data_report_2.json of the next that is
-                      mixed; written by training
-    report.html       curves, scores, configuration and data on a page; written by `report`
+    data_report.json  report of `prepare`; data_report_2.json and so on for further mixed corpora
+    report.html       curves, scores, configuration and data; written by `report`
 
-`checkpoints.py` has the format of one checkpoint. A hidden `….unfinished` is what a
-kill left; it is removed when the run is continued. A `damaged-…` checkpoint was set
-aside and stays.
+`checkpoints.py` has the format of a checkpoint. Hidden `….unfinished` files are left by a kill and
+removed when the run resumes. `damaged-…` checkpoints were set aside and stay.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
 from keras_transformer.errors import InputError
@@ -42,7 +39,9 @@ from keras_transformer.runs.atomic import (
 )
 from keras_transformer.runs.checkpoints import (
     Arrays,
+    Checkpoint,
     Damaged,
+    Restored,
     read_arrays,
     read_checkpoint,
     read_facts,
@@ -51,42 +50,27 @@ from keras_transformer.runs.checkpoints import (
     write_checkpoint,
     writing,
 )
+from keras_transformer.runs.results import trim_json_lines
 from keras_transformer.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-# What may differ when a run is continued: how long and how often, and how a step is computed.
-# None of it changes the steps already taken, nor what a coming one is but for rounding and,
-# with accumulate_steps as with another number of devices, for which units dropout drops: a run
-# has to be able to move to a machine with less memory.
+# Settings that may change when a run resumes: how long and how often, and how a step is computed.
+# They do not change earlier steps. They change later steps only by rounding.  Another
+# num_microbatches, like another number of devices, changes the dropout masks. It may change,
+# because a run must be able to move to a machine with less memory.
 _FREE_TO_CHANGE = frozenset(
     "max_steps checkpoint_steps keep_checkpoints keep_best best_metric early_stopping bleu_steps "
-    "bleu_sentences max_skipped_steps log_steps accumulate_steps jit_compile deterministic".split()
+    "bleu_sentences bleu_tokenize max_skipped_steps log_steps num_microbatches jit_compile "
+    "deterministic".split()
 )
 
-# What a creation that was killed may leave: config.json comes last.
+# Files that a killed creation may leave. config.json is written last.
 _UNFINISHED = {"checkpoints", "tokenizer", "data.json"}
 
 
-class Checkpoint(NamedTuple):
-    """A whole checkpoint on disk."""
-
-    step: int
-    path: Path
-
-
-class Restored(NamedTuple):
-    """What a checkpoint holds."""
-
-    checkpoint: Checkpoint
-    weights: Arrays
-    state: Arrays  # of the training: optimizer, counters, loss scale
-    ema: Arrays | None
-    metrics: dict[str, float]
-
-
 def data_report_name(number: int) -> str:
-    """Returns the file of the corpus of a number, from 1, of those that a run is trained on."""
+    """Returns the file name of the report of a corpus. Corpora are numbered from 1."""
     return "data_report.json" if number == 1 else f"data_report_{number}.json"
 
 
@@ -99,27 +83,32 @@ class RunDirectory:
     """A run on disk.
 
     Attributes:
-        path: its directory.
-        config: the three configurations.
-        data_fingerprint: that of what it is trained and validated on.
-        batch_order: the version of the order of batches that it was begun with.
-        init_from: where its first weights came from, or None.
+        path: directory of the run.
+        config: configurations of model, training and decoding.
+        data_fingerprint: fingerprint of the training and validation data.
+        batch_order: version of the batch order at the start of the run.
+        init_from: source of the initial weights, or None.
 
     Args:
         path: an existing run directory.
-        config_type: configuration class of the expected architecture; by default any
-            registered architecture is accepted.
+        config_type: configuration class of the expected architecture; None for any registered
+            architecture.
 
     Raises:
-        InputError: for a missing run, or one of another architecture.
+        InputError: if the run does not exist, or has another architecture.
     """
 
     def __init__(self, path: str | Path, config_type: type[RunConfig] = RunConfig):
         self.path = Path(path)
         if not self.is_run(path):
             missing = next(n for n in ("config.json", "data.json") if not (self.path / n).is_file())
-            what = f"no run directory (it has no {missing})" if self.path.exists() else "not there"
-            raise InputError(f"{path} is {what}; expected what bin/train.py --run_dir writes")
+            what = (
+                f"not a run directory (it lacks {missing})" if self.path.exists() else "not there"
+            )
+            raise InputError(
+                f"{path} is {what}. It must be a run directory, as bin/train.py --run_dir writes "
+                "it."
+            )
         config, data = self.path / "config.json", self.path / "data.json"
         with reading(config, "JSON"):
             self.config = config_type.from_json(config.read_text(encoding="utf-8"), str(config))
@@ -131,7 +120,7 @@ class RunDirectory:
 
     @staticmethod
     def is_run(path: str | Path) -> bool:
-        """Whether `path` holds a run, told by its content."""
+        """Whether `path` contains a run."""
         return all(os.path.isfile(Path(path) / name) for name in ("config.json", "data.json"))
 
     @classmethod
@@ -144,21 +133,19 @@ class RunDirectory:
         init_from: str | None = None,
         batch_order: int = 1,
     ) -> RunDirectory:
-        """Makes a run directory, or opens the one that is there to continue it.
+        """Creates a run directory, or opens an existing one to resume it.
 
         Args:
-            path: a new or empty directory, or that of the same run.
-            config: the configuration; some of it may have changed since the run began.
+            path: a new or empty directory, or the directory of the same run.
+            config: the configuration. Some fields may have changed since the run started.
             tokenizer: the tokenizer.
-            data_fingerprint: that of what is trained and validated on.
-            init_from: where the first weights come from; a run that is continued
-                keeps what it began with.
-            batch_order: the version of the order of batches, which a run keeps from its first
-                checkpoint on.
+            data_fingerprint: fingerprint of the training and validation data.
+            init_from: source of the initial weights. A resumed run keeps its own.
+            batch_order: version of the batch order. A run keeps it from its first checkpoint on.
 
         Raises:
-            InputError: where `path` holds something else, a run of another
-                configuration, vocabulary or corpus, or cannot be written.
+            InputError: if `path` contains something else or a run with another configuration,
+                vocabulary or corpus, or cannot be written.
         """
         path = Path(path)
         if cls.is_run(path):
@@ -177,31 +164,31 @@ class RunDirectory:
                 and all(entry.name in _UNFINISHED or is_leftover(entry) for entry in path.iterdir())
             ):
                 raise InputError(
-                    f"{path} exists and is no run directory; expected a new or empty one"
+                    f"{path} exists and is not a run directory. Choose a new or empty one."
                 )
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             remove_leftovers(path)
             tokenizer.save(path / "tokenizer")
             sync_tree(path / "tokenizer")
             _write_data(path, data_fingerprint, init_from, batch_order)
-            write_text(path / "config.json", config.to_json())  # last: it makes the run whole
+            write_text(path / "config.json", config.to_json())  # last: it completes the run
         return cls(path, type(config))
 
     def _check_continues(self, config: RunConfig, tokenizer: Tokenizer, fingerprint: str) -> None:
         if self.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
-                f"{self.path} was trained with another vocabulary than the data directory's; "
-                "expected the data directory that the run began with"
+                f"{self.path} was trained with a vocabulary that is not in the data directory. Use "
+                "the data directory of the run."
             )
         if self.data_fingerprint != fingerprint:
             raise InputError(
-                f"{self.path} was trained on another corpus than the data directory's; "
-                "expected the data directory, and the mixture, that the run began with"
+                f"{self.path} was trained on a corpus that is not in the data directory. Use the "
+                "data directory and the mixture of the run."
             )
         if difference := _difference(self.config, config):
             raise InputError(
-                f"{self.path} holds a run with {difference}; expected the configuration it began "
-                "with, or another --run_dir"
+                f"{self.path} contains a run with {difference}. Use its configuration, or choose "
+                "another --run_dir."
             )
 
     def tokenizer(self) -> Tokenizer:
@@ -211,15 +198,15 @@ class RunDirectory:
     # Checkpoints.
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Returns the checkpoints, oldest first; each was whole when it got its name."""
+        """Returns the complete checkpoints, oldest first."""
         found = (self.path / "checkpoints").glob("step-" + "[0-9]" * 8)
         return sorted(Checkpoint(int(path.name.removeprefix("step-")), path) for path in found)
 
     def best_checkpoints(self) -> list[Checkpoint]:
         """Returns the checkpoints with the metric `training.best_metric`, best first.
 
-        That is the lowest `val_loss` or the highest `val_bleu`; of equals, the
-        older is the better.
+        The best has the lowest `val_loss` or the highest `val_bleu`. If two are equal, the older is
+        better.
         """
         by_loss = self.config.training.best_metric == "loss"
         costs = {}
@@ -239,22 +226,22 @@ class RunDirectory:
         metrics: Mapping[str, float],
         ema: Arrays | None = None,
     ) -> None:
-        """Writes a checkpoint, and removes those that are not to be kept.
+        """Writes a checkpoint, and removes old ones.
 
-        What stays are the last `training.keep_checkpoints`, the best
-        `training.keep_best`, and what is selected. One between two of
-        `training.checkpoint_steps`, where the run was stopped, counts for neither once another
-        follows: a run that was stopped is to have the averages of one that never was.
+        The last `training.keep_checkpoints`, the best `training.keep_best` and the selected
+        checkpoint stay.  An interruption writes a checkpoint between two multiples of
+        `training.checkpoint_steps`. It does not count once another one follows, so averages do not
+        depend on interruptions.
 
         Args:
-            step: batches taken so far.
-            weights: the model's weights.
-            state: all else that the next step depends on.
-            metrics: what is known of the weights.
-            ema: the weights' moving average.
+            step: number of batches so far.
+            weights: weights of the model.
+            state: everything else that the next step depends on.
+            metrics: metrics of the weights.
+            ema: moving average of the weights.
 
         Raises:
-            InputError: where it cannot be written; what was there is untouched.
+            InputError: if it cannot be written. Existing files stay unchanged.
         """
         path = self.path / "checkpoints" / f"step-{step:08d}"
         facts = {
@@ -267,12 +254,8 @@ class RunDirectory:
         arrays = {"weights": weights, "state": state}
         if ema is not None:
             arrays["ema"] = ema
-        try:
+        with writing(path):
             write_checkpoint(path, facts, arrays)
-        except OSError as error:
-            raise InputError(
-                f"{path} could not be written ({error.strerror}); earlier checkpoints are whole"
-            ) from error
         with writing(path.parent):
             self._remove_old_checkpoints()
 
@@ -291,22 +274,22 @@ class RunDirectory:
                 remove(checkpoint.path)
 
     def _is_of_a_stop(self, checkpoint: Checkpoint) -> bool:
-        """Whether it was written between two that the run's configuration asked for then."""
+        """Returns True if an interruption wrote the checkpoint, between two regular ones."""
         try:
             training = read_facts(checkpoint.path)["config"]["training"]
             steps, last = training["checkpoint_steps"], training["max_steps"]
-        except (Damaged, KeyError):  # `restore` tells it
+        except (Damaged, KeyError):  # `restore` reports it
             return False
         return checkpoint.step % steps != 0 and checkpoint.step != last
 
     def restore(self) -> Restored | None:
-        """Returns the newest whole checkpoint, or None before the first one.
+        """Returns the newest intact checkpoint, or None before the first one.
 
-        Newer ones that are damaged get another name, and a warning says why.
+        Newer ones that are damaged are renamed, and a warning says why.
 
         Raises:
-            InputError: where checkpoints are there and none is whole, or where the
-                newest whole one is of another run.
+            InputError: if all checkpoints are damaged, or if the newest intact one belongs to
+                another run.
         """
         damaged: dict[Path, Damaged] = {}
         for checkpoint in reversed(self.checkpoints()):
@@ -325,7 +308,7 @@ class RunDirectory:
             return Restored(
                 checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]
             )
-        if damaged:  # they keep their names: a run must not silently begin again
+        if damaged:  # they keep their names, because a run must not silently start again
             raise InputError(
                 f"{self.path / 'checkpoints'} has {len(damaged)} checkpoints, none of them whole: "
                 f"{next(iter(damaged.values()))}"
@@ -343,20 +326,18 @@ class RunDirectory:
             )
             difference = _difference(its_config, self.config)
         if difference:
-            raise InputError(
-                f"{checkpoint.path} is of {difference}; expected a checkpoint of this run"
-            )
+            raise InputError(f"{checkpoint.path} belongs to {difference}, not to this run.")
 
     def read_weights(self, checkpoint: Checkpoint) -> Arrays:
-        """Returns a checkpoint's weights.
+        """Returns the weights of a checkpoint.
 
         Raises:
-            InputError: where it is damaged.
+            InputError: if it is damaged.
         """
         return read_arrays(checkpoint.path, "weights")
 
     def read_metrics(self, checkpoint: Checkpoint) -> dict[str, float]:
-        """Returns the metrics that a checkpoint was written with; raises as `read_weights`."""
+        """Returns the metrics of a checkpoint. Raises the errors of `read_weights`."""
         return dict(read_facts(checkpoint.path)["metrics"])
 
     # Which weights are used.
@@ -369,16 +350,16 @@ class RunDirectory:
         self.select(name)
 
     def select(self, name: str) -> None:
-        """Selects the weights that are evaluated, exported and translated with.
+        """Selects the weights for evaluation, export and translation.
 
         Args:
-            name: "last" for the newest checkpoint, "ema" for its moving average,
-                "best" for what validated best (the moving average, where there is
-                one), "step-00001000" for a certain checkpoint, or the name of an
-                average. The first three mean what is there when they are read.
+            name: "last" for the newest checkpoint, "ema" for its moving average, "best" for the
+                best on validation (its moving average if there is one), "step-00001000" for a
+                checkpoint, or the name of an average. The first three are looked up when the
+                weights are read.
 
         Raises:
-            InputError: where there is nothing of that name.
+            InputError: if there are no such weights.
         """
         self._find(name)
         with writing(self.path / "selected.json"):
@@ -386,7 +367,7 @@ class RunDirectory:
 
     @property
     def selected(self) -> str:
-        """Name of the selected weights; "ema" where the run keeps one, or "last", by default."""
+        """Name of the selected weights. The default is "ema" if the run keeps one, else "last"."""
         file = self.path / "selected.json"
         if not file.exists():
             return "ema" if self.config.training.ema_decay > 0 else "last"
@@ -394,24 +375,24 @@ class RunDirectory:
             return str(json.loads(file.read_text(encoding="utf-8"))["weights"])
 
     def selected_weights(self) -> Arrays:
-        """Returns the selected weights; raises as `named_weights`."""
+        """Returns the selected weights. Raises the errors of `named_weights`."""
         return self.named_weights(self.selected)
 
     def named_weights(self, name: str) -> Arrays:
-        """Returns the weights of a name that can be selected.
+        """Returns the weights with a name, as in `select`.
 
         Raises:
-            InputError: where there is nothing of that name, or it is damaged.
+            InputError: if there are none, or if they are damaged.
         """
         return read_arrays(*self._find(name))
 
     def _find(self, name: str) -> tuple[Path, str]:
-        """The directory and the set of arrays that the weights called `name` lie in."""
+        """Returns the directory and the set of arrays of the weights with a name."""
         checkpoints = self.checkpoints()
-        if name in ("last", "best", "ema") and not checkpoints:
+        if not checkpoints and name in ("last", "best", "ema"):
             raise InputError(
-                f"{self.path} has no checkpoint yet; expected a run trained for at least "
-                f"training.checkpoint_steps ({self.config.training.checkpoint_steps}) steps"
+                f"{self.path} lacks a checkpoint. Train it for at least "
+                f"training.checkpoint_steps ({self.config.training.checkpoint_steps}) steps."
             )
         if name == "last":
             return checkpoints[-1].path, "weights"
@@ -428,7 +409,7 @@ class RunDirectory:
             "best": f"a checkpoint validated by {metric} (training.best_metric)",
             "ema": "a run with training.ema_decay above 0",
         }.get(name, "last, best, ema, or the name of a checkpoint or an average")
-        raise InputError(f"{self.path} has no weights named {name!r}; expected {expected}")
+        raise InputError(f"{self.path} lacks weights named {name!r}. Choose {expected}.")
 
     @staticmethod
     def _has_ema(checkpoint: Checkpoint) -> bool:
@@ -437,18 +418,18 @@ class RunDirectory:
     # Metrics.
 
     def data_reports(self) -> list[Path]:
-        """Returns the files with what `prepare` said of each corpus, in their order."""
+        """Returns the paths of the reports of `prepare` on the corpora, in order."""
         paths = (self.path / data_report_name(number) for number in itertools.count(1))
         return list(itertools.takewhile(Path.exists, paths))
 
     @property
-    def trained_tokens(self) -> int | None:
-        """Tokens of the longest source of training, the end token included, where it is known."""
+    def max_train_source_length(self) -> int | None:
+        """Tokens of the longest source in training, including the end token, or None if unknown."""
         try:
             reports = [json.loads(path.read_bytes()) for path in self.data_reports()]
             return max(int(report["train"]["source"]["max_length"]) for report in reports)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # nothing but a remark depends on it
+            return None  # only a warning depends on it
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""
@@ -457,19 +438,11 @@ class RunDirectory:
             file.write(json.dumps(dict(metrics)) + "\n")
 
     def trim_metrics(self, step: int) -> None:
-        """Drops what was logged after `step`, and what a kill left half written."""
+        """Removes the metrics after `step`, and an incomplete last line."""
         file = self.path / "metrics.jsonl"
-        if not file.exists():
-            return
-        kept = []
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-            try:
-                if line.endswith("\n") and json.loads(line)["step"] <= step:
-                    kept.append(line)
-            except (ValueError, KeyError, TypeError):
-                continue
-        with writing(file):
-            write_text(file, "".join(kept))
+        if file.exists():
+            with writing(file):
+                trim_json_lines(file, step)
 
     @property
     def tensorboard_directory(self) -> Path:
@@ -477,7 +450,7 @@ class RunDirectory:
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str | None:
-    """Names the first field that must not differ between two parts of one run, but does."""
+    """Returns the first field that differs although a run must not change it, or None."""
     fixed_length = old.training.schedule in SCHEDULES_OVER_MAX_STEPS
     for section in ("model", "training"):
         before, after = getattr(old, section), getattr(new, section)

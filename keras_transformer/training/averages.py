@@ -1,4 +1,4 @@
-"""Exponential moving averages of the weights, which are what a run validates and exports."""
+"""Exponential moving averages of the weights. A run validates and exports the averages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ class WeightAverages:
 
     Args:
         weights: the weights by their paths.
-        decay: how much of an average stays at each update; 0 keeps no averages.
+        decay: share of an average that stays at each update. 0 keeps no averages.
         add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
+
+    Example:
+    >>> weight = keras.Variable(1.0)
+    >>> averages = WeightAverages({"w": weight}, 0.9, keras.layers.Layer().add_weight)
+    >>> _ = weight.assign(2.0)
+    >>> averages.update(tf.constant(1))
+    >>> with averages.in_place():
+    ...     print(round(float(weight), 3))
+    1.818
     """
 
     def __init__(
@@ -36,12 +45,13 @@ class WeightAverages:
             self.by_path[path].assign(weight.value)
 
     def update(self, num_updates: tf.Tensor) -> None:
-        """Moves each average towards its weight; in the first steps faster, to forget the start.
+        """Moves each average towards its weight.
 
-        It is called in the scope of the strategy of the weights.
+        The first updates use a smaller decay, so that averages forget their initial values. Call it
+        in the scope of the strategy of the weights.
 
         Args:
-            num_updates: int scalar, how often the weights have moved, this time included.
+            num_updates: int scalar, number of updates of the weights, including this one.
         """
         updates = tf.cast(num_updates, tf.float32)
         rate = 1.0 - tf.minimum(self._decay, (1.0 + updates) / (10.0 + updates))
@@ -57,7 +67,7 @@ class WeightAverages:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Exchanges weights and averages, and back again at the end of the block."""
+        """Exchanges weights and averages inside the block."""
 
         def exchange() -> None:
             for path, average in self.by_path.items():

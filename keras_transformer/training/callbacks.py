@@ -1,8 +1,7 @@
-"""Callbacks of training: its end, its checkpoints, and what follows from a validation.
+"""Callbacks that end training, validate and stop early.
 
-A run that was stopped in the middle of an interval is validated there too, to
-have a checkpoint. `BleuValidation` and `EarlyStopping` do not count such a validation: a run
-decides the same, however often it was stopped and continued.
+A run that is stopped in the middle of an interval writes a checkpoint there, without a validation.
+So validations, and the decisions of `EarlyStopping`, do not depend on interruptions.
 """
 
 from __future__ import annotations
@@ -22,9 +21,13 @@ from keras_transformer.config import TrainingConfig
 
 
 class CallbackList(keras.callbacks.CallbackList):
-    """Callbacks whose steps get their logs unread.
+    """A list of callbacks that passes on the logs of a step as tensors.
 
-    Keras would turn them into numbers after every step, and a GPU would wait for Python.
+    Keras would convert them to numbers after every step, and a GPU would wait for Python.
+
+    Example:
+    >>> CallbackList([keras.callbacks.History()]).callbacks
+    [<keras.src.callbacks.history.History ...>]
     """
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -35,10 +38,16 @@ class CallbackList(keras.callbacks.CallbackList):
 class StopTraining(keras.callbacks.Callback):
     """Ends training after `max_steps`, after `max_minutes`, or at a signal, between two steps.
 
-    What was begun still ends with a checkpoint, so nothing is lost, but without the
-    validation that would come later. A second Ctrl-C stops at once. Time counts, and signals are
-    caught, inside of a `with` block. Where the trainer has a `stop_flag`, all
-    workers end after the same step, two after that of the first who wants to.
+    Training always ends with a checkpoint, but without the validation of the current interval. A
+    second Ctrl-C stops immediately. The time is measured, and signals are handled, inside a `with`
+    block. If the training step has a `stop_flag`, all workers end after the same step: two steps
+    after the first worker that wants to stop.
+
+    Example:
+    >>> stop = StopTraining(first_step=0, max_steps=1000, max_minutes=60)
+    >>> with stop:  # Ctrl-C in here ends `fit` after the current step
+    ...     stop.interrupted, stop.out_of_time
+    (False, False)
     """
 
     def __init__(self, first_step: int, max_steps: int, max_minutes: float | None = None):
@@ -53,95 +62,105 @@ class StopTraining(keras.callbacks.Callback):
 
     def __enter__(self) -> StopTraining:
         self._start = time.monotonic()
-        # Only there can signals be handled.
+        # Python handles signals only in the main thread.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as Ctrl-C of a shell's job behind
+                # The shell ignores Ctrl-C for a background job.
+                if signal.getsignal(number) != signal.SIG_IGN:
                     self._handlers[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # None: one not of Python
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not set by Python
         self._handlers.clear()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
-            return  # a cluster may ask again and again
+            return  # a cluster may send SIGTERM repeatedly
         self.interrupted = True
-        # Not by print: the signal may have come in the middle of one.
+        # Not print, because the signal may have interrupted a print.
         os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.model.skip_validation = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._step += 1
         elapsed = (time.monotonic() - self._start) / 60
         self.out_of_time = self.max_minutes is not None and elapsed >= self.max_minutes
         stop = self.out_of_time or self.interrupted
-        if self.model.stop_flag is not None:
+        stop_flag = self.model.training_step.stop_flag
+        if stop_flag is not None:
             if stop:
-                self.model.stop_flag.assign(1)
-            # Read a step late: this step's number may still be on its way through a GPU.
+                stop_flag.assign(1)
+            # Read the logs of the previous step, because a GPU may not have finished this one.
             before, self._previous_logs = self._previous_logs, logs
             stop = before is not None and float(before["stop"]) > 0
-        finished = self._step >= self.max_steps
-        if finished or stop:
-            self.model.stop_training = True
-            is_due = finished or self._step % self.model.config.checkpoint_steps == 0
-            self.model.skip_validation = not is_due
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.interrupted and self.model.stop_flag is None:  # while it was validated
+        if stop or self._step >= self.max_steps:
             self.model.stop_training = True
 
-
-class Checkpoints(keras.callbacks.Callback):
-    """Calls `save(step, metrics)` at the end of every interval, after its validation.
-
-    It stands behind all callbacks that add to the logs of an interval.
-    """
-
-    def __init__(self, save: Callable[[int, Mapping[str, float]], None]):
-        super().__init__()
-        self._save = save
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        metrics = {name: float(value) for name, value in (logs or {}).items()}
-        self._save(self.model.step, metrics)
+        # The signal may have come during the validation.
+        if self.interrupted and self.model.training_step.stop_flag is None:
+            self.model.stop_training = True
 
 
 def ends_interval(step: int, config: TrainingConfig) -> bool:
-    """Whether a run that is never stopped is validated after `step`."""
+    """Returns whether a run is validated after `step`, with the intervals of `config`.
+
+    Example:
+    >>> ends_interval(2000, TrainingConfig(checkpoint_steps=1000))
+    True
+    """
     return step % config.checkpoint_steps == 0 or step >= config.max_steps
 
 
 def bleu_is_due(step: int, config: TrainingConfig) -> bool:
-    """Whether `step` is the first end of an interval at or after a multiple of `bleu_steps`."""
+    """Returns whether `step` is the first end of an interval after a multiple of `bleu_steps`.
+
+    Example:
+    >>> config = TrainingConfig(checkpoint_steps=1000, bleu_steps=1500)
+    >>> [step for step in range(1, 5001) if bleu_is_due(step, config)]
+    [2000, 3000, 5000]
+    """
     if not config.bleu_steps or not ends_interval(step, config):
         return False
     interval_before = (step - 1) // config.checkpoint_steps * config.checkpoint_steps
     return step // config.bleu_steps > interval_before // config.bleu_steps
 
 
-class BleuValidation(keras.callbacks.Callback):
-    """Adds `val_bleu`, what `score()` returns, to the logs of an interval where it is due."""
+class Validation(keras.callbacks.Callback):
+    """Adds the metrics of a validation, `val_*`, to the logs of an interval.
 
-    def __init__(self, score: Callable[[], float], config: TrainingConfig):
+    Args:
+        data: the validation set, for `Trainer.evaluate`.
+        config: configuration of the training.
+        bleu: returns the BLEU of the validation set. It is called every `bleu_steps` steps. None if
+            `bleu_steps` is 0.
+
+    Example:
+    >>> validation = Validation(None, TrainingConfig(bleu_steps=1000), bleu=lambda: 27.3)
+    >>> isinstance(validation, keras.callbacks.Callback)
+    True
+    """
+
+    def __init__(self, data: Any, config: TrainingConfig, bleu: Callable[[], float] | None = None):
         super().__init__()
-        self._score = score
+        self._data = data
         self._config = config
+        self._bleu = bleu
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if bleu_is_due(self.model.step, self._config):
-            logs["val_bleu"] = self._score()
+        step = self.model.step
+        if ends_interval(step, self._config):
+            result = self.model.evaluate(self._data)
+            logs.update({f"val_{name}": value for name, value in result.items()})
+        if self._bleu is not None and bleu_is_due(step, self._config):
+            logs["val_bleu"] = self._bleu()
 
 
-class Best(NamedTuple):
-    """The best validation so far, and how many have come since."""
+class _Best(NamedTuple):
+    """The best validation so far, and the number of validations since."""
 
     value: float
     step: int
@@ -151,22 +170,27 @@ class Best(NamedTuple):
 class EarlyStopping(keras.callbacks.Callback):
     """Ends training after `early_stopping` validations in a row without a better `best_metric`.
 
-    What it knows is added to the logs of every interval, and so to the metrics of
-    every checkpoint: `best_val_loss` or `best_val_bleu`, `best_step` and
-    `validations_since_best`.
+    Its state is part of the logs of every interval and of the metrics of every checkpoint:
+    `best_val_loss` or `best_val_bleu`, `best_step` and `validations_since_best`.
 
     Args:
-        config: how the run is trained.
-        metrics: of the checkpoint that training continues from, {} at its start.
+        config: configuration of the training.
+        metrics: metrics of the checkpoint that training resumes from; {} for a new run.
+
+    Example:
+    >>> metrics = {"best_val_loss": 2.0, "best_step": 3000.0, "validations_since_best": 5.0}
+    >>> early_stopping = EarlyStopping(TrainingConfig(early_stopping=5), metrics)
+    >>> early_stopping.stopped, early_stopping.reason()
+    (True, 'no better val_loss in the last 5 validations; best 2 at step 3000')
     """
 
     def __init__(self, config: TrainingConfig, metrics: Mapping[str, float]):
         super().__init__()
         self._config = config
         self.metric = f"val_{config.best_metric}"
-        self.best: Best | None = None
+        self.best: _Best | None = None
         if f"best_{self.metric}" in metrics:
-            self.best = Best(
+            self.best = _Best(
                 metrics[f"best_{self.metric}"],
                 int(metrics["best_step"]),
                 int(metrics["validations_since_best"]),
@@ -174,12 +198,12 @@ class EarlyStopping(keras.callbacks.Callback):
 
     @property
     def stopped(self) -> bool:
-        """Whether it has been enough."""
+        """True after too many validations without a better one."""
         patience = self._config.early_stopping
         return self.best is not None and 0 < patience <= self.best.validations_since
 
     def reason(self) -> str:
-        """Why training has ended."""
+        """Returns why training has ended."""
         assert self.best is not None
         return (
             f"no better {self.metric} in the last {self.best.validations_since} validations; "
@@ -198,9 +222,9 @@ class EarlyStopping(keras.callbacks.Callback):
 
     def _compare(self, value: float, step: int) -> None:
         worst = math.inf if self.metric == "val_loss" else -math.inf
-        best = self.best or Best(worst, step, 0)
+        best = self.best or _Best(worst, step, 0)
         better = value < best.value if self.metric == "val_loss" else value > best.value
         if better:
-            self.best = Best(value, step, 0)
+            self.best = _Best(value, step, 0)
         else:
             self.best = best._replace(validations_since=best.validations_since + 1)

@@ -1,4 +1,4 @@
-"""The prepared data of a run: one corpus, or several that are mixed."""
+"""The prepared data of a run: one corpus or a mixture."""
 
 from __future__ import annotations
 
@@ -19,24 +19,20 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary
 
 
-def data_fingerprint(data_dir: str | Path) -> str:
-    """Returns what tells prepared data from other; a run that is trained on it alone keeps it.
-
-    Raises:
-        InputError: for a directory that `prepare` did not write.
-    """
-    return TrainingData.open(data_dir).fingerprint
-
-
 class TrainingData(NamedTuple):
     """Prepared data of one corpus or several, and its batches.
 
     Attributes:
         directories: the directories that `prepare` wrote.
-        tokenizer: the tokenizer of all of them.
-        train, valid: the sentence pairs to train and to validate on, of each corpus.
-        weights: each corpus's share of the steps, or None for shares that follow from sizes.
-        temperature: without weights, shares are sizes to the power of its inverse.
+        tokenizer: their common tokenizer.
+        train, valid: training and validation pairs of each corpus.
+        weights: share of the steps of each corpus, or None for shares that follow from sizes.
+        temperature: without weights, shares are sizes to the power of 1 / temperature.
+
+    Example:
+    >>> data = TrainingData.open("build/data")
+    >>> len(data.train[0]), len(data.valid[0])
+    (2, 1)
     """
 
     directories: list[Path]
@@ -56,12 +52,13 @@ class TrainingData(NamedTuple):
         """Opens prepared data.
 
         Args:
-            data_dir: the directory that `prepare` wrote, or several of one vocabulary.
-            mix, temperature: see `TrainOptions`.
+            data_dir: directory from `prepare`, or several with the same vocabulary.
+            mix: see `TrainOptions`.
+            temperature: see `TrainOptions.mix_temperature`.
 
         Raises:
-            InputError: for directories that `prepare` did not write, vocabularies that
-                differ, or a mixture that cannot be read.
+            InputError: for directories without prepared data, different vocabularies, or an invalid
+                mixture.
         """
         if isinstance(data_dir, str | Path):
             data_dir = [data_dir]
@@ -70,13 +67,13 @@ class TrainingData(NamedTuple):
         for other in directories[1:]:
             if Vocabulary.load(other).fingerprint != tokenizer.fingerprint:
                 raise InputError(
-                    f"{other} has another vocabulary than {directories[0]}; expected the same in "
-                    f"corpora that are mixed: prepare it with --vocab_from={directories[0]}"
+                    f"{other} has another vocabulary than {directories[0]}. Corpora that are mixed "
+                    f"need the same one: prepare it with --vocab_from={directories[0]}."
                 )
         if mix is not None and temperature is not None:
             raise InputError(
-                f"the mixture is given twice, by --mix={mix} and by --mix_temperature="
-                f"{temperature}; expected one of them"
+                f"The mixture is given twice, by --mix={mix} and by "
+                f"--mix_temperature={temperature}. Remove one of them."
             )
         names = [
             directory.name if directory.name not in ("", "..") else directory.resolve().name
@@ -93,7 +90,7 @@ class TrainingData(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """Of what a run is trained and validated on."""
+        """Fingerprint of all training and validation data."""
         both = zip(self.train, self.valid, strict=True)
         parts = [store.fingerprint for stores in both for store in stores]
         if len(parts) > 2:
@@ -108,7 +105,7 @@ class TrainingData(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What several workers have to have in common."""
+        """Returns the facts that must be the same on all workers."""
         return {
             "training data": " ".join(store.fingerprint for store in self.train),
             "validation data": " ".join(store.fingerprint for store in self.valid),
@@ -117,8 +114,8 @@ class TrainingData(NamedTuple):
         }
 
     def batches(self, config: TrainingConfig) -> tuple[MixedBatches, MixedBatches]:
-        """Returns those to train and those to validate on."""
-        # Validation sentences may be longer than any that was trained on.
+        """Returns the training and the validation batches."""
+        # Validation sentences may be longer than all training sentences.
         longest = max(int(store.target_lengths.max(initial=0)) for store in self.valid)
         ids = (self.tokenizer.pad_id, self.tokenizer.start_id)
         sampler = None
@@ -138,7 +135,7 @@ class TrainingData(NamedTuple):
         """Copies the reports of `prepare` on the data into a run directory.
 
         Raises:
-            InputError: where one cannot be copied.
+            InputError: if a report cannot be copied.
         """
         for number, directory in enumerate(self.directories, start=1):
             try:

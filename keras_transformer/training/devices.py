@@ -1,4 +1,4 @@
-"""What the machine at hand is fastest with: precision, XLA, devices."""
+"""Chooses the fastest precision, XLA mode and devices of a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class Platform(NamedTuple):
-    """Where and how to train; `reasons` tell the user why."""
+    """The devices and the mode of training. `reasons` explains them to the user.
+
+    Example:
+    >>> platform = Platform(tf.distribute.get_strategy(), "bfloat16", False, ())
+    >>> platform.policy().name
+    'mixed_bfloat16'
+    """
 
     strategy: tf.distribute.Strategy
     precision: str  # float32, bfloat16 or float16
@@ -35,10 +41,15 @@ def use_logical_cpus(count: int) -> None:
     """Splits the CPU into `count` logical devices, as replicas for tests and trials.
 
     Raises:
-        InputError: where TensorFlow has already started its devices, or count < 1.
+        InputError: if TensorFlow has already started, or if `count` is below 1.
+
+    Example:
+    >>> use_logical_cpus(0)
+    Traceback (most recent call last):
+    keras_transformer.errors.InputError: The number of logical CPUs is 0, ...
     """
     if count < 1:
-        raise InputError(f"the number of logical CPUs is {count}; expected at least 1")
+        raise InputError(f"The number of logical CPUs is {count}, but it must be at least 1.")
     [cpu] = tf.config.list_physical_devices("CPU")
     try:
         tf.config.set_logical_device_configuration(
@@ -46,12 +57,12 @@ def use_logical_cpus(count: int) -> None:
         )
     except RuntimeError as error:
         raise InputError(
-            f"the CPU cannot be split into {count} devices any more: {error}"
+            f"The CPU cannot be split into {count} devices any more: {error}"
         ) from None
 
 
-# Steps for each shape of batch that pay for compiling it: on a CPU with 2 cores XLA takes about
-# 10 s for a `tiny` model, and saves about 0.2 s a step.
+# Steps per batch shape from which compilation pays off. On a CPU with 2 cores, XLA takes about 10 s
+# for a `tiny` model. It saves about 0.2 s per step.
 _STEPS_TO_PAY_FOR_XLA = 64
 
 
@@ -61,19 +72,24 @@ def choose_platform(
     device: str = "auto",
     strategy: tf.distribute.Strategy | None = None,
 ) -> Platform:
-    """Picks devices, precision and XLA for `auto` settings, and takes the others as they are.
+    """Chooses devices, precision and XLA for settings that are `auto`.
 
-    In deterministic mode it also makes TensorFlow take deterministic operations,
-    from here on and for the whole process.
+    In deterministic mode, it also makes TensorFlow use deterministic operations in the whole
+    process.
 
     Args:
-        config: what the user asked for.
-        num_shapes: number of batch shapes, each of which XLA compiles for itself.
-        device: "cpu", "gpu", or "auto" for GPUs where there are any.
-        strategy: one that joins several workers, each with all of its devices.
+        config: configuration of the training.
+        num_shapes: number of batch shapes. XLA compiles each one.
+        device: "cpu", "gpu", or "auto" for GPUs if there are any.
+        strategy: strategy of several workers, or None for one worker.
 
     Raises:
-        InputError: where there is no device of the kind asked for.
+        InputError: if the machine lacks a device of this kind.
+
+    Example:
+    >>> config = TrainingConfig(mixed_precision="float32", jit_compile="false")
+    >>> choose_platform(config, num_shapes=1, device="cpu").policy().name
+    'float32'
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -103,18 +119,21 @@ def choose_platform(
 
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """One for the whole process: two of the same devices mix up their collective operations."""
+    """Returns the strategy for devices. Two strategies on the same devices would mix up their
+    collective operations, so a process has only one.
+    """
     return tf.distribute.MirroredStrategy(list(devices))
 
 
 def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
-    """The devices of a kind, and whether they are GPUs."""
+    """Returns the devices of a kind, and True if they are GPUs."""
     if kind not in ("auto", "cpu", "gpu"):
-        raise InputError(f"the device is {kind!r}; expected auto, cpu or gpu")
+        raise InputError(f"The device is {kind!r}. Choose auto, cpu or gpu.")
     gpus = [] if kind == "cpu" else tf.config.list_logical_devices("GPU")
     if kind == "gpu" and not gpus:
         raise InputError(
-            "TensorFlow sees 0 GPUs on this machine; expected at least 1, or the device cpu"
+            "TensorFlow finds 0 GPUs on this machine. Install its GPU support, or choose the "
+            "device cpu."
         )
     return gpus or tf.config.list_logical_devices("CPU"), bool(gpus)
 
@@ -123,7 +142,7 @@ def _xla_pays(gpu: bool, precision: str, max_steps: int, num_programs: int) -> t
     if gpu:
         return True, "it fuses the small operations, which a GPU waits for"
     if precision != "float32":
-        return False, "on a CPU it has no fast products in low precision"
+        return False, "low-precision matrix products are slow on CPUs"
     if max_steps < _STEPS_TO_PAY_FOR_XLA * num_programs:
         return False, f"{max_steps} steps do not pay for compiling {num_programs} programs"
     return True, f"it fuses the small operations; compiling {num_programs} programs takes minutes"
@@ -146,4 +165,4 @@ def _fastest_cpu_precision() -> tuple[str, str]:
         cpu_flags = []
     if "avx512_bf16" in cpu_flags or "amx_bf16" in cpu_flags:
         return "bfloat16", "the CPU multiplies bfloat16 natively"
-    return "float32", "the CPU has no bfloat16 products"
+    return "float32", "the CPU does not support bfloat16 products"

@@ -1,4 +1,4 @@
-"""A trainer and its run directory: what it begins with, its intervals, its checkpoints."""
+"""The training loop: initial weights, intervals and checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 import math
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -14,10 +15,15 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.data.batching.batches import Batches
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.runs.checkpoints import Arrays, Damaged
-from keras_transformer.runs.run_directory import Checkpoint, RunDirectory
+from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged
+from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.training.callbacks import CallbackList, Checkpoints, StopTraining
+from keras_transformer.training.callbacks import (
+    CallbackList,
+    EarlyStopping,
+    StopTraining,
+    Validation,
+)
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
@@ -25,17 +31,22 @@ from keras_transformer.training.trainer import Trainer
 log = logging.getLogger(__name__)
 
 
-def begin_from(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
-    """Puts the weights of another run into a new trainer.
+def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
+    """Copies the weights of another run to a new trainer.
 
     Args:
         init_from: a run directory, for its selected weights, or `RUN:NAME` for others.
-        trainer: a trainer of no steps yet.
-        tokenizer: of the data that it will be trained on.
+        trainer: a trainer before its first step.
+        tokenizer: tokenizer of the training data.
 
     Raises:
-        InputError: where there are no such weights, of another vocabulary or of
-            another model.
+        InputError: if the weights do not exist, or have another vocabulary or shape.
+
+    Example:
+    >>> from keras_transformer.models import Transformer
+    >>> run = RunDirectory("build/run")
+    >>> trainer = Trainer(Transformer(run.config.model), run.config.training)
+    >>> init_from_run("build/run:step-00000100", trainer, run.tokenizer())
     """
     path, name = init_from, None
     if not RunDirectory.is_run(path) and ":" in path:
@@ -43,23 +54,34 @@ def begin_from(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
     other = RunDirectory(path, trainer.transformer.run_config)
     if other.tokenizer().fingerprint != tokenizer.fingerprint:
         raise InputError(
-            f"{path} has another vocabulary than the data directory, so training cannot begin "
-            f"from it; expected data prepared with --vocab_from={other.path / 'tokenizer'}"
+            f"{path} has another vocabulary than the data directory, so training cannot start from "
+            f"it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name or other.selected)
     try:
         trainer.transformer.assign_weights(weights)
     except InputError as error:
-        raise InputError(f"training cannot begin from {init_from}: {error}") from None
+        raise InputError(f"Training cannot start from {init_from}: {error}") from None
     for weight, average in trainer.ema_by_path().items():
         average.assign(weights[weight])
 
 
 def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
-    """Puts the newest checkpoint into the trainer, and returns its metrics; {} without one.
+    """Loads the newest checkpoint into the trainer.
+
+    Returns:
+        The metrics of the checkpoint; {} without a checkpoint.
 
     Raises:
-        InputError: where it does not fit the trainer, and as `RunDirectory.restore`.
+        InputError: if the checkpoint does not fit the trainer, and as `RunDirectory.restore`.
+
+    Example:
+    >>> from keras_transformer.models import Transformer
+    >>> config = RunDirectory("build/run").config
+    >>> trainer = Trainer(Transformer(config.model), config.training)
+    >>> empty = RunDirectory.create("empty", config, RunDirectory("build/run").tokenizer(), "data")
+    >>> restore(empty, trainer)
+    {}
     """
     restored = run.restore()
     if restored is None:
@@ -72,7 +94,7 @@ def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
         if own.keys() != saved.keys():
             raise InputError(
                 f"{restored.checkpoint.path} was written in another precision or by another "
-                "optimizer; expected the machine and the flags that the run began with"
+                "optimizer. Resume with the machine and the flags of the run."
             )
         for path, variable in own.items():
             variable.assign(saved[path])
@@ -82,53 +104,107 @@ def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
 def begin_alike(
     cluster: Cluster, trainer: Trainer, begin: Callable[[], dict[str, float]]
 ) -> dict[str, float]:
-    """Calls `begin` on the chief, and gives every worker's trainer the values of the chief's.
+    """Calls `begin` on the chief, and copies the state of its trainer to all workers.
+
+    Args:
+        cluster: the workers.
+        trainer: trainer of this worker.
+        begin: restores or initializes the chief's trainer, and returns metrics.
 
     Returns:
-        What `begin` returned.
+        The result of `begin`.
+
+    Example:
+    >>> from keras_transformer.models import Transformer
+    >>> config = RunDirectory("build/run").config
+    >>> trainer = Trainer(Transformer(config.model), config.training)
+    >>> begin_alike(Cluster(), trainer, lambda: {"val_loss": 2.0})
+    {'val_loss': 2.0}
     """
-    groups = (trainer.transformer.weights_by_path(), trainer.state_by_path(), trainer.ema_by_path())
-    metrics, *values = cluster.from_chief(lambda: [begin(), *map(arrays, groups)])
-    if not cluster.is_chief:
-        for variables, saved in zip(groups, values, strict=True):
-            for path, variable in variables.items():
-                variable.assign(saved[path])
-    return dict(metrics)
+    metrics = dict(cluster.from_chief(begin))
+    if cluster.num_workers > 1:
+        for group in (
+            trainer.transformer.weights_by_path(),
+            trainer.state_by_path(),
+            trainer.ema_by_path(),
+        ):
+            for variable in group.values():
+                variable.assign(cluster.broadcast(keras.ops.convert_to_numpy(variable)))
+    return metrics
 
 
 def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
-    """Returns the values of variables."""
+    """Returns the values of variables.
+
+    Example:
+    >>> arrays({"w": keras.Variable(2.0)})
+    {'w': array(2., dtype=float32)}
+    """
     return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}
+
+
+class TrainingCallbacks(NamedTuple):
+    """The callbacks of a run, in the order in which they act on the end of an interval.
+
+    Example:
+    >>> config = TrainingConfig()
+    >>> callbacks = TrainingCallbacks(
+    ...     Validation(None, config), EarlyStopping(config, {}), StopTraining(0, max_steps=100)
+    ... )
+    >>> callbacks.stop.max_steps
+    100
+    """
+
+    validation: Validation
+    early_stopping: EarlyStopping
+    stop: StopTraining
 
 
 def fit(
     trainer: Trainer,
     run: RunDirectory,
     batches: Batches,
-    valid_batches: Batches,
     metrics: Mapping[str, float],
-    stop: StopTraining,
-    validation_callbacks: Sequence[keras.callbacks.Callback] = (),
-    is_chief: bool = True,
+    callbacks: TrainingCallbacks,
+    is_chief: bool,
 ) -> dict[str, float]:
-    """Trains from the trainer's step on until something stops it.
+    """Trains from the current step until a callback stops the training.
 
     Args:
         trainer: the trainer.
-        run: gets metrics and checkpoints.
-        batches: to train on.
-        valid_batches: to validate on.
-        metrics: of the checkpoint that the trainer continues from.
-        stop: ends training at a step.
-        validation_callbacks: callbacks that add to the logs of a validation, or read them.
+        run: run directory, which gets metrics and checkpoints.
+        batches: training batches.
+        metrics: metrics of the checkpoint that the trainer resumed from.
+        callbacks: callbacks that validate and end training.
         is_chief: whether this worker writes checkpoints and shows progress.
 
     Returns:
         The metrics of the newest checkpoint.
 
     Raises:
-        InputError: where too many gradients were not finite, a batch needs more memory than
-            there is, or no checkpoint could be written.
+        InputError: if too many gradients were not finite, if a batch needs too much memory, or if a
+            checkpoint cannot be written.
+
+    Example:
+    >>> from keras_transformer.models import Transformer
+    >>> from keras_transformer.training.data import TrainingData
+    >>> data, tokenizer = TrainingData.open("build/data"), RunDirectory("build/run").tokenizer()
+    >>> config = RunDirectory("build/run").config.replace(
+    ...     training__max_steps=1, training__checkpoint_steps=1, training__log_steps=1
+    ... )
+    >>> run = RunDirectory.create("new", config, tokenizer, "data")
+    >>> batches, valid = data.batches(config.training)
+    >>> trainer = Trainer(Transformer(config.model), config.training)
+    >>> stop = StopTraining(0, max_steps=1)
+    >>> callbacks = TrainingCallbacks(
+    ...     Validation(valid.dataset(num_steps=1), config.training),
+    ...     EarlyStopping(config.training, {}),
+    ...     stop,
+    ... )
+    >>> with stop:
+    ...     metrics = fit(trainer, run, batches, {}, callbacks, is_chief=True)
+    >>> trainer.step, "val_loss" in metrics
+    (1, True)
     """
     config = run.config.training
     progress = Progress(
@@ -136,50 +212,50 @@ def fit(
         config,
         run.append_metrics,
         run.tensorboard_directory,
-        len(batches.shapes) * trainer.local_replicas,
         is_shown=is_chief,
     )
-    writer = _CheckpointWriter(trainer, run, progress, metrics, is_chief)
-    callbacks = [*validation_callbacks, stop, progress, Checkpoints(writer)]
-    strategy = trainer.distribute_strategy
-    validation = valid_batches.distributed(strategy, 0, valid_batches.steps_per_epoch)
+    writer = _CheckpointWriter(run, progress, metrics, is_chief)
+    stop = callbacks.stop
     try:
         with stop, progress:
             for length, count in _intervals(trainer.step, config):
                 trainer.fit(
-                    batches.distributed(strategy, trainer.step),
+                    batches.distributed(trainer.distribute_strategy, trainer.step),
                     epochs=count,
                     steps_per_epoch=length,
-                    validation_data=validation,
                     callbacks=CallbackList(
-                        callbacks, add_history=True, model=trainer, epochs=count, steps=length
-                    ),
+                        [*callbacks, progress, writer],
+                        add_history=True,
+                        model=trainer,
+                        epochs=count,
+                        steps=length,
+                    ),  # fmt: skip
                     shuffle=False,
                     verbose=0,
                 )
                 if trainer.stop_training:
                     break
     except (tf.errors.UnavailableError, tf.errors.AbortedError):
-        if stop.interrupted:  # all were told to end, and another worker was first
+        if stop.interrupted:  # another worker has ended first
             raise KeyboardInterrupt from None
         raise
     except tf.errors.ResourceExhaustedError as error:
         reason = error.message.strip().splitlines()[0]
         raise InputError(
-            f"a batch of {config.batch_tokens:,} tokens in {config.accumulate_steps} parts needs "
-            f"more memory than there is ({reason}); expected a larger training.accumulate_steps, "
-            "or fewer training.batch_tokens"
+            f"A batch of {config.batch_tokens:,} tokens in {config.num_microbatches} microbatches "
+            f"does not fit into memory ({reason}). Raise training.num_microbatches, or lower "
+            "training.batch_tokens."
         ) from error
     except NotFiniteError as error:
         if not is_chief:
             raise DivergedError(str(error)) from None
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
-        last = "there is no good checkpoint"
+        last = "no checkpoint is good"
         if good:
             begin = f"--init_from={run.path}:{good[-1].name}"
             last = f"the last good checkpoint is {good[-1]}, which a new run takes by {begin}"
         raise DivergedError(
-            f"{error}; {last}; expected a lower training.learning_rate, or a training.clip_norm"
+            f"{error}; {last}. Lower training.learning_rate, or set training.clip_norm."
         ) from None
     return writer.metrics
 
@@ -192,10 +268,10 @@ def _is_good(run: RunDirectory, checkpoint: Checkpoint) -> bool:
 
 
 def _intervals(step: int, config: TrainingConfig) -> list[tuple[int, int]]:
-    """Returns lengths and counts of the intervals that follow `step`.
+    """Returns the remaining intervals: their length in steps, and how many have this length.
 
-    They end at multiples of `checkpoint_steps` wherever a run was stopped, and so
-    where one that is never stopped is validated.
+    Intervals end at multiples of `checkpoint_steps`, also after an interruption. So every run is
+    validated at the same steps.
     """
     length = config.checkpoint_steps
     begun = step % length
@@ -203,27 +279,30 @@ def _intervals(step: int, config: TrainingConfig) -> list[tuple[int, int]]:
     return [(length - begun, 1)] * bool(begun) + [(length, whole)] * bool(whole)
 
 
-class _CheckpointWriter:
-    """Writes checkpoints, with what the whole run has cost, however often it was continued."""
+class _CheckpointWriter(keras.callbacks.Callback):
+    """Writes a checkpoint at the end of every interval, with the cost of the whole run so far.
+
+    It must come after all callbacks that add to the logs.
+    """
 
     def __init__(
         self,
-        trainer: Trainer,
         run: RunDirectory,
         progress: Progress,
         before: Mapping[str, float],
         is_chief: bool,
     ):
-        self._trainer = trainer
+        super().__init__()
         self._run = run
         self._progress = progress
         self._before = before
         self._is_chief = is_chief
         self._start = time.monotonic()
-        self.metrics = dict(before)  # of the newest checkpoint
+        self.metrics = dict(before)  # metrics of the newest checkpoint
 
-    def __call__(self, step: int, logs: Mapping[str, float]) -> None:
-        before, progress = self._before, self._progress
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        step, before, progress = self.model.step, self._before, self._progress
+        logs = {name: float(value) for name, value in (logs or {}).items()}
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         seconds = time.monotonic() - self._start
         self.metrics = {
@@ -235,7 +314,7 @@ class _CheckpointWriter:
         }
         if not self._is_chief:
             return
-        # Before the checkpoint: what a kill between the two leaves here is dropped again.
+        # Before the checkpoint, because a resumed run drops metrics after its checkpoint.
         costs = ("training_seconds", "step_seconds", "tokens")
         self._run.append_metrics({"step": step, **{name: self.metrics[name] for name in costs}})
         if not math.isfinite(logs.get("val_loss", 0.0)):
@@ -243,8 +322,8 @@ class _CheckpointWriter:
             return
         self._run.save_checkpoint(
             step,
-            arrays(self._trainer.transformer.weights_by_path()),
-            arrays(self._trainer.state_by_path()),
+            arrays(self.model.transformer.weights_by_path()),
+            arrays(self.model.state_by_path()),
             self.metrics,
-            ema=arrays(self._trainer.ema_by_path()) or None,
+            ema=arrays(self.model.ema_by_path()) or None,
         )

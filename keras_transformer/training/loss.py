@@ -1,10 +1,9 @@
 """The label-smoothed cross entropy and its gradients, without full logits (paper, section 5.4).
 
-With V classes and smoothing ε the target distribution is 1 - ε on the label
-plus ε / V on every class, so the gradient by the logits is
-softmax - (1 - ε) onehot - ε / V. The last term is the same for all classes: what
-it adds to the loss and to the gradients comes from the kernel's sum over classes.
-So the softmax of a slice of rows at a time is all that ever has V columns.
+With V classes and smoothing ε, the target distribution is 1 - ε on the label plus ε / V on every
+class. The gradient of the logits is softmax - (1 - ε) onehot - ε / V. The last term is the same for
+all classes, so its part of the loss and of the gradients follows from the sum of the kernel over
+classes. Only the softmax has V columns, and it is computed for a slice of rows at a time.
 """
 
 from __future__ import annotations
@@ -15,44 +14,79 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-# Rows whose logits exist at once: 512 rows of 8,000 float32 logits are 16 MB, which stay in
-# the last-level cache of a CPU between the product, the softmax and the two products back.
+# Number of rows whose logits exist at the same time. 512 rows of 8,000 float32 logits are 16 MB.
+# They stay in the last-level cache of a CPU between the products.
 SLICE_ROWS = 512
 
 
 class LossSums(NamedTuple):
-    """Float32 scalars, summed over the real tokens of a batch."""
+    """Float32 scalars, summed over the real tokens of a batch.
 
-    loss: Any  # label-smoothed cross entropy, nats
-    log_likelihood: Any  # of the true labels, without smoothing, nats
-    tokens: Any  # number of real tokens
-    auxiliary: Any = 0.0  # the auxiliary loss, before its weight; 0 without one
+    Attributes:
+        loss: label-smoothed cross entropy in nats.
+        log_likelihood: log-likelihood of the true labels in nats, without smoothing.
+        tokens: number of real tokens.
+        auxiliary: auxiliary loss before its weight; 0 without one.
+
+    Example:
+    >>> sums = LossSums(loss=6.0, log_likelihood=-5.0, tokens=2.0)
+    >>> sums.loss / sums.tokens
+    3.0
+    """
+
+    loss: Any
+    log_likelihood: Any
+    tokens: Any
+    auxiliary: Any = 0.0
 
 
 class EvaluationSums(NamedTuple):
-    """Float32 scalars, summed over the real tokens of a batch."""
+    """Float32 scalars, summed over the real tokens of a batch.
 
-    loss: Any  # label-smoothed cross entropy, nats
-    log_likelihood: Any  # of the true labels, without smoothing, nats
-    tokens: Any  # number of real tokens
-    correct: Any  # number of those whose label has the highest logit
+    Attributes:
+        loss: label-smoothed cross entropy in nats.
+        log_likelihood: log-likelihood of the true labels in nats, without smoothing.
+        tokens: number of real tokens.
+        correct: number of tokens whose label has the highest logit.
+
+    Example:
+    >>> sums = EvaluationSums(loss=6.0, log_likelihood=-5.0, tokens=2.0, correct=1.0)
+    >>> sums.correct / sums.tokens
+    0.5
+    """
+
+    loss: Any
+    log_likelihood: Any
+    tokens: Any
+    correct: Any
 
 
 class LossGradients(NamedTuple):
-    """Scaled gradients of `LossSums.loss`."""
+    """Scaled gradients of `LossSums.loss`.
 
-    features: tf.Tensor  # [N, d] in the features' dtype
-    kernel: tf.Tensor  # float32 [V, d]
+    Attributes:
+        features: `[N, d]` in the dtype of the features.
+        kernel: float32 `[V, d]`.
+
+    Example:
+    >>> features, kernel = LossGradients(tf.zeros([2, 3]), tf.zeros([4, 3]))
+    >>> features.shape
+    TensorShape([2, 3])
+    """
+
+    features: tf.Tensor
+    kernel: tf.Tensor
 
 
 class AuxiliaryLoss(Protocol):
     """A loss that training adds to the cross entropy, on the features or the attention.
 
-    Attributes:
-        name: the metric that the loss per target token is logged as, which ends with "_loss".
+    Example:
+    >>> def small_features(inputs, features, attention):
+    ...     return 0.01 * tf.reduce_sum(features**2)
+    >>> round(float(small_features({}, tf.ones([1, 2, 3]), [])), 3)
+    0.06
     """
-
-    name: str
 
     def __call__(
         self,
@@ -60,7 +94,7 @@ class AuxiliaryLoss(Protocol):
         features: tf.Tensor,
         attention: Sequence[Mapping[str, Any]],
     ) -> tf.Tensor:
-        """Returns the loss of some sentences, float32 scalar, summed over their target tokens.
+        """Returns the loss, a float32 scalar, summed over the target tokens.
 
         Args:
             inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`.
@@ -72,7 +106,12 @@ class AuxiliaryLoss(Protocol):
 
 
 def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
-    """Returns 1 for real tokens and 0 for padding, float32, in the shape of `labels`."""
+    """Returns 1 for real tokens and 0 for padding, float32, in the shape of `labels`.
+
+    Example:
+    >>> real_tokens(tf.constant([3, 0]), pad_id=0).numpy().tolist()
+    [1.0, 0.0]
+    """
     return tf.cast(tf.not_equal(labels, pad_id), tf.float32)
 
 
@@ -81,17 +120,19 @@ def reference_loss(
 ) -> tf.Tensor:
     """Returns the summed label-smoothed cross entropy of full logits (paper, section 5.4).
 
-    This is the definition of the loss. Training computes it by `loss_and_gradients`, which
-    needs less memory; the tests compare the two.
+    This is the definition of the loss. Training uses `loss_and_gradients`, which needs less memory.
+    Tests compare the two.
 
     Args:
         logits: `[N, V]`.
         labels: int32 `[N]`.
         label_smoothing: ε.
-        pad_id: the label of padding, which has no loss.
+        pad_id: label of padding, which does not count.
 
-    >>> float(reference_loss(tf.zeros([2, 4]), tf.constant([3, 0]), 0.1, pad_id=0))
-    1.3862943649291992
+    Example:
+    >>> loss = reference_loss(tf.zeros([2, 4]), tf.constant([3, 0]), 0.1, pad_id=0)
+    >>> round(float(loss), 4)
+    1.3863
     """
     classes = tf.shape(logits)[1]
     true = tf.one_hot(labels, classes, dtype=logits.dtype)
@@ -109,7 +150,7 @@ def loss_and_gradients(
     pad_id: int,
     scale: tf.Tensor | float = 1.0,
 ) -> tuple[LossSums, LossGradients]:
-    """The loss of logits = features kernelᵀ, and its gradients, in one pass.
+    """Computes the loss of logits = features kernelᵀ and its gradients in one pass.
 
     Args:
         features: `[N, d]` in the compute dtype. An output map with a bias has a
@@ -117,8 +158,15 @@ def loss_and_gradients(
         labels: int32 `[N]`.
         kernel: float32 `[V, d]`.
         label_smoothing: ε.
-        pad_id: the label of padding, which has no loss.
+        pad_id: label of padding, which does not count.
         scale: factor of the gradients (1 / tokens of the global batch).
+
+    Example:
+    >>> sums, gradients = loss_and_gradients(
+    ...     tf.ones([2, 3]), tf.constant([3, 0]), tf.zeros([4, 3]), label_smoothing=0.1, pad_id=0
+    ... )
+    >>> round(float(sums.loss), 4), float(sums.tokens), gradients.kernel.shape
+    (1.3863, 1.0, TensorShape([4, 3]))
     """
     low_kernel = tf.cast(kernel, features.dtype)
     real = real_tokens(labels, pad_id)
@@ -163,7 +211,7 @@ def loss_and_gradients(
         parallel_iterations=1,
     )
     label_logits, likelihoods, by_features = (_joined(rows, tf.shape(labels)[0]) for rows in sliced)
-    # What the smoothing adds: ε (the label's logit - the mean logit), and its gradients.
+    # The smoothing term: ε (logit of the label - mean logit), and its gradients.
     kernel_mean = tf.reduce_mean(kernel, axis=0)
     mean_logits = tf.linalg.matvec(tf.cast(features, tf.float32), kernel_mean)
     losses = label_smoothing * (label_logits - mean_logits) - likelihoods
@@ -177,7 +225,7 @@ def loss_and_gradients(
 
 
 def _sliced(rows: tf.Tensor, fill: Any = 0) -> tf.Tensor:
-    """`[N, ...]` to `[count, SLICE_ROWS, ...]`, the last slice filled with `fill`."""
+    """Reshapes `[N, ...]` to `[count, SLICE_ROWS, ...]`, and pads the last slice with `fill`."""
     shape = rows.shape[1:]
     paddings = [[0, -tf.shape(rows)[0] % SLICE_ROWS], *[[0, 0]] * len(shape)]
     padded = tf.pad(rows, paddings, constant_values=fill)
@@ -185,13 +233,13 @@ def _sliced(rows: tf.Tensor, fill: Any = 0) -> tf.Tensor:
 
 
 def _joined(slices: tf.TensorArray, count: tf.Tensor) -> tf.Tensor:
-    """Slices of `SLICE_ROWS` rows to their first `count` rows in one tensor."""
+    """Concatenates slices of `SLICE_ROWS` rows, and returns the first `count` rows."""
     rows = slices.stack()
     return tf.reshape(rows, [-1, *rows.shape[2:]])[:count]
 
 
 def _label_log(softmax: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """The logarithm of the softmax at `places`, -87 (the smallest float32's) where that is 0."""
+    """Returns log(softmax) at `places`; -87, the smallest value of float32, if the softmax is 0."""
     return tf.math.log(tf.maximum(tf.gather_nd(softmax, places), np.finfo(np.float32).tiny))
 
 
@@ -203,9 +251,21 @@ def evaluation_sums(
     label_smoothing: float,
     pad_id: int,
 ) -> EvaluationSums:
-    """The loss without gradients, and how many labels the model puts first.
+    """Computes the loss without gradients, and the number of correct predictions.
 
-    Args: as for `loss_and_gradients`.
+    Args:
+        features: `[N, d]` in the compute dtype.
+        labels: int32 `[N]`.
+        kernel: float32 `[V, d]`.
+        label_smoothing: ε.
+        pad_id: label of padding, which does not count.
+
+    Example:
+    >>> sums = evaluation_sums(
+    ...     tf.ones([1, 3]), tf.constant([3]), tf.eye(4, 3), label_smoothing=0.1, pad_id=0
+    ... )
+    >>> float(sums.tokens), float(sums.correct)
+    (1.0, 0.0)
     """
     low_kernel = tf.cast(kernel, features.dtype)
     x_slices, y_slices = _sliced(features), _sliced(labels, pad_id)

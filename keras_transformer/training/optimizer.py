@@ -15,18 +15,38 @@ class FusedAdam(keras.optimizers.Adam):
     """Keras's Adam, whose update is one operation that reads and writes each array once.
 
     Args:
-        decay: AdamW's decoupled weight decay, times the learning rate, of
-            weights with more than one dimension: no bias, no layer norm. (Keras's
-            own `weight_decay` acts outside of `update_step`.)
-        args, kwargs: those of `keras.optimizers.Adam`, but for `amsgrad`.
+        learning_rate: a number or a schedule.
+        beta_1: decay of the first moment.
+        beta_2: decay of the second moment.
+        epsilon: a small number for numerical stability.
+        decay: decoupled weight decay of AdamW, which is multiplied by the learning rate. It applies
+            to weights with more than one dimension, not to biases and layer norms. `weight_decay`
+            of Keras would act outside of `update_step`.
+        **kwargs: other arguments of `keras.optimizers.Adam`, except `amsgrad`.
+
+    Example:
+    >>> optimizer = FusedAdam(learning_rate=0.1)
+    >>> weight = keras.Variable([1.0, 1.0])
+    >>> optimizer.apply([tf.constant([1.0, -1.0])], [weight])
+    >>> weight.numpy().round(2)
+    array([0.9, 1.1], dtype=float32)
     """
 
-    def __init__(self, *args: Any, decay: float = 0.0, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        *,
+        decay: float = 0.0,
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, **kwargs)
         self.decay = decay
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Moves one weight, of one replica, by the gradient of the global batch."""
+        """Updates one weight on one replica by the gradient of the global batch."""
         index = self._get_variable_index(variable)
         weight = variable.value if isinstance(variable, keras.Variable) else variable
         if self.decay and len(variable.shape) > 1:
@@ -52,7 +72,17 @@ class FusedAdam(keras.optimizers.Adam):
 def make_optimizer(config: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:
     """Returns Adam or AdamW with the configured betas, epsilon and schedule.
 
-    Clipping is the training step's: the optimizer would clip before replicas are summed.
+    The training step clips gradients, because the optimizer would do it before the sum over
+    replicas.
+
+    Args:
+        config: configuration of the training.
+        d_model: width of the model, for the schedule `noam`.
+
+    Example:
+    >>> optimizer = make_optimizer(TrainingConfig(), d_model=512)
+    >>> optimizer.beta_2, float(optimizer.learning_rate) < 1e-6
+    (0.98, True)
     """
     rate = LearningRate(
         config.schedule, config.learning_rate, config.warmup_steps, config.max_steps, d_model
@@ -63,5 +93,5 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> keras.optimizers.Opt
         config.beta_2,
         config.epsilon,
         decay=config.weight_decay,
-        name="adam",  # part of its variables' paths; by default it counts a process's optimizers
+        name="adam",  # part of the paths of its variables; the default counts optimizers
     )

@@ -1,4 +1,4 @@
-"""What a person sees of training, and what is logged of it."""
+"""Shows and records the progress of training."""
 
 from __future__ import annotations
 
@@ -19,29 +19,39 @@ from keras_transformer.errors import InputError
 
 
 class NotFiniteError(ArithmeticError):
-    """Too many steps in a row had gradients that were not finite."""
+    """Too many steps in a row had gradients that were not finite.
+
+    Example:
+    >>> raise NotFiniteError("20 steps in a row had gradients that are not finite")
+    Traceback (most recent call last):
+    keras_transformer.training.progress.NotFiniteError: 20 steps in a row ...
+    """
 
 
 class Progress(keras.callbacks.Callback):
-    """Shows step of steps, loss, perplexity, tokens per second and time left, and logs them.
+    """Shows the step, the loss, tokens per second and the time left, and logs all metrics.
 
-    On a terminal a bar; elsewhere a line every `log_steps` steps. Every
-    `log_steps` steps, and at every validation, `write` gets the metrics, means
-    over the tokens since the last time, and TensorBoard gets them too. Only then
-    are the logs of the steps read: a GPU would wait for each reading.
+    A terminal shows a bar. Other outputs get a line every `log_steps` steps. At the same steps, and
+    at every validation, `write` and TensorBoard get the metrics, as means over the tokens since the
+    last time. The logs of the steps are only read then, because reading waits for the GPU.
 
     Args:
         first_step: number of steps taken before.
-        config: how the run is trained.
+        config: configuration of the training.
         write: gets the metrics, with their "step".
-        tensorboard_directory: for event files.
-        num_programs: how many XLA will compile: one a batch shape and replica.
-        is_shown: False where another worker shows the same.
+        tensorboard_directory: directory for event files.
+        is_shown: False if another worker shows the progress.
 
     Raises:
-        InputError: where TensorBoard's files cannot be written.
-        NotFiniteError: in training, after `max_skipped_steps` steps in a row whose
-            gradients were not finite, before anything is made of their interval.
+        InputError: if the files of TensorBoard cannot be written.
+        NotFiniteError: during training, after `max_skipped_steps` steps in a row with gradients
+            that are not finite. The interval is neither validated nor saved.
+
+    Example:
+    >>> progress = Progress(0, TrainingConfig(log_steps=1), print, Path("tensorboard"))
+    >>> with progress:
+    ...     progress.tokens, progress.seconds
+    (0.0, 0.0)
     """
 
     def __init__(
@@ -50,7 +60,6 @@ class Progress(keras.callbacks.Callback):
         config: TrainingConfig,
         write: Callable[[Mapping[str, Any]], None],
         tensorboard_directory: Path,
-        num_programs: int,
         is_shown: bool = True,
     ):
         super().__init__()
@@ -59,11 +68,11 @@ class Progress(keras.callbacks.Callback):
         self._tensorboard_directory = tensorboard_directory
         with self._writing():
             self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
-        self._num_programs = num_programs
         self._is_shown = is_shown
-        self._num_compiles = 0
         self._recent: list[Mapping[str, Any]] = []
-        self._step = first_step  # counted here: reading the trainer's would wait for a GPU
+        self._step = (
+            first_step  # counted here, because reading it from the trainer would wait for a GPU
+        )
         self.tokens = 0.0  # real target tokens trained on
         self.seconds = 0.0  # spent in steps
 
@@ -71,7 +80,7 @@ class Progress(keras.callbacks.Callback):
         self._bar = tqdm(
             total=self._config.max_steps,
             initial=self._step,
-            # Without its time left, which would take a validation for a slow step.
+            # tqdm's own time left would count a validation as a slow step.
             bar_format="step {n_fmt} of {total_fmt} |{bar}|{postfix}",
             disable=not (self._is_shown and sys.stderr.isatty()),
             dynamic_ncols=True,
@@ -84,30 +93,28 @@ class Progress(keras.callbacks.Callback):
             with self._writing():
                 self._summaries.close()
         except InputError:
-            if kind is None:  # else what has ended training is what matters
+            if kind is None:  # do not hide an earlier error
                 raise
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except tf.errors.OpError as error:  # TensorFlow writes through ops of its own
+        except tf.errors.OpError as error:  # TensorFlow writes with ops
             reason = error.message.strip().splitlines()[-1]
             raise InputError(
-                f"{self._tensorboard_directory} cannot be written ({reason}); expected a "
-                "directory with room"
+                f"{self._tensorboard_directory} cannot be written ({reason}). Check its "
+                "permissions and free space."
             ) from error
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._since = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if not self._recent:
-            self._first_seconds = time.monotonic() - self._since
         self._step += 1
         self._recent.append(logs)
         self._bar.update(1)
-        # At the end of an interval too, so that validation and checkpoints do not count.
+        # Also at the end of an interval, so that validation and checkpoints do not count.
         last = batch + 1 == self.params["steps"] or self.model.stop_training
         if last or self._step % self._config.log_steps == 0:
             self._report()
@@ -117,10 +124,8 @@ class Progress(keras.callbacks.Callback):
         if validation:
             self._record(validation)
             bleu = f", BLEU {validation['val_bleu']:.2f}" if "val_bleu" in validation else ""
-            self._say(
-                f"validation after step {self._step}: loss {validation['val_loss']:.4f}, "
-                f"perplexity {validation['val_perplexity']:.2f}, "
-                f"token accuracy {100 * validation['val_accuracy']:.1f} %{bleu}"
+            self._print(
+                f"validation after step {self._step}: loss {validation['val_loss']:.4f}{bleu}"
             )
 
     def _report(self) -> None:
@@ -132,33 +137,25 @@ class Progress(keras.callbacks.Callback):
         self.tokens += tokens
         self.seconds += seconds
         metrics = {**_means(recent), "tokens_per_second": tokens / seconds}
-        if self.model.num_compiles:
-            metrics["compiles"] = float(self.model.num_compiles)
         self._record(metrics)
-        # The first step may have waited for a graph or a compiler, which says nothing of the rest.
-        rest = len(recent) - 1
-        self._show(metrics, (seconds - self._first_seconds) / rest if rest else seconds)
+        time_left = (self._config.max_steps - self._step) * seconds / len(recent)
+        loss = f"loss {metrics['loss']:.4f}" if "loss" in metrics else "all gradients not finite"
+        text = (
+            f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, "
+            f"{tqdm.format_interval(time_left)} left"
+        )
+        if self._bar.disable:
+            self._print(f"step {self._step} of {self._config.max_steps}: {text}")
+        else:
+            self._bar.set_postfix_str(text)
         self._check_finite([int(logs["skipped"]) for logs in recent])
 
-    def _show(self, metrics: Mapping[str, float], seconds_per_step: float) -> None:
-        compiles = int(metrics.get("compiles", 0))
-        if compiles > self._num_compiles:
-            self._num_compiles = compiles
-            self._say(f"XLA compiled {compiles} of {self._num_programs} programs")
-        parts = [f"{metrics['tokens_per_second']:,.0f} tokens/s"]
-        if "loss" in metrics:
-            parts.insert(0, f"loss {metrics['loss']:.4f}, perplexity {metrics['perplexity']:.2f}")
-        if metrics["skipped"]:
-            parts.append(f"{metrics['skipped']:.0f} steps skipped, their gradients not finite")
-        steps_left = self._config.max_steps - self._step
-        parts.append(f"{tqdm.format_interval(steps_left * seconds_per_step)} left")
-        if self._bar.disable:
-            self._say(f"step {self._step} of {self._config.max_steps}: {', '.join(parts)}")
-        else:
-            self._bar.set_postfix_str(", ".join(parts))
-
     def _check_finite(self, skipped: Sequence[int]) -> None:
-        """`skipped` counts, at each step since the last reading, those skipped in a row."""
+        """Raises an error after too many skipped steps.
+
+        Args:
+            skipped: for each recent step, the number of steps skipped in a row up to it.
+        """
         most = max(skipped)
         if most >= self._config.max_skipped_steps:
             last = self._step - len(skipped) + 1 + skipped.index(most)
@@ -168,27 +165,24 @@ class Progress(keras.callbacks.Callback):
             )
 
     def _record(self, metrics: Mapping[str, float]) -> None:
-        # JSON has no name for what is no number.
+        # JSON cannot represent NaN and infinity.
         numbers = {k: value if math.isfinite(value) else None for k, value in metrics.items()}
         self._write({"step": self._step, **numbers})
         with self._writing(), self._summaries.as_default(step=self._step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self._is_shown:
             tqdm.write(line, file=sys.stderr)
             sys.stderr.flush()
 
 
 def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the metrics of some steps; no loss where the gradients of none were finite."""
-    metrics = {
-        "learning_rate": recent[-1]["learning_rate"],
-        "skipped": float(sum(logs["skipped"] > 0 for logs in recent)),
-    }
-    if "loss_scale" in recent[-1]:
-        metrics["loss_scale"] = recent[-1]["loss_scale"]
+    """Returns the metrics of some steps. The loss is missing if no step had finite gradients."""
+    last = recent[-1]
+    metrics = {name: last[name] for name in ("learning_rate", "loss_scale") if name in last}
+    metrics["skipped"] = float(sum(logs["skipped"] > 0 for logs in recent))
     taken = [logs for logs in recent if not logs["skipped"]]
     if not taken:
         return metrics

@@ -11,15 +11,27 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate at a step; steps are counted from 0, as optimizers do.
+    """The learning rate of a step, where the first step is 0.
 
-    With s = step + 1, w warm-up steps and peak or factor r:
+    With s = step + 1, w warm-up steps and the peak or factor r:
 
-    * paper: r · d_model^-0.5 · min(s^-0.5, s · w^-1.5) (equation 3)
+    * noam: r · d_model^-0.5 · min(s^-0.5, s · w^-1.5) (equation 3)
     * inverse_sqrt: r · min(s / w, √(w / s))
     * linear: up to r over w steps, then down to 0 at `max_steps`
     * cosine: up to r over w steps, then down to 0 at `max_steps` as half a cosine
-    * constant: up to r over w steps, then r
+    * constant: up to r over w steps, then r.
+
+    Args:
+        schedule: name of the schedule.
+        learning_rate: r.
+        warmup_steps: w.
+        max_steps: number of steps of the training.
+        d_model: width of the model, for `noam`.
+
+    Example:
+    >>> rate = LearningRate("linear", 0.5, warmup_steps=2, max_steps=4, d_model=64)
+    >>> [round(float(rate(step)), 3) for step in range(4)]
+    [0.25, 0.5, 0.333, 0.167]
     """
 
     def __init__(
@@ -43,7 +55,7 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
         warmup = ops.minimum(s / w, 1.0)
         left = (float(self.max_steps) - s + 1.0) / max(self.max_steps - w + 1.0, 1.0)
         left = ops.clip(left, 0.0, 1.0)
-        if self.schedule == "paper":
+        if self.schedule == "noam":
             factor = self.d_model**-0.5 * ops.minimum(s**-0.5, s * w**-1.5)
         elif self.schedule == "inverse_sqrt":
             factor = ops.minimum(s / w, ops.sqrt(w / s))
@@ -54,7 +66,7 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
         elif self.schedule == "constant":
             factor = warmup
         else:
-            raise ValueError(f"There is no learning-rate schedule {self.schedule!r}.")
+            raise ValueError(f"The learning-rate schedule {self.schedule!r} is unknown.")
         return self.learning_rate * factor
 
     def get_config(self) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""The training step: one exact update from a global batch, however it is spread.
+"""The training step: one exact update from a global batch, on any number of replicas.
 
-Stock Keras divides by each replica's own token count, wraps XLA around the whole
-strategy, and gives every replica the same dropout mask. Here the replicas first
-agree on the number of target tokens. Then each computes the gradients of its
-share of the sum (inside XLA if asked, in several parts if asked), and the
-optimizer sees their total, if it is finite.
+Keras divides by the token count of each replica, compiles the whole strategy with XLA, and gives
+every replica the same dropout mask. Here the replicas first add up their target tokens. Then each
+computes the gradients of its rows, with XLA and in several parts if configured. The optimizer gets
+the sum of the gradients if it is finite.
 """
 
 from __future__ import annotations
@@ -22,13 +21,17 @@ from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.averages import WeightAverages
 from keras_transformer.training.loss import AuxiliaryLoss, LossSums, loss_and_gradients, real_tokens
-from keras_transformer.training.loss_scale import LossScale
+
+# Bounds and growth of the loss scale of float16.
+FIRST_SCALE = 2.0**15
+MAX_SCALE = 2.0**24
+STEPS_TO_DOUBLE = 2000
 
 
-class OutputMap:
-    """The map from features to logits as one float32 matrix `[V, d]`, whatever is tied.
+class _OutputMap:
+    """The map from features to logits as one float32 matrix `[V, d]`, with tied weights or without.
 
-    A bias is one more column of the matrix, and a constant 1 is one more feature.
+    A bias is an additional column of the matrix, and a constant 1 is an additional feature.
     """
 
     def __init__(self, transformer: EncoderDecoder):
@@ -53,7 +56,7 @@ class OutputMap:
         return features
 
     def gradients(self, by_matrix: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the gradients by the weights, by path, for one by the matrix."""
+        """Returns the gradients of the weights, by path, from the gradient of the matrix."""
         if self._bias is None:
             by_kernel, by_bias = by_matrix, {}
         else:
@@ -62,8 +65,42 @@ class OutputMap:
         return {self._paths[id(self._kernel)]: by_kernel, **by_bias}
 
 
+class _LossScale:
+    """A factor of the loss that keeps small float16 gradients from becoming 0.
+
+    Args:
+        add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
+
+    Attributes:
+        scale: the factor.
+        finite_steps: steps since the factor last changed.
+    """
+
+    def __init__(self, add_weight: Callable[..., keras.Variable]):
+        self.scale = add_weight(
+            name="loss_scale", initializer=keras.initializers.Constant(FIRST_SCALE),
+            trainable=False, dtype="float32", autocast=False,
+        )  # fmt: skip
+        self.finite_steps = add_weight(
+            shape=(), name="finite_steps", initializer="zeros", trainable=False, dtype="int32"
+        )
+
+    def adapt(self, finite: tf.Tensor) -> None:
+        """Halves the scale after an overflow, doubles it after many steps without one.
+
+        Args:
+            finite: bool scalar, True if the gradients of this step were finite.
+        """
+        steps = tf.where(finite, self.finite_steps.value + 1, 0)
+        grow = steps >= STEPS_TO_DOUBLE
+        scale = self.scale.value
+        grown = tf.where(grow, tf.minimum(scale * 2.0, MAX_SCALE), scale)
+        self.scale.assign(tf.where(finite, grown, tf.maximum(scale / 2.0, 1.0)))
+        self.finite_steps.assign(tf.where(grow, 0, steps))
+
+
 class TrainingStep:
-    """Moves the weights by one global batch, under the strategy in whose scope it is made.
+    """Updates the weights by one global batch, under the strategy in whose scope it was created.
 
     Args:
         transformer: a built model.
@@ -71,17 +108,28 @@ class TrainingStep:
         optimizer: gets the gradients.
         add_weight: adds a variable to the Keras model that trains, as `keras.Model.add_weight`.
         jit_compile: compile forward and backward pass with XLA, per replica.
-        auxiliary_loss: a second loss, which counts `config.guided_alignment` times.
+        auxiliary_loss: a second loss, which is multiplied by `config.auxiliary_loss_weight`.
 
     Attributes:
-        trained: the weights that steps move, by path: all but the frozen ones.
-        counters: what the next step depends on besides the weights and the optimizer, by name.
+        trained: the weights that are trained, by path: all except frozen ones.
+        counters: the state of the step besides weights and optimizer, by name.
         averages: the moving averages of the weights.
         output: the map from features to logits.
-        stop_flag: see `Trainer`.
+        stop_flag: a variable that is 1 if this process wants training to end, or None. Its sum over
+            replicas is logged as `stop`, so that all workers know it after the same step.
 
     Raises:
-        InputError: where `config.freeze` names no weight, or all of them.
+        InputError: if `config.freeze` matches no weight, or all of them.
+
+    Example:
+    >>> from keras_transformer import Transformer, preset
+    >>> from keras_transformer.training.trainer import Trainer
+    >>> config = preset("tiny").replace(model__d_model=8, model__num_heads=2)
+    >>> step = Trainer(Transformer(config.model), config.training).training_step
+    >>> ids = tf.constant([[5, 6, 3]])
+    >>> logs = step(({"source_ids": ids, "target_ids": tf.constant([[2, 5, 6]])}, ids))
+    >>> float(logs["tokens"])
+    3.0
     """
 
     def __init__(
@@ -99,7 +147,7 @@ class TrainingStep:
         self._auxiliary_loss = auxiliary_loss
         self._strategy = tf.distribute.get_strategy()
         self.trained = _trained_weights(transformer, config.freeze)
-        self.output = OutputMap(transformer)
+        self.output = _OutputMap(transformer)
         self.stop_flag: tf.Variable | None = None
         optimizer.build(list(self.trained.values()))
         self.counters = {
@@ -108,7 +156,9 @@ class TrainingStep:
             )
             for name in ("step", "skipped")
         }
-        self._loss_scale = LossScale(add_weight) if transformer.compute_dtype == "float16" else None
+        self._loss_scale = (
+            _LossScale(add_weight) if transformer.compute_dtype == "float16" else None
+        )
         if self._loss_scale is not None:
             self.counters["loss_scale"] = self._loss_scale.scale
             self.counters["finite_steps"] = self._loss_scale.finite_steps
@@ -118,23 +168,23 @@ class TrainingStep:
         )
 
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
-        """Takes one step, and returns its logs; called outside the replicas, once for all of them.
+        """Takes one step, and returns its logs. Call it once, outside of the replicas.
 
         Args:
             data: the inputs and labels of a global batch, distributed over the replicas.
         """
         strategy = self._strategy
-        parts = strategy.num_replicas_in_sync * self._config.accumulate_steps
+        parts = strategy.num_replicas_in_sync * self._config.num_microbatches
         step, skipped = self.counters["step"].value, self.counters["skipped"].value
         # Dropout is a function of (seed, step, replica and part) and, in the layer, of its path.
         first_seed = tf.stack(
             [tf.constant(self._config.seed << 32, tf.int64), tf.cast(step, tf.int64) * parts]
         )
-        # Read now: the log is of this step, and the scale is changed below.
+        # Read now, because the logs belong to this step, and the scale is changed below.
         scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else 1.0
         learning_rate = tf.convert_to_tensor(self._optimizer.learning_rate)
         logs, gradients = strategy.run(self._replica_step, args=(data, first_seed, scale))
-        # Every replica has the same logs already.
+        # All replicas have the same logs.
         logs = {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
         norm = logs["gradient_norm"]
         finite = tf.math.is_finite(norm)
@@ -166,12 +216,12 @@ class TrainingStep:
         # A step without a token has gradients of 0, not NaN.
         scale = loss_scale / tf.maximum(tokens, 1.0)
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        seed = first_seed + [0, replica * self._config.accumulate_steps]
+        seed = first_seed + [0, replica * self._config.num_microbatches]
         sums, gradients = self._accumulate(inputs, labels, seed, scale)
         sums = LossSums(*context.all_reduce(total, list(sums)))
         gradients = context.all_reduce(total, gradients)
         norm = tf.linalg.global_norm(gradients) / loss_scale
-        # The same already, but for the last bit where workers have processors of two kinds.
+        # Already equal, except for the last bit if workers have different processors.
         norm = context.all_reduce(tf.distribute.ReduceOp.MEAN, norm)
         logs = {
             "loss": sums.loss / tf.maximum(tokens, 1.0),
@@ -180,7 +230,7 @@ class TrainingStep:
             "gradient_norm": norm,
         }
         if self._auxiliary_loss is not None:
-            logs[self._auxiliary_loss.name] = sums.auxiliary / tf.maximum(tokens, 1.0)
+            logs["auxiliary_loss"] = sums.auxiliary / tf.maximum(tokens, 1.0)
         if self.stop_flag is not None:
             logs["stop"] = stop
         return logs, gradients
@@ -188,8 +238,10 @@ class TrainingStep:
     def _accumulate(
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[LossSums, list[tf.Tensor]]:
-        """`_loss_and_gradients` in `accumulate_steps` parts of the rows, one after the other."""
-        count = self._config.accumulate_steps
+        """Calls `_loss_and_gradients` for `num_microbatches` parts of the rows, one after the
+        other.
+        """
+        count = self._config.num_microbatches
         if count == 1:
             return self._differentiate(inputs, labels, seed, scale)
 
@@ -216,7 +268,9 @@ class TrainingStep:
     def _loss_and_gradients(
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[LossSums, list[tf.Tensor]]:
-        """Returns this replica's sums, and `scale` times the gradients of its loss, in float32."""
+        """Returns the sums of this replica, and the gradients of its loss times `scale`, in
+        float32.
+        """
         with tf.GradientTape() as tape, dropout_seed(seed):
             features, auxiliary = self._features(inputs)
             features = self.output.flat(features)
@@ -231,11 +285,11 @@ class TrainingStep:
         gradients = tape.gradient(
             [features, auxiliary],
             [variable.value for variable in self.trained.values()],
-            output_gradients=[by_output.features, self._config.guided_alignment * scale],
+            output_gradients=[by_output.features, self._config.auxiliary_loss_weight * scale],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        # Embeddings' gradients come as IndexedSlices; dense ones can be summed over replicas
-        # and with the share of the output map.
+        # Gradients of embeddings are IndexedSlices. Dense ones can be summed over replicas, and
+        # with the gradient of the output map.
         total = {
             path: tf.cast(tf.convert_to_tensor(gradient), tf.float32)
             for path, gradient in zip(self.trained, gradients, strict=True)
@@ -249,7 +303,7 @@ class TrainingStep:
         """Returns the features `[B, T, d_model]` of a step, and its auxiliary loss, a scalar."""
         if self._auxiliary_loss is None:
             return self._transformer.features(inputs, training=True), tf.constant(0.0)
-        model: Any = self._transformer  # one that returns its attention, as not every one does
+        model: Any = self._transformer  # a model that returns its attention
         memory = model.encode(inputs["source_ids"], training=True)
         decoded = model.decode(
             inputs["target_ids"], memory, return_attention_scores=True, training=True
@@ -259,10 +313,10 @@ class TrainingStep:
     def _update(
         self, gradients: list[Any], norm: tf.Tensor, scale: Any, learning_rate: tf.Tensor
     ) -> None:
-        """Moves the weights by gradients that every replica has in full.
+        """Updates the weights by the total gradients, which every replica has.
 
-        `optimizer.apply` would sum them over the replicas once more; this is
-        what it does after that.
+        `optimizer.apply` would sum them over the replicas once more. This is what it does after
+        that.
         """
         strategy, optimizer = self._strategy, self._optimizer
         clip_norm = self._config.clip_norm
@@ -282,7 +336,7 @@ class TrainingStep:
 
 
 def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:
-    """Returns every weight that `freeze`, patterns separated by commas, leaves to be trained."""
+    """Returns the weights that no pattern of `freeze` matches. Patterns are separated by commas."""
     weights = transformer.weights_by_path()
     patterns = [pattern.strip() for pattern in freeze.split(",") if pattern.strip()]
     trained = dict(weights)
@@ -290,11 +344,13 @@ def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, kera
         frozen = fnmatch.filter(weights, pattern)
         if not frozen:
             raise InputError(
-                f"training.freeze names {pattern!r}, which matches no weight; expected patterns of "
-                f"paths like {next(iter(weights))}"
+                f"training.freeze contains {pattern!r}, which matches no weight. Use patterns of "
+                f"paths such as {next(iter(weights))}."
             )
         for path in frozen:
             trained.pop(path, None)
     if not trained:
-        raise InputError(f"training.freeze {freeze!r} freezes every weight; expected to train some")
+        raise InputError(
+            f"training.freeze {freeze!r} freezes every weight, so nothing can be trained."
+        )
     return trained

@@ -1,4 +1,4 @@
-"""A Keras model whose `fit` takes the package's training steps."""
+"""A Keras model whose `fit` runs the training step of this package."""
 
 from __future__ import annotations
 
@@ -18,40 +18,50 @@ from keras_transformer.training.step import TrainingStep
 
 
 class Trainer(keras.Model):
-    """Trains a model through `fit`, under the strategy whose scope it is made in.
+    """Trains a model with `fit`, under the strategy in whose scope it was created.
 
     Args:
-        transformer: a `Transformer`, or another model, made in the same strategy's scope.
-        config: how to train.
-        jit_compile: compile forward and backward pass with XLA, per replica.
-        auxiliary_loss: a loss to add to the cross entropy, `config.guided_alignment` times; it
-            is needed, and computed, only where that is not 0.
+        transformer: a `Transformer`, or another model, created in the scope of the same strategy.
+        config: configuration of the training.
+        jit_compile: compile the forward and backward pass with XLA, per replica.
+        auxiliary_loss: a loss that is added with the factor `config.auxiliary_loss_weight`. It is
+            only used if the factor is not 0.
 
-    `fit` takes a dataset of `({"source_ids", "target_ids"}, labels)` with the
-    rows of the *global* batch, a multiple of the number of replicas, or a
-    distributed dataset with each replica's rows. It logs
+    `fit` takes a dataset of `({"source_ids", "target_ids"}, labels)` with the rows of the *global*
+    batch, a multiple of the number of replicas, or a distributed dataset with the rows of each
+    replica.
 
-    * `loss` (label-smoothed cross entropy, in nats per token, without the auxiliary loss),
-    * `log_perplexity` (cross entropy of the true labels, in nats per token),
-    * with an auxiliary loss, that in nats per token under its own name,
-    * `tokens`, `learning_rate` and `gradient_norm`,
-    * `skipped` (steps in a row, this one included, that changed no weight because gradients
-      were not finite) and, with float16, `loss_scale`.
+    Logs of training:
 
-    Validation logs `val_loss`, `val_perplexity` and `val_accuracy`, of the moving average of
-    the weights where there is one.
+    * `loss`: label-smoothed cross entropy in nats per token, without the auxiliary loss
+    * `log_perplexity`: cross entropy of the true labels in nats per token
+    * `auxiliary_loss`: in nats per token, before its factor
+    * `tokens`, `learning_rate` and `gradient_norm`
+    * `skipped`: steps in a row, including this one, without an update, because gradients were not
+      finite
+    * `loss_scale`: only with float16
+
+    Validation logs `val_loss`, `val_perplexity` and `val_accuracy`, with the moving average of the
+    weights if there is one.
+
+    Example:
+    >>> from keras_transformer import Transformer, preset
+    >>> config = preset("tiny").replace(model__d_model=8, model__num_heads=2)
+    >>> trainer = Trainer(Transformer(config.model), config.training)
+    >>> ids = tf.constant([[5, 6, 3]])
+    >>> batch = {"source_ids": ids, "target_ids": tf.constant([[2, 5, 6]])}, ids
+    >>> history = trainer.fit(tf.data.Dataset.from_tensors(batch), verbose=0)
+    >>> trainer.step, history.history["tokens"]
+    (1, [3.0])
 
     Attributes:
-        stop_flag: a variable that is 1 where this process wants training to end,
-            or None. Its sum over replicas is logged as `stop`, so that all
-            workers know of it after the same step.
-        skip_validation: whether `evaluate` returns nothing, because a run was stopped between
-            two validations.
+        transformer: the model.
+        training_step: one update of the weights.
 
     Raises:
-        InputError: where `config.freeze` names no weight, or all of them; and where
-            `config.guided_alignment` is not 0, but there is no auxiliary loss, or the model
-            does not return its attention.
+        InputError: if `config.freeze` matches no weight or all weights, or if
+            `config.auxiliary_loss_weight` is not 0 but the auxiliary loss or the attention of the
+            model is missing.
     """
 
     def __init__(
@@ -64,13 +74,13 @@ class Trainer(keras.Model):
         super().__init__(name="trainer")
         self.transformer = transformer
         self.config = config
-        self.skip_validation = False
         transformer.build()
         self.built = True
-        if config.guided_alignment:
+        if config.auxiliary_loss_weight:
             _check_auxiliary_loss(transformer, config, auxiliary_loss)
         self.compile(
-            optimizer=make_optimizer(config, transformer.config.d_model), jit_compile=False
+            optimizer=make_optimizer(config, transformer.config.d_model),
+            jit_compile=False,  # Keras would compile the whole strategy
         )
         self.training_step = TrainingStep(
             transformer,
@@ -78,63 +88,34 @@ class Trainer(keras.Model):
             self.optimizer,
             self.add_weight,
             jit_compile,
-            auxiliary_loss if config.guided_alignment else None,
+            auxiliary_loss if config.auxiliary_loss_weight else None,
         )
-        self._with_xla = jit_compile  # `jit_compile` is Keras's: XLA around the whole strategy
-        self._shapes_seen: set[tuple[int, ...]] = set()
         self._evaluation_function: Any = None
 
     @property
-    def stop_flag(self) -> tf.Variable | None:
-        return self.training_step.stop_flag
-
-    @stop_flag.setter
-    def stop_flag(self, flag: tf.Variable | None) -> None:
-        self.training_step.stop_flag = flag
-
-    @property
     def step(self) -> int:
-        """Number of batches so far; of those, `optimizer.iterations` have moved the weights."""
+        """Number of batches so far. `optimizer.iterations` of them have updated the weights."""
         return int(tf.convert_to_tensor(self.training_step.counters["step"].value))
 
-    @property
-    def num_compiles(self) -> int:
-        """How many programs XLA has compiled in this process: each batch shape on each replica."""
-        return len(self._shapes_seen) * self.local_replicas
-
-    @property
-    def local_replicas(self) -> int:
-        """Number of this process's replicas, each of which XLA compiles for."""
-        return len(self.distribute_strategy.extended.worker_devices)
-
     def trained_by_path(self) -> dict[str, keras.Variable]:
-        """The weights that steps move, by path: all but the frozen ones."""
+        """The trained weights by path: all except frozen ones."""
         return dict(self.training_step.trained)
 
     def state_by_path(self) -> dict[str, keras.Variable]:
-        """All that the next step depends on besides the weights and their averages."""
+        """The state of training besides the weights and their averages, by path."""
         counters = self.training_step.counters.values()
         return {variable.path: variable for variable in [*self.optimizer.variables, *counters]}
 
     def ema_by_path(self) -> dict[str, keras.Variable]:
-        """The moving average of every weight, by the weight's path; empty without one."""
+        """The moving average of every weight, by the path of the weight; empty without averages."""
         return dict(self.training_step.averages.by_path)
 
     def make_train_function(self, force: bool = False) -> Any:
         if getattr(self, "train_function", None) is None or force:
 
             @tf.function(reduce_retracing=True, autograph=False)
-            def one_step(iterator: Any) -> tuple[dict[str, tf.Tensor], Any]:
-                inputs, labels = next(iterator)
-                local = self.distribute_strategy.experimental_local_results
-                shapes = [tf.shape(local(ids)[0]) for ids in (inputs["source_ids"], labels)]
-                return self.training_step((inputs, labels)), shapes
-
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
-                logs, shapes = one_step(iterator)
-                if self._with_xla:  # shapes are on the host: reading them waits for no GPU
-                    self._shapes_seen.add(tuple(int(n) for shape in shapes for n in shape))
-                return logs
+                return self.training_step(next(iterator))
 
             self.train_function = train_function
         return self.train_function
@@ -147,18 +128,17 @@ class Trainer(keras.Model):
         steps: int | None = None,
         **kwargs: Any,
     ) -> dict[str, float]:
-        """Validation `loss`, `perplexity` and `accuracy` (share of tokens) over a whole dataset.
+        """Returns validation `loss`, `perplexity` and `accuracy` (share of tokens) over a dataset.
 
-        `fit(validation_data=...)` calls it; sums are over all of its tokens,
-        so that neither batches nor replicas weigh more than their tokens. Where
-        the weights have a moving average, that is what is evaluated.
+        `fit(validation_data=...)` calls it. The means are over all tokens, independent of batches
+        and replicas. If the weights have a moving average, the average is evaluated.
 
         Args:
-            x: a dataset of inputs and labels, or the inputs, arrays.
-            y: the labels of such.
-            batch_size: their rows in a batch, 32 where it is not given.
-            steps: evaluate no more batches than that.
-            **kwargs: what else Keras's `fit` hands over, which changes nothing here.
+            x: a dataset of inputs and labels, or arrays of inputs.
+            y: arrays of labels.
+            batch_size: rows of a batch of arrays; 32 by default.
+            steps: maximum number of batches.
+            **kwargs: other arguments of Keras, which are ignored.
         """
         if self._evaluation_function is None:
             self._evaluation_function = tf.function(
@@ -166,8 +146,6 @@ class Trainer(keras.Model):
             )
         strategy = self.distribute_strategy
         sums = [0.0] * len(EvaluationSums._fields)
-        if self.skip_validation:
-            return {}
         if y is not None:
             x = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size or 32)
         if isinstance(x, tf.data.Dataset):
@@ -201,22 +179,22 @@ class Trainer(keras.Model):
         )
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Everything is built in __init__; Keras would average a batch over the replicas, turning
-        # ids into floats, and open the dataset once more.
+        # Everything is built in __init__. Keras would average a batch over the replicas, which
+        # turns ids into floats, and open the dataset once more.
         del iterator, data_batch
 
 
 def _check_auxiliary_loss(
     transformer: EncoderDecoder, config: TrainingConfig, auxiliary_loss: AuxiliaryLoss | None
 ) -> None:
-    problem = f"training.guided_alignment is {config.guided_alignment}, but"
+    problem = f"training.auxiliary_loss_weight is {config.auxiliary_loss_weight}, but"
     if auxiliary_loss is None:
         raise InputError(
-            f"{problem} nothing tells which source word a target token belongs to. Train on data "
-            "that tells it, or set training.guided_alignment to 0."
+            f"{problem} the data has no alignments. Train on data with alignments, or set "
+            "training.auxiliary_loss_weight to 0."
         )
     if not transformer.can_return_attention:
         raise InputError(
             f"{problem} this model does not show its attention in training. Use a Transformer "
-            "without model.attention_window, or set training.guided_alignment to 0."
+            "without model.attention_window, or set training.auxiliary_loss_weight to 0."
         )

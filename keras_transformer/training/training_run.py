@@ -1,4 +1,4 @@
-"""Trains a run from prepared data, or continues one."""
+"""Trains a run on prepared data, or resumes it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from keras_transformer.data.batching.mixing import MixedBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
-from keras_transformer.inference import evaluate, loading
+from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset, resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
+from keras_transformer.runs.report.page import write_report
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from keras_transformer.training import loop
-from keras_transformer.training.callbacks import BleuValidation, EarlyStopping, StopTraining
+from keras_transformer.training.callbacks import EarlyStopping, StopTraining, Validation
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.devices import Platform, choose_platform, use_logical_cpus
 from keras_transformer.training.loss import AuxiliaryLoss
@@ -40,20 +41,31 @@ log = logging.getLogger(__name__)
 
 
 class Trained(NamedTuple):
-    """How a call of `train` ended.
+    """The result of `train`.
 
-    `metrics` are of the last checkpoint: the logs of its last step, `val_…`, the
-    best validation so far, and what the whole run has cost: `training_seconds`
-    (validation and compiling included), `step_seconds` and real target `tokens`
-    of the steps alone, and `peak_memory_mb`.
+    Attributes:
+        step: last step.
+        finished: False if training was interrupted or out of time.
+        interrupted: True after a signal.
+        stopped_early: reason of early stopping, or "".
+        selected: name of the weights that are evaluated and exported.
+        precision: precision of products: float32, bfloat16 or float16.
+        metrics: metrics of the last checkpoint: the logs of its last step, `val_*`, the best
+            validation and the cost of the whole run. `training_seconds` includes validation and
+            compilation. `step_seconds` and `tokens` (real target tokens) do not.
+
+    Example:
+    >>> trained = Trained(100, True, False, "", "last", "float32", {})
+    >>> trained.finished, trained.tokens_per_second
+    (True, 0.0)
     """
 
     step: int
-    finished: bool  # False where it was interrupted or out of time
+    finished: bool
     interrupted: bool
-    stopped_early: str  # why training ended before its last step, or ""
-    selected: str  # the weights that are evaluated and exported
-    precision: str  # of products: float32, bfloat16 or float16
+    stopped_early: str
+    selected: str
+    precision: str
     metrics: dict[str, float]
 
     @property
@@ -61,11 +73,14 @@ class Trained(NamedTuple):
         return self.metrics.get("tokens", 0.0) / max(self.metrics.get("step_seconds", 0.0), 1e-9)
 
     def summary(self, run_dir: str | Path) -> str:
-        """Returns the result in a few words, for a person."""
+        """Returns a short summary of the result."""
         how = "finished" if self.finished else "stopped (the same command continues)"
         parts = [f"{how} at step {self.step}"]
         if self.stopped_early:
-            parts = [f"stopped early at step {self.step}: {self.stopped_early}"]
+            parts = [
+                f"stopped early at step {self.step}: {self.stopped_early} (raise "
+                "training.early_stopping to continue)"
+            ]
         if self.metrics:
             parts += [
                 f"{self.metrics['training_seconds'] / 60:.1f} min of training",
@@ -81,14 +96,18 @@ class TrainOptions(NamedTuple):
     """How one call of `train` uses its data and its machine.
 
     Attributes:
-        mix: the corpora's shares of the steps, as in "a:2,b:1", where a and b are the last
-            parts of their paths. By default all pairs come equally often.
-        mix_temperature: makes shares the corpora's sizes to the power of its inverse.
-        init_from: another run, whose selected weights a new run begins with, or `RUN:NAME` for
-            others of its weights.
-        device: "cpu", "gpu", or "auto" for GPUs where there are any.
+        mix: share of the steps of each corpus, as in "a:2,b:1". a and b are the last parts of the
+            paths. By default all pairs have the same frequency.
+        mix_temperature: shares are the sizes of the corpora to the power of 1 / mix_temperature.
+        init_from: another run, whose selected weights are the initial weights, or `RUN:NAME` for
+            other weights of it.
+        device: "cpu", "gpu", or "auto" for GPUs if there are any.
         logical_cpus: the number of replicas to split the CPU into.
-        max_minutes: stop after this time in this call. The same call continues the run.
+        max_minutes: minutes after which this call stops. The same call resumes the run.
+
+    Example:
+    >>> TrainOptions(mix="news:2,talks:1", max_minutes=60).device
+    'auto'
     """
 
     mix: str | None = None
@@ -109,31 +128,43 @@ def train(
     architecture: type[EncoderDecoder] = Transformer,
     make_auxiliary_loss: Callable[[Vocabulary], AuxiliaryLoss | None] | None = None,
 ) -> Trained:
-    """Trains, or continues training, the run in `run_dir` on the prepared data in `data_dir`.
+    """Trains the run in `run_dir` on prepared data, or resumes it.
 
     Args:
-        data_dir: the directory that `prepare` wrote. Several, of one vocabulary, are mixed.
-        run_dir: a new directory, or that of the same run, which is continued.
-        preset_name: the configuration to begin with; by default the run's own, or "base".
-        settings: changes of this configuration, as in `{"training.max_steps": 1000}`.
-        options: how this call uses its data and its machine.
-        architecture: the class of the model. One other than the Transformer has no presets, and
-            begins with the defaults of its own configuration.
-        make_auxiliary_loss: returns the loss that `training.guided_alignment` weighs, for the
-            vocabulary of the data, or None if such data has none.
+        data_dir: directory from `prepare`. Several directories with one vocabulary are mixed.
+        run_dir: a new directory, or the directory of the same run, which is resumed.
+        preset_name: initial configuration; None for the configuration of the run, or "base".
+        settings: changes to the configuration, such as `{"training.max_steps": 1000}`.
+        options: use of the data and the machine.
+        architecture: class of the model. Only the Transformer has presets.
+        make_auxiliary_loss: returns the loss for `training.auxiliary_loss_weight`, given the
+            vocabulary of the data, or None if the data lacks it.
 
     Raises:
-        InputError: for data, settings or a run directory that do not fit together,
-            and where too many gradients were not finite.
+        InputError: if data, settings and run directory do not fit together, or if too many
+            gradients were not finite.
+
+    Example:
+    >>> settings = {"training.max_steps": 2, "model.d_model": 8, "training.jit_compile": "false"}
+    >>> trained = train("build/data", "build/new_run", "tiny", settings)
+    >>> trained.step, trained.finished
+    (2, True)
     """
     options = options or TrainOptions()
     max_minutes = options.max_minutes
     if max_minutes is not None and not max_minutes > 0:
-        raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
+        raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
     cluster = Cluster.from_environment()
     if options.logical_cpus is not None:
-        _split_cpu(options.logical_cpus, cluster)
-    strategy = cluster.connect(options.device)  # before TensorFlow runs anything
+        if cluster.num_workers > 1:
+            raise InputError(
+                f"logical_cpus is {options.logical_cpus}, but TF_CONFIG lists "
+                f"{cluster.num_workers} workers. Use one of the two."
+            )
+        use_logical_cpus(options.logical_cpus)
+    strategy = cluster.connect(
+        options.device
+    )  # must come before TensorFlow runs its first operation
     with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
         data = TrainingData.open(data_dir, options.mix, options.mix_temperature)
         vocabulary = data.tokenizer.vocabulary
@@ -157,35 +188,28 @@ def train(
         run, metrics = _open_run(run_dir, cluster, trainer, config, data, options.init_from)
         stop = StopTraining(trainer.step, config.training.max_steps, max_minutes)
         early_stopping = EarlyStopping(config.training, metrics)
-        _introduce(platform, trainer, config, batches, early_stopping)
+        _log_summary(platform, trainer, config, batches)
         if trainer.step < config.training.max_steps and not early_stopping.stopped:
+            validation = Validation(
+                valid_batches.distributed(platform.strategy, 0, valid_batches.steps_per_epoch),
+                config.training,
+                _validation_bleu(cluster, trainer, run, data),
+            )
+            callbacks = loop.TrainingCallbacks(validation, early_stopping, stop)
             try:
-                metrics = loop.fit(
-                    trainer, run, batches, valid_batches, metrics, stop,
-                    [*_bleu_validation(cluster, trainer, run, data), early_stopping],
-                    is_chief=cluster.is_chief,
-                )  # fmt: skip
+                metrics = loop.fit(trainer, run, batches, metrics, callbacks, cluster.is_chief)
             except InputError:
-                with contextlib.suppress(InputError):  # a disk that is full stays full
-                    _write_report(run)
+                with contextlib.suppress(InputError):  # the disk may still be full
+                    write_report(run)
                 raise
         trained = _finish(trainer, run, metrics, stop, early_stopping)
         cluster.finish()
         return trained
 
 
-def _split_cpu(logical_cpus: int, cluster: Cluster) -> None:
-    if cluster.num_workers > 1:
-        raise InputError(
-            f"logical_cpus is {logical_cpus} where TF_CONFIG lists {cluster.num_workers} "
-            "workers; expected one of them"
-        )
-    use_logical_cpus(logical_cpus)
-
-
 @contextlib.contextmanager
 def _own_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
-    """The chief's is the user's; that of any other worker is thrown away."""
+    """Yields the run directory of the chief, and a temporary directory on other workers."""
     if cluster.is_chief:
         yield Path(run_dir)
     else:
@@ -196,7 +220,7 @@ def _own_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
 def _first_config(
     run_dir: str | Path, preset_name: str | None, config_type: type[RunConfig]
 ) -> RunConfig:
-    """Returns what `settings` differ from."""
+    """Returns the configuration that `settings` change."""
     if preset_name is None and RunDirectory.is_run(run_dir):
         return RunDirectory(run_dir, config_type).config
     if config_type is not Config:
@@ -216,7 +240,9 @@ def _make_trainer(
         transformer = architecture(config.model, dtype=platform.policy())
         trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
     if cluster.num_workers > 1:
-        trainer.stop_flag = tf.Variable(0, trainable=False)  # each worker's own
+        trainer.training_step.stop_flag = tf.Variable(
+            0, trainable=False
+        )  # not shared: each worker has its own
     return trainer
 
 
@@ -228,10 +254,10 @@ def _open_run(
     data: TrainingData,
     init_from: str | None,
 ) -> tuple[RunDirectory, dict[str, float]]:
-    """Makes or continues the run, and puts what the chief has of it into every trainer.
+    """Creates or resumes the run, and copies the state of the chief to every trainer.
 
     Returns:
-        The run, and the metrics of the checkpoint that it continues from.
+        The run, and the metrics of the checkpoint that it resumes from.
     """
 
     def create(init_from: str | None) -> RunDirectory:
@@ -241,8 +267,8 @@ def _open_run(
 
     def begin() -> dict[str, float]:
         if begins_from := _where_to_begin(run_dir, init_from, type(config)):
-            loop.begin_from(begins_from, trainer, data.tokenizer)
-        # Not before: a mistake found until here leaves no run directory behind.
+            loop.init_from_run(begins_from, trainer, data.tokenizer)
+        # Not earlier, so that invalid input leaves no run directory behind.
         run = create(begins_from)
         data.copy_reports(run)
         metrics = loop.restore(run, trainer)
@@ -258,7 +284,7 @@ def _open_run(
 
 
 def _check_batch_order(run: RunDirectory) -> None:
-    """Refuses to train on in another order of batches than the run was begun with."""
+    """Refuses to resume a run that was started with another order of batches."""
     if run.batch_order != BATCH_ORDER:
         last = run.checkpoints()[-1]
         raise InputError(
@@ -269,42 +295,41 @@ def _check_batch_order(run: RunDirectory) -> None:
         )
 
 
-def _bleu_validation(
+def _validation_bleu(
     cluster: Cluster, trainer: Trainer, run: RunDirectory, data: TrainingData
-) -> list[BleuValidation]:
-    """Returns the callback that scores the validation set, if the configuration asks for it.
+) -> Callable[[], float] | None:
+    """Returns a function that scores the validation set, if the configuration asks for it.
 
-    The chief computes the score, and tells every worker.
+    The chief computes the score and sends it to every worker.
     """
     if not run.config.training.bleu_steps:
-        return []
+        return None
     score = _ValidationBleu(trainer, run, data.valid) if cluster.is_chief else float
-    return [BleuValidation(functools.partial(cluster.from_chief, score), run.config.training)]
+    return functools.partial(cluster.from_chief, score)
 
 
 def _where_to_begin(
     run_dir: str | Path, init_from: str | None, config_type: type[RunConfig]
 ) -> str | None:
-    """Returns what a run that has no checkpoint yet begins from, if anything."""
+    """Returns the initial weights of a run without a checkpoint, or None."""
     if not RunDirectory.is_run(run_dir):
         return init_from
     run = RunDirectory(run_dir, config_type)
     if init_from is not None and init_from != run.init_from:
         raise InputError(
-            f"{run_dir} began from {run.init_from or 'random weights'}, not from {init_from}; "
-            "expected another --run_dir for another beginning"
+            f"{run_dir} was initialized from {run.init_from or 'random weights'}, not from "
+            f"{init_from}. Choose another --run_dir."
         )
     return None if run.checkpoints() else run.init_from
 
 
-def _introduce(
+def _log_summary(
     platform: Platform,
     trainer: Trainer,
     config: RunConfig,
     batches: MixedBatches,
-    early_stopping: EarlyStopping,
 ) -> None:
-    """Says where, how and what is trained, before the first step."""
+    """Logs the devices, the model and the data before the first step."""
     training = config.training
     for reason in platform.reasons:
         log.info(reason)
@@ -312,7 +337,7 @@ def _introduce(
     trained = sum(math.prod(weight.shape) for weight in trainer.trained_by_path().values())
     frozen = f", {trained:,} of them trained (training.freeze)" if trained < total else ""
     log.info("parameters: %s%s", f"{total:,}", frozen)
-    parts = training.accumulate_steps
+    parts = training.num_microbatches
     log.info(
         "batches: about %s target tokens%s, %d shapes, %.1f %% padding (%s filler rows), "
         "%d steps a pass",
@@ -325,22 +350,14 @@ def _introduce(
     )
     passes = training.max_steps / batches.steps_per_epoch
     begin = f"continuing at step {trainer.step}" if trainer.step else "starting"
-    if early_stopping.stopped:
-        log.info(
-            "stopped early at step %d, and not continued: %s; expected a training.early_stopping "
-            "of more, or 0, to continue", trainer.step, early_stopping.reason(),
-        )  # fmt: skip
-    else:
-        log.info(
-            "%s, up to step %d (%.1f passes over the corpus)", begin, training.max_steps, passes
-        )
+    log.info("%s, up to step %d (%.1f passes over the corpus)", begin, training.max_steps, passes)
 
 
 class _ValidationBleu:
-    """BLEU of validation sentences by the weights that would be exported now.
+    """Computes the BLEU of validation sentences with the weights that would be exported now.
 
-    One translator in float32, outside of the training strategy, as after an
-    export; the trainer's weights are put into it before each score.
+    A translator in float32, outside of the training strategy, gets the weights of the trainer
+    before each score.
     """
 
     def __init__(self, trainer: Trainer, run: RunDirectory, stores: Sequence[TokenStore]):
@@ -352,27 +369,31 @@ class _ValidationBleu:
         self._model = loading.LoadedModel(
             str(run.path), decoding.n_best, translator.translate, translator.lengths, translator
         )
-        # Where corpora are mixed, as many of each.
+        # Equal numbers of sentences from all mixed corpora.
         count = run.config.training.bleu_sentences
         each = -(-count // len(stores)) if count else None
         self._sources = [line for store in stores for line in store.source_text()[:each]]
         self._references = [line for store in stores for line in store.target_text()[:each]]
-        signature = evaluation.evaluate(self._references[:1], self._references[:1]).signature
+        self._tokenize = run.config.training.bleu_tokenize
+        own = evaluation.evaluate(self._references, self._references, tokenize=self._tokenize)
+        if own.bleu < 99.9 and run.config.training.best_metric == "bleu":
+            raise InputError(
+                f"training.best_metric is bleu, but the validation references score {own.bleu:.1f} "
+                f"against themselves ({own.signature}), so BLEU cannot tell good translations from "
+                "bad ones. Use best_metric=loss, or set training.bleu_tokenize."
+            )
         log.info(
             "validation BLEU: %d sentences, beam %d, %s",
-            len(self._sources), decoding.beam_size, signature,
+            len(self._sources), decoding.beam_size, own.signature,
         )  # fmt: skip
 
     def __call__(self) -> float:
         weights = self._trainer.ema_by_path() or self._trainer.transformer.weights_by_path()
         self._transformer.assign_weights(loop.arrays(weights))
-        return evaluate.evaluate(self._model, self._sources, self._references).scores.bleu
-
-
-def _write_report(run: RunDirectory) -> None:
-    from keras_transformer.runs.report import write_report  # late: drawing takes a second to load
-
-    write_report(run)
+        result = translate.evaluate(
+            self._model, self._sources, self._references, tokenize=self._tokenize
+        )
+        return result.scores.bleu
 
 
 def _finish(
@@ -383,7 +404,7 @@ def _finish(
     early_stopping: EarlyStopping,
 ) -> Trained:
     """Writes the report of the run, and returns how it ended."""
-    _write_report(run)
+    write_report(run)
     stopped_early = early_stopping.reason() if early_stopping.stopped else ""
     return Trained(
         step=trainer.step,

@@ -1,12 +1,9 @@
-"""The page of prepared data: what is there to learn from, and what was dropped, and why."""
+"""The report of prepared data as HTML: what there is to learn from, what was dropped, and why."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import re
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,402 +24,254 @@ from keras_transformer.runs.report.elements import (
     text,
     write_page,
 )
+from keras_transformer.schema import nested
 
 _SPLITS = {"train": "training", "valid": "validation"}
 _SIDES = ("source", "target")
-
-# What is said of each reason, with the option it goes by; another is shown by its name alone.
-REASONS: dict[str, tuple[str, ...]] = {
-    "bad_utf8": ("bytes that are no UTF-8",),
-    "too_many_bytes": ("a side of more than {} bytes", "max_bytes"),
-    "empty": ("nothing on a side",),
-    "length_ratio": ("a side more than {} times as long as the other", "max_length_ratio"),
-    "identical": ("the same text on both sides",),
-    "repetitive": ("the same two to eight words three times in a row on a side",),
-    "wrong_language": ("a side seems to be in another language than {}", "check_languages"),
-    "duplicate": ("the same pair was there before",),
-    "too_many_tokens": ("a side of more than {} tokens", "max_tokens"),
-}
-
 _MAX_COUNT = 2**53  # larger integers are not exact in every JSON reader
-_MAX_ROWS = 16  # of a histogram; more are put together
-# Text without what could not be seen: U+2400 and on are pictures of control characters.
-_VISIBLE = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
+_MAX_ROWS = 16  # of a histogram
+
+# For each reason its meaning, and the option that is its limit.
+REASONS: dict[str, tuple[str, str | None]] = {
+    "bad_utf8": ("a side is not valid UTF-8", None),
+    "too_many_bytes": ("a side has more than {} bytes", "max_bytes"),
+    "empty": ("a side is empty", None),
+    "length_ratio": ("a side is more than {} times as long as the other", "max_length_ratio"),
+    "identical": ("both sides are identical", None),
+    "repetitive": ("two to eight words are repeated three times in a row", None),
+    "wrong_language": ("a side seems to be in a language other than {}", "check_languages"),
+    "duplicate": ("the same pair occurred before", None),
+    "too_many_tokens": ("a side has more than {} tokens", "max_tokens"),
+}
 
 
 def write_data_page(directory: Path, defaults: Mapping[str, Any] | None = None) -> Path:
     """Writes report.html into a directory of prepared data, from its report.json.
 
-    The page needs no other file and no network. The same report gives the same page.
+    The page needs no other file and no network. The same report gives the same page. Missing and
+    malformed numbers become dashes.
 
     Args:
         directory: the `output_dir` of `prepare`.
-        defaults: of the options, by name; those that differ are shown apart. None where
-            they are not known.
+        defaults: the default options by name, to show which options differ. None shows all.
 
     Returns:
-        The file, which is there whole or as it was.
+        The path of the page.
 
     Raises:
-        InputError: where the report cannot be read, lacks a field or holds something odd in
-            it, or the page cannot be written.
+        InputError: if the report cannot be read, or the page cannot be written.
     """
-    report = _Field.read(directory / "report.json")
+    report = read_data_report(directory / "report.json")
     name = directory.resolve().name
-    sections = [
-        f"<header>\n<h1>{text(name)}</h1>\n{_headline(report)}\n</header>",
-        section("Dropped", _cleaning(report)),
-        section("Lengths", _lengths(report)),
-        section("Inputs", _inputs(report["inputs"])),
-        section("Options", _options(report["options"], defaults or {})),
-        section("Time", _seconds(report)),
-    ]
+    sections = [f"<header>\n<h1>{text(name)}</h1>\n{data_headline(report)}\n</header>"]
+    sections += [section(*part) for part in data_parts(report, defaults).items()]
     return write_page(directory / "report.html", document(f"{name} · prepared data", sections))
 
 
-# The headline.
+def read_data_report(path: Path) -> dict[str, Any]:
+    """Reads the report of `prepare`.
+
+    Raises:
+        InputError: if it cannot be read, or is the report of something else.
+    """
+    try:
+        report = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}). Give a directory of prepared data."
+        ) from error
+    except (ValueError, RecursionError):
+        raise InputError(f"{path} is not valid JSON. Prepare the data again.") from None
+    if not isinstance(nested(report, "train"), dict):
+        raise InputError(f"{path} does not describe prepared data: it has no field train.")
+    return dict(report)
 
 
-def _headline(report: _Field) -> str:
+def data_headline(report: Any) -> str:
+    """Returns the numbers of pairs and tokens, the dropped share and the vocabulary as HTML."""
     entries = {}
-    for split, purpose in (("train", "Pairs to learn from"), ("valid", "Pairs to validate on")):
-        source, target = (report[split][side]["tokens"].count() for side in _SIDES)
+    for split, purpose in (("train", "Training pairs"), ("valid", "Validation pairs")):
+        source, target = (_number(report, split, side, "tokens") for side in _SIDES)
         entries[purpose] = (
-            f"<b>{number(report[split]['pairs'].count())}</b>"
+            f"<b>{number(_number(report, split, 'pairs'))}</b>"
             f"<small>{number(source)} source and<br>{number(target)} target tokens</small>"
         )
-    parts = _split_fields(report["cleaning"]).values()
-    read = sum(part["read"].count() for part in parts)
-    dropped = sum(sum(part["dropped"].counts().values()) for part in parts)
+    read = sum(_number(report, "cleaning", split, "read") or 0 for split in _SPLITS)
+    dropped = sum(sum(_counts(report, "cleaning", split, "dropped").values()) for split in _SPLITS)
     entries["Dropped"] = (
         f"<b>{percent(dropped / max(read, 1))}</b>"
         f"<small>{number(dropped)} of {number(read)}<br>pairs read</small>"
     )
-    entries["Vocabulary"] = _vocabulary(report)
+    source, target = (_number(report, "vocabulary", f"{side}_size") for side in _SIDES)
+    pieces = f"source and<br>{number(target)} target pieces"
+    if nested(report, "vocabulary", "type") == "joint":
+        pieces = "pieces for both sides"
+    if origin := nested(report, "vocab_from"):
+        pieces += f"<br>from {text(origin)}"
+    entries["Vocabulary"] = f"<b>{number(source)}</b><small>{pieces}</small>"
     lines = [facts(entries, "scores counts")]
-    if report["held_out"].count():
+    if _number(report, "held_out"):
         lines.append(
-            '<p class="muted">The pairs to validate on are held out of the training corpus.</p>'
+            '<p class="muted">The validation pairs are held out of the training corpus.</p>'
         )
-    known = report.fields().get("valid_pairs_in_train")  # data prepared before do not tell
-    if known is not None and known.count():
+    if known := _number(report, "valid_pairs_in_train"):
         lines.append(
-            f'<p class="notice">{number(known.count())} of the pairs to validate on stand in the '
-            "training text as well; what is measured on them is not of new text.</p>"
+            f'<p class="notice">{number(known)} of the validation pairs are in the training corpus '
+            "as well. Validation scores overestimate the quality on new text.</p>"
         )
     return "\n".join(lines)
 
 
-def _vocabulary(report: _Field) -> str:
-    vocabulary = report["vocabulary"]
-    source, target = (number(vocabulary[f"{side}_size"].count()) for side in _SIDES)
-    given = report["vocab_from"]
-    origin = "" if given.value is None else f"<br>of {text(given.text())}"
-    if vocabulary["type"].text() == "joint":
-        return f"<b>{source}</b><small>pieces for both sides{origin}</small>"
-    return f"<b>{source}</b><small>source and<br>{target} target pieces{origin}</small>"
+def data_parts(report: Any, defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Returns titles with HTML: dropped pairs, lengths, inputs, options, time."""
+    seconds = _counts(report, "seconds_of_stages")
+    stages = {name: f"{number(float(each), 1)} s" for name, each in seconds.items()}
+    options = _dict(report, "options")
+    return {
+        "Dropped pairs": "\n".join(_cleaning(report, split) for split in _SPLITS),
+        "Lengths": _lengths(report),
+        "Inputs": _inputs(report),
+        "Options": settings(options, defaults) if options else "",
+        "Time": facts(stages) if stages else "",
+    }
 
 
-# What was dropped.
-
-
-def _cleaning(report: _Field) -> str:
-    splits, options = _split_fields(report["cleaning"]), report["options"]
-    shares = {split: _shares(part) for split, part in splits.items()}
-    # One scale for all bars, so that they can be compared.
-    scale = max((share for group in shares.values() for share in group.values()), default=0.0)
-    return "\n".join(
-        f"<h3>The {_SPLITS[split]} corpus</h3>\n{_dropped(part, shares[split], scale, options)}"
-        for split, part in splits.items()
-    )
-
-
-def _shares(part: _Field) -> dict[str, float]:
-    """Returns how much of what was read was dropped for each reason, the greatest first."""
-    read, counts = part["read"].count(), part["dropped"].counts()
-    if sum(counts.values()) > read:
-        raise InputError(
-            f"{part.path}: {part.name}.dropped counts {sum(counts.values())} pairs; expected at "
-            f"most the {read} read"
-        )
+def _cleaning(report: Any, split: str) -> str:
+    """Returns what was dropped from the corpora of a split, with examples."""
+    part = _dict(report, "cleaning", split)
+    if not part:
+        return ""
+    counts = _counts(part, "dropped")
+    read, kept = _number(part, "read"), _number(part, "kept")
+    most = max([*counts.values(), 1])
     reasons = sorted(counts, key=lambda reason: -counts[reason])
-    return {reason: counts[reason] / max(read, 1) for reason in reasons}
-
-
-def _dropped(part: _Field, shares: Mapping[str, float], scale: float, options: _Field) -> str:
-    counts = part["dropped"].counts()
-    rows: list[tuple[Cell, ...]] = [
-        (
-            _words(reason),
-            counts[reason],
-            percent(share),
-            bar(share / (scale or 1.0), percent(share), "source"),
-            _meaning(reason, options),
-        )
-        for reason, share in shares.items()
-    ]
-    read, kept = number(part["read"].count()), number(part["kept"].count())
-    dropped = number(sum(counts.values())) if rows else "nothing was"
-    said = f"Of {read} pairs read, {kept} were kept and {dropped} dropped."
+    rows: list[tuple[Cell, ...]] = []
+    for reason in reasons:
+        share = percent(counts[reason] / max(read or 0, counts[reason], 1))
+        meaning, option = REASONS.get(reason, ("", None))
+        limit = setting(nested(report, "options", option)) if option else ""
+        width = bar(counts[reason] / most, share, "source")
+        rows.append((_words(reason), counts[reason], share, width, meaning.format(limit)))
+    repaired = ""
+    if characters := _number(part, "control_characters_made_spaces"):
+        repaired += f" {number(characters)} control characters became spaces."
+    if lines := _number(part, "bad_utf8_replaced"):
+        repaired += f" {number(lines)} lines with invalid UTF-8 were repaired with U+FFFD."
     parts = [
-        f"<p>{said}</p>",
-        table(("dropped", "pairs", "of those read", f"0 to {percent(scale)}", "meaning"), rows),
-        _mended(part),
-        *(_examples(part, reason) for reason in shares),
+        f"<h3>{_SPLITS[split].capitalize()} corpus</h3>",
+        f"<p>{number(read)} pairs read, {number(kept)} kept.{repaired}</p>",
+        table(("dropped", "pairs", "of those read", "", "meaning"), rows),
+        *(_examples(part, reason, counts[reason]) for reason in reasons),
     ]
     return "\n".join(filter(None, parts))
 
 
-def _meaning(reason: str, options: _Field) -> str:
-    meaning, *names = REASONS.get(reason, ("",))
-    return meaning.format(*(setting(options[name].setting()) for name in names))
-
-
-def _mended(part: _Field) -> str:
-    characters = part["control_characters_made_spaces"].count()
-    lines = part["bad_utf8_replaced"].count()
-    said = []
-    if characters:
-        said.append(f"Control characters that became spaces: {number(characters)}.")
-    if lines:
-        said.append(f"Lines with bytes that are no UTF-8, which became U+FFFD: {number(lines)}.")
-    return f"<p>{' '.join(said)}</p>" if said else ""
-
-
-def _examples(part: _Field, reason: str) -> str:
-    examples = part["examples"].fields()
-    entries = examples[reason].items() if reason in examples else []
+def _examples(part: Any, reason: str, count: float) -> str:
     rows: list[tuple[Cell, ...]] = [
         (
-            _excerpt(entry["corpus"]),
-            entry["line"].count(),
-            _excerpt(entry["source"]),
-            _excerpt(entry["target"]),
+            _excerpt(nested(entry, "corpus")),
+            _number(entry, "line"),
+            _excerpt(nested(entry, "source")),
+            _excerpt(nested(entry, "target")),
         )
-        for entry in entries
+        for entry in _list(part, "examples", reason)
     ]
-    count = part["dropped"][reason].count()
     which = f"the first {len(rows)} of {number(count)}" if len(rows) < count else "all"
-    if not rows:
-        return f'<p class="muted">Of {text(_words(reason))} there are no examples.</p>'
     return table(("corpus", "line", "source", "target"), rows, f"{_words(reason)}: {which}")
 
 
-def _words(reason: str) -> str:
-    return reason.replace("_", " ").translate(_VISIBLE)
-
-
-def _excerpt(field: _Field) -> Markup:
-    """Returns text for a cell, in its own direction and with what would not be seen."""
-    shown = text(field.text().translate(_VISIBLE))
-    return Markup(f'<div class="excerpt" dir="auto">{shown}</div>')
-
-
-# Lengths, and what the vocabulary does not know.
-
-
-def _lengths(report: _Field) -> str:
+def _lengths(report: Any) -> str:
+    """Returns the numbers of tokens of each side, and the distribution of its lengths."""
+    names = ("tokens", "mean_length", "max_length", "unknown")
     rows: list[tuple[Cell, ...]] = [
         (
             f"{name}, {side}",
-            store["tokens"].count(),
-            store["mean_length"].number(),
-            store["max_length"].count(),
-            store["unknown"].count(),
-            percent(store["unknown_rate"].number()),
+            *(_number(report, split, side, field) for field in names),
+            percent(_number(report, split, side, "unknown_rate")),
         )
         for split, name in _SPLITS.items()
         for side in _SIDES
-        for store in [report[split][side]]
     ]
     head = ("", "tokens", "mean length", "longest", "unknown tokens", "of all tokens")
-    charts = "\n".join(_histogram(report[split], name) for split, name in _SPLITS.items())
+    charts = "\n".join(_histogram(report, split, name) for split, name in _SPLITS.items())
     return f'{table(head, rows)}\n<div class="charts">\n{charts}\n</div>'
 
 
-def _histogram(split: _Field, name: str) -> str:
-    """Returns pairs by length of each side, as a table with bars."""
-    sides = [_ranges(split[side]["length_histogram"]) for side in _SIDES]
+def _histogram(report: Any, split: str, name: str) -> str:
+    """Returns the pairs by the length of each side, as a table with bars."""
+    # {"1-16": 12, ...} as {(1, 16): 12, ...}
+    sides = [
+        {
+            (int(key.split("-")[0]), int(key.split("-")[1])): count
+            for key, count in _counts(report, split, side, "length_histogram").items()
+            if re.fullmatch(r"[0-9]{1,15}-[0-9]{1,15}", key)
+        }
+        for side in _SIDES
+    ]
     ranges = sorted({*sides[0], *sides[1]})
-    size = max(-(-len(ranges) // _MAX_ROWS), 1)
+    if not ranges:
+        return ""
+    size = -(-len(ranges) // _MAX_ROWS)
     groups = [ranges[start : start + size] for start in range(0, len(ranges), size)]
-    counts = [[sum(side.get(r, 0) for r in group) for group in groups] for side in sides]
-    most = max((max(column) for column in counts if column), default=0) or 1
+    columns = [[sum(side.get(r, 0) for r in group) for group in groups] for side in sides]
+    most = max(map(max, columns)) or 1
     rows: list[tuple[Cell, ...]] = []
-    for group, *row in zip(groups, *counts, strict=True):
+    for group, *counts in zip(groups, *columns, strict=True):
         cells: list[Cell] = [f"{group[0][0]:,}–{group[-1][1]:,}"]
-        for side, count in zip(_SIDES, row, strict=True):
-            share = percent(count / max(split["pairs"].count(), 1))
-            cells += [count, bar(count / most, f"{share} of the pairs", side)]
+        for side, count in zip(_SIDES, counts, strict=True):
+            cells += [count, bar(count / most, f"{number(count)} pairs", side)]
         rows.append(tuple(cells))
     keys = " ".join(f'<span class="{side}">{side}</span>' for side in _SIDES)
     return (
         f"<figure>\n<figcaption><b>{name.capitalize()}</b> {keys}"
-        '<span class="unit">pairs by tokens of a side, the end id counted</span></figcaption>\n'
+        '<span class="unit">pairs by number of tokens, with the end token</span></figcaption>\n'
         f"{table(('tokens', 'source', '', 'target', ''), rows)}\n</figure>"
     )
 
 
-def _ranges(histogram: _Field) -> dict[tuple[int, int], int]:
-    """Returns {"1-16": 12, ...} as {(1, 16): 12, ...}."""
-    counts = {}
-    for key, count in histogram.counts().items():
-        if not re.fullmatch(r"[0-9]{1,15}-[0-9]{1,15}", key):
-            raise InputError(
-                f"{histogram.path}: {histogram.name} has the lengths {ascii(key)}; expected as 1-16"
-            )
-        first, last = key.split("-")
-        counts[int(first), int(last)] = count
-    return counts
-
-
-# Where it is from.
-
-
-def _inputs(inputs: _Field) -> str:
-    rows: list[tuple[Cell, ...]] = [
-        (_SPLITS[split], _excerpt(entry["name"]), entry["pairs"].count(), _hashes(entry["sha256"]))
-        for split, group in _split_fields(inputs).items()
-        for entry in group.items()
-    ]
+def _inputs(report: Any) -> str:
+    rows: list[tuple[Cell, ...]] = []
+    for split, name in _SPLITS.items():
+        for entry in _list(report, "inputs", split):
+            # Reports of version 0.1.0 have one hash for all files of a corpus.
+            hashes = _dict(entry, "sha256") or {"": nested(entry, "sha256")}
+            spans = [_hash(file, str(each)) for file, each in hashes.items()]
+            corpus = _excerpt(nested(entry, "name"))
+            rows.append((name, corpus, _number(entry, "pairs"), Markup("<br>".join(spans))))
     return table(("used for", "corpus", "pairs", "SHA-256 begins with"), rows)
 
 
-def _hashes(files: _Field) -> Markup:
-    """Returns the start of each file's hash, with all of it and the file's name as tooltip."""
-    return Markup(
-        "<br>".join(
-            f'<span class="hash" title="{text(f"{name}: {sha256.text()}".translate(_VISIBLE))}">'
-            f"{text(sha256.text()[:16].translate(_VISIBLE))}</span>"
-            for name, sha256 in files.fields().items()
-        )
-    )
+def _hash(file: str, sha256: str) -> str:
+    return f'<span class="hash" title="{text(file)}: {text(sha256)}">{text(sha256[:16])}</span>'
 
 
-def _options(options: _Field, defaults: Mapping[str, Any]) -> str:
-    values = {name: setting(field.setting()) for name, field in options.fields().items()}
-    usual = {name: setting(value) for name, value in defaults.items()}
-    changed = [
-        (name, value, usual.get(name)) for name, value in values.items() if value != usual.get(name)
-    ]
-    parts = []
-    if usual:
-        parts.append(
-            table(("differs from the default", "value", "default"), changed)
-            or "<p>None differs from its default.</p>"
-        )
-    parts.append(f"<details>\n<summary>All options</summary>\n{settings(values)}\n</details>")
-    return "\n".join(parts)
+def _words(reason: str) -> str:
+    return reason.replace("_", " ")
 
 
-def _seconds(report: _Field) -> str:
-    if "seconds_of_stages" not in report.fields():
-        return ""
-    stages = {name: field.number() for name, field in report["seconds_of_stages"].fields().items()}
-    stages["in all"] = sum(stages.values())
-    note = '<p class="muted"><small>Without calls that were stopped.</small></p>'
-    return facts({name: f"{number(value, 1)} s" for name, value in stages.items()}) + f"\n{note}"
+def _excerpt(value: Any) -> Markup:
+    """Returns text of the corpus for a cell, in the direction of its script."""
+    return Markup(f'<div class="excerpt" dir="auto">{text(value)}</div>')
 
 
-def _split_fields(parts: _Field) -> dict[str, _Field]:
-    """Returns those of the splits that were given: there is always one to train on."""
-    fields = {"train": parts["train"]} | parts.fields()
-    return {split: fields[split] for split in _SPLITS if split in fields}
+# Parts of a report, which may be missing or malformed.
 
 
-# Fields of the report, checked while they are read.
+def _number(report: Any, *keys: str) -> float | None:
+    value = nested(report, *keys)
+    return value if type(value) in (int, float) and 0 <= value <= _MAX_COUNT else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Field:
-    """A value of a JSON file, and where it stands in it.
+def _dict(report: Any, *keys: str) -> dict[str, Any]:
+    value = nested(report, *keys)
+    return value if isinstance(value, dict) else {}
 
-    Every method but `read` raises `InputError`, naming file and field, where the value is
-    none of its kind.
-    """
 
-    path: Path
-    name: str  # as "train.source.tokens"; "" for the whole file
-    value: Any
+def _counts(report: Any, *keys: str) -> dict[str, float]:
+    values = _dict(report, *keys)
+    return {key: count for key in values if (count := _number(values, key)) is not None}
 
-    @classmethod
-    def read(cls, path: Path) -> _Field:
-        """Reads a whole file.
 
-        Raises:
-            InputError: where it is missing, unreadable or no JSON.
-        """
-        try:
-            return cls(path, "", json.loads(path.read_bytes()))
-        except OSError as error:
-            raise InputError(
-                f"{path} cannot be read ({error.strerror}); expected a directory of prepared data"
-            ) from error
-        except (ValueError, RecursionError):
-            raise InputError(f"{path} is no JSON; expected what bin/prepare.py has left") from None
-
-    def __getitem__(self, key: str) -> _Field:
-        """Returns a field of an object, which must have it."""
-        fields = self.fields()
-        if key not in fields:
-            raise InputError(
-                f"{self.path} has no field {self._child(key)}; expected a report of this version "
-                "of bin/prepare.py"
-            )
-        return fields[key]
-
-    def fields(self) -> dict[str, _Field]:
-        """Returns all fields of an object, by name."""
-        if not isinstance(self.value, dict):
-            raise self._error("an object")
-        return {
-            key: _Field(self.path, self._child(key), value) for key, value in self.value.items()
-        }
-
-    def items(self) -> list[_Field]:
-        """Returns the items of a list."""
-        if not isinstance(self.value, list):
-            raise self._error("a list")
-        return [
-            _Field(self.path, f"{self.name}[{number}]", value)
-            for number, value in enumerate(self.value)
-        ]
-
-    def counts(self) -> dict[str, int]:
-        """Returns an object of counts."""
-        return {key: field.count() for key, field in self.fields().items()}
-
-    def count(self) -> int:
-        """Returns an integer of 0 or more."""
-        if type(self.value) is not int or not 0 <= self.value <= _MAX_COUNT:
-            raise self._error("a count")
-        return self.value
-
-    def number(self) -> float:
-        """Returns a number of 0 or more."""
-        if type(self.value) is float and math.isfinite(self.value) and self.value >= 0:
-            return self.value
-        if type(self.value) is not int or not 0 <= self.value <= _MAX_COUNT:
-            raise self._error("a number of 0 or more")
-        return float(self.value)
-
-    def text(self) -> str:
-        """Returns a string."""
-        if not isinstance(self.value, str):
-            raise self._error("a text")
-        return self.value
-
-    def setting(self) -> Any:
-        """Returns a value of an option: null, a boolean, a number, a string, or a list of those."""
-        values = self.value if isinstance(self.value, list) else [self.value]
-        if not all(isinstance(value, str | int | float | None) for value in values):
-            raise self._error("a value of an option")
-        return self.value
-
-    def _child(self, key: str) -> str:
-        shown = key if key.isprintable() else ascii(key)
-        return f"{self.name}.{shown}" if self.name else shown
-
-    def _error(self, expected: str) -> InputError:
-        shown = reprlib.repr(self.value)  # which is short
-        return InputError(f"{self.path}: {self.name or 'all'} is {shown}; expected {expected}")
+def _list(report: Any, *keys: str) -> list[Any]:
+    value = nested(report, *keys)
+    return value if isinstance(value, list) else []

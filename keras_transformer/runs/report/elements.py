@@ -1,4 +1,4 @@
-"""The few elements that pages are made of; whatever text comes in is escaped here."""
+"""HTML elements of the pages. They escape all text that they are given."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ from typing import Any, TypeAlias
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import atomic_path
 
+# Control characters become visible: U+2400 and the following are pictures of them.
+_PICTURES = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
+
 
 class Markup(str):
-    """HTML, to be taken as it is where text would be escaped."""
+    """HTML that is not escaped again."""
 
     __slots__ = ()
 
 
-# A cell is a number, right-aligned, or text; None is a dash.
+# The content of a table cell: a number (right-aligned), text, or None (a dash).
 Cell: TypeAlias = "float | str | None"
 
 
 def text(value: Any) -> str:
-    """Returns `str(value)` as HTML text."""
-    return escape(str(value))
+    """Returns `str(value)` as HTML text, with visible control characters.
+
+    Example:
+    >>> text("a < b")
+    'a &lt; b'
+    """
+    return escape(str(value).translate(_PICTURES))
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
-    """Returns a number for a person: 12,345 or 2.713; a dash for None, decimals as they fit.
+    """Formats a number for reading, with as many decimals as fit; None is a dash.
 
+    Example:
     >>> number(12345), number(2.71345), number(43.21345), number(0.5, 1), number(None)
     ('12,345', '2.713', '43.21', '0.5', '–')
     """
@@ -45,34 +54,36 @@ def number(value: float | None, decimals: int | None = None) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def percent(share: float | None) -> str:
+    """Formats a share without a line break. A small share differs from 0.
+
+    Example:
+    >>> percent(0.12345).split(), percent(0.0).split(), percent(1e-9).split()
+    (['12.35', '%'], ['0', '%'], ['<', '0.001', '%'])
+    """
+    if share is None:
+        return "–"
+    digits = f"{100 * share:.{2 if share >= 1e-3 else 3}f} %" if share else "0 %"
+    return ("< 0.001 %" if 0 < share < 1e-5 else digits).replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def facts(entries: Mapping[str, str], style: str = "facts") -> str:
-    """Returns a list of names with their values."""
+    """Returns a list of names with values, which are HTML."""
     items = "\n".join(
         f"<div><dt>{text(name)}</dt><dd>{value}</dd></div>" for name, value in entries.items()
     )
     return f'<dl class="{style}">\n{items}\n</dl>'
 
 
-def percent(share: float) -> str:
-    """Returns a share for a person, unbroken; a small one is told from none.
-
-    >>> percent(0.12345).split(), percent(0.0).split(), percent(1e-9).split()
-    (['12.35', '%'], ['0', '%'], ['<', '0.001', '%'])
-    """
-    digits = f"{100 * share:.{2 if share >= 1e-3 else 3}f} %" if share else "0 %"
-    return ("< 0.001 %" if 0 < share < 1e-5 else digits).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], caption: str = "") -> str:
-    """Returns a table; a column is aligned as the cells of its first row are."""
-    rows = list(rows)
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "") -> str:
+    """Returns a table, or "" without rows. The first row determines the alignment of the head."""
     if not rows:
         return ""
-    lines = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     names = "".join(
         f'<th scope="col"{_alignment(cell)}>{text(name)}</th>'
         for name, cell in zip(head, rows[0], strict=True)
     )
+    lines = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     title = f"<caption>{text(caption)}</caption>\n" if caption else ""
     return (
         f'<div class="wide"><table>\n{title}<thead><tr>{names}</tr></thead>\n'
@@ -81,12 +92,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], caption: str = ""
 
 
 def _cell(cell: Cell) -> str:
-    content = cell if isinstance(cell, Markup) else _plain(cell)
-    return f"<td{_alignment(cell)}>{content}</td>"
-
-
-def _plain(cell: Cell) -> str:
-    return text(cell) if isinstance(cell, str) else number(cell)
+    content = number(cell) if not isinstance(cell, str) else cell
+    return f"<td{_alignment(cell)}>{content if isinstance(cell, Markup) else text(content)}</td>"
 
 
 def _alignment(cell: Cell) -> str:
@@ -94,7 +101,7 @@ def _alignment(cell: Cell) -> str:
 
 
 def bar(share: float, label: str, style: str) -> Markup:
-    """Returns a bar for a cell, `share` of whose width is filled; any but 0 can be seen."""
+    """Returns a bar for a cell. Any share above 0 is visible."""
     width = max(100 * min(share, 1.0), 0.7) if share > 0 else 0.0
     return Markup(
         f'<svg class="bar {style}" viewBox="0 0 100 10" preserveAspectRatio="none" role="img">'
@@ -102,16 +109,24 @@ def bar(share: float, label: str, style: str) -> Markup:
     )
 
 
-def settings(entries: Mapping[str, Any]) -> str:
-    """Returns many names with their values, one after the other."""
-    items = "\n".join(
-        f"<li><b>{text(name)}</b> {text(setting(value))}</li>" for name, value in entries.items()
-    )
-    return f'<ul class="settings">\n{items}\n</ul>'
+def settings(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> str:
+    """Returns a table of the settings that differ from their defaults, and a list of all."""
+    shown = {name: setting(value) for name, value in values.items()}
+    items = "\n".join(f"<li><b>{text(k)}</b> {text(v)}</li>" for k, v in shown.items())
+    everything = f'<ul class="settings">\n{items}\n</ul>'
+    if defaults is None:
+        return everything
+    usual = {name: setting(value) for name, value in defaults.items()}
+    rows = [(k, v, usual.get(k)) for k, v in shown.items() if v != usual.get(k)]
+    changed = table(("differs from the default", "value", "default"), rows)
+    return (
+        f"{changed or '<p>All settings have their default values.</p>'}\n"
+        + details("All settings", everything)
+    )  # fmt: skip
 
 
 def setting(value: Any) -> str:
-    """Returns a value of a configuration as flags give it."""
+    """Formats the value of a setting as flags take it."""
     if value is None or value == "":
         return "none"
     if isinstance(value, bool):
@@ -121,13 +136,20 @@ def setting(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def details(summary: str, content: str) -> str:
+    """Returns content that the reader can open, or "" if there is none."""
+    if not content:
+        return ""
+    return f"<details>\n<summary>{text(summary)}</summary>\n{content}\n</details>"
+
+
 def section(title: str, content: str) -> str:
-    """Returns a section of the page; "" where there is nothing to show."""
+    """Returns a section of the page, or "" if there is no content."""
     return f"<section>\n<h2>{title}</h2>\n{content}\n</section>" if content else ""
 
 
 def document(title: str, sections: Iterable[str], head: str = "") -> str:
-    """Returns the whole page; `head` is markup that follows the style in its head."""
+    """Returns the whole page. `head` is HTML that follows the style in its head."""
     style = importlib.resources.files(__package__).joinpath("style.css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -139,16 +161,17 @@ def document(title: str, sections: Iterable[str], head: str = "") -> str:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Writes a page and returns its path; the file is there whole or as it was.
+    """Writes a page atomically and returns its path.
 
     Raises:
-        InputError: where it cannot be written.
+        InputError: if it cannot be written.
     """
     try:
         with atomic_path(path) as partial:
             partial.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written ({error.strerror}); expected room and permission"
+            f"{path} cannot be written ({error.strerror}). Check the free space and the "
+            "permissions."
         ) from error
     return path
