@@ -1,14 +1,13 @@
-"""Scores of translations: BLEU and chrF by sacreBLEU alone, with their signatures.
+"""Scores of translations: BLEU and chrF by sacreBLEU, with their signatures.
 
-A score is only comparable with another of the same signature, which names the
-tokenization, the casing and the version; so each is printed with its own. The
-BLEU of the paper's Table 2 is of another tokenization, and has a function of its own.
+Only scores with the same signature can be compared: it names the tokenization, the casing and the
+version. The BLEU of the paper's Table 2 uses another tokenization; `paper_bleu` computes it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
+import importlib.util
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +22,29 @@ from keras_transformer.evaluation.test_sets import EvaluationSet
 
 TOKENIZERS: tuple[str, ...] = tuple(BLEU.TOKENIZERS)
 
+# Letters of scripts that put no spaces between words. Words of Korean have spaces, but its endings
+# are separate words for sacreBLEU, too.
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+_HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7ff"
+# Thai, Lao, Tibetan, Burmese, Khmer, Javanese, Balinese.
+_OTHERS = "\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u1b00-\u1b7f\ua980-\ua9df"
+_SCRIPTS = {
+    name: re.compile(f"[{letters}]")
+    for name, letters in (
+        ("han", _HAN), ("kana", _KANA), ("hangul", _HANGUL), ("others", _OTHERS)
+    )
+}  # fmt: skip
+_LETTER = re.compile(r"[^\W\d_]")
+_SHARE = 0.3  # of letters; text in another script may quote some
+_LANGUAGES = {
+    **dict.fromkeys(("zh", "yue", "wuu"), "zh"),
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+    **dict.fromkeys(("th", "lo", "my", "km", "bo", "dz", "jv", "ban"), "char"),
+}
+_PACKAGES = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
@@ -31,10 +53,14 @@ class Scores:
     Attributes:
         bleu: BLEU (Papineni et al., 2002), 0 to 100.
         chrf: chrF2 (Popović, 2015), 0 to 100.
-        signature: what repeats `bleu`: sacreBLEU's version and settings.
-        chrf_signature: what repeats `chrf`.
-        exact_match: share of the hypotheses that equal a reference of theirs, 0 to 1.
+        signature: sacreBLEU's version and settings for `bleu`.
+        chrf_signature: the same for `chrf`.
+        exact_match: share of the hypotheses that equal a reference, 0 to 1.
         sentences: number of hypotheses.
+
+    Example:
+    >>> evaluate(["A dog runs home ."], ["A dog runs home ."]).summary()
+    'BLEU 100.00, chrF 100.00, exact matches 100.0% of 1 sentences'
     """
 
     bleu: float
@@ -45,7 +71,7 @@ class Scores:
     sentences: int
 
     def summary(self) -> str:
-        """Returns the scores in a few words, for a person."""
+        """Returns one line with the scores."""
         return (
             f"BLEU {self.bleu:.2f}, chrF {self.chrf:.2f}, exact matches {self.exact_match:.1%} of "
             f"{self.sentences:,} sentences"
@@ -59,19 +85,23 @@ def evaluate(
     tokenize: str | None = None,
     lowercase: bool = False,
 ) -> Scores:
-    """Scores hypotheses against their references, in the same order.
+    """Scores hypotheses against references.
 
     Args:
         hypotheses: translations, not tokenized unless `tokenize` is "none".
-        references: one for each, in the same form, or a test set.
-        tokenize: one of `TOKENIZERS`, for BLEU; "none" takes the text as it is.
-            sacreBLEU downloads a model for those of the "flores" and "sp" families. None is
-            "13a", or what sacreBLEU has for the test set's target language.
-        lowercase: whether both scores ignore case; `exact_match` follows.
+        references: a reference for each, in the same form, or a test set.
+        tokenize: one of `TOKENIZERS`, for BLEU. "none" uses the text unchanged. sacreBLEU downloads
+            a model for the families "flores" and "sp". None means `choose_tokenizer`.
+        lowercase: ignore case in all scores.
 
     Raises:
-        InputError: for no sentences, unequal numbers of them, or a tokenizer
-            that is unknown or cannot be had.
+        InputError: if sentences are missing, if the numbers of sentences differ, or if the
+            tokenizer is unknown or unavailable.
+
+    Example:
+    >>> scores = evaluate(["A cat runs home now ."], ["A dog runs home now ."])
+    >>> round(scores.bleu, 1), scores.exact_match
+    (53.7, 0.0)
     """
     test = _checked(hypotheses, references)
     bleu, chrf = _bleu(test, tokenize, lowercase), CHRF(lowercase=lowercase)
@@ -85,47 +115,114 @@ def evaluate(
     )
 
 
+def choose_tokenizer(references: Sequence[str], language: str = "") -> str:
+    """Returns the tokenizer of sacreBLEU for a language, or for the script of a text.
+
+    Words of Chinese, Japanese, Thai and other scripts have no spaces between them. The tokenizer
+    "13a" would take a sentence for a word, and BLEU would be 0. "char" is used if the package of
+    a tokenizer is missing.
+
+    Args:
+        references: texts in the target language.
+        language: its code (ISO 639), such as "zh"; empty if unknown.
+
+    Example:
+    >>> choose_tokenizer(["A dog runs."]), choose_tokenizer(["一只狗在跑。"])
+    ('13a', 'zh')
+    >>> choose_tokenizer(["สุนัขวิ่ง"]), choose_tokenizer(["A dog runs."], language="zh")
+    ('char', 'zh')
+    """
+    tokenizer = _LANGUAGES.get(language)
+    if tokenizer is None:
+        text = "".join(references)
+        counts = {name: len(letters.findall(text)) for name, letters in _SCRIPTS.items()}
+        if sum(counts.values()) <= _SHARE * len(_LETTER.findall(text)):
+            return "13a"
+        most = max(counts, key=lambda name: counts[name])
+        # Japanese has more Han characters than kana in some texts, Chinese has no kana.
+        if most == "han" and counts["kana"] > 0.05 * counts["han"]:
+            most = "kana"
+        by_script = {"han": "zh", "kana": "ja-mecab", "hangul": "ko-mecab", "others": "char"}
+        tokenizer = by_script[most]
+    package = _PACKAGES.get(tokenizer)
+    missing = package is not None and importlib.util.find_spec(package) is None
+    return "char" if missing else tokenizer
+
+
+def blind_score(
+    references: Sequence[str], tokenize: str | None = None, lowercase: bool = False
+) -> float | None:
+    """Returns the BLEU of the references with themselves if it is not 100, else None.
+
+    Such a BLEU cannot tell good translations from bad ones, because the sentences have fewer than
+    four tokens. Nothing should be decided by it.
+
+    Args:
+        references: the references.
+        tokenize: see `evaluate`.
+        lowercase: see `evaluate`.
+
+    Example:
+    >>> blind_score(["A dog runs home ."]) is None, blind_score(["Hello!"])
+    (True, 0.0)
+    """
+    own = evaluate(references, references, tokenize=tokenize, lowercase=lowercase).bleu
+    return None if own > 99.9 else own
+
+
 @dataclasses.dataclass(frozen=True)
 class PaperScore:
-    """BLEU as the paper computed it, in the fields of a JSON object.
+    """BLEU as computed in the paper.
 
     Attributes:
         paper_bleu: 0 to 100; 27.3 and 28.4 for English to German in the paper's Table 2.
-        paper_signature: what repeats it, in sacreBLEU's form.
+        paper_signature: version and settings, in sacreBLEU's format.
+
+    Example:
+    >>> PaperScore(28.4, "nrefs:1|case:mixed").summary()
+    'BLEU as in the paper 28.40 (tokenized, compounds split)'
     """
 
     paper_bleu: float
     paper_signature: str
 
     def summary(self) -> str:
-        """Returns the score in a few words, for a person."""
+        """Returns one line with the score."""
         return f"BLEU as in the paper {self.paper_bleu:.2f} (tokenized, compounds split)"
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | EvaluationSet) -> PaperScore:
-    """BLEU of German translations by the steps of tensor2tensor's get_ende_bleu.sh.
+    """Computes BLEU of German translations with the steps of tensor2tensor's get_ende_bleu.sh.
 
-    In hypotheses typographic punctuation becomes ASCII; both sides are tokenized by Moses's
-    rules for German, and at hyphens; multi-bleu.perl counts, with case and without smoothing.
-    The rules are those of Moses in 2017: later ones split off the stop of a last word that
-    looks like an abbreviation, too. Text is not tokenized before.
+    Typographic punctuation in hypotheses becomes ASCII. Both sides are tokenized with Moses's
+    rules for German and split at hyphens. BLEU is computed as in multi-bleu.perl, with case and
+    without smoothing. The tokenizer rules are from Moses in 2017. Later rules also split off the
+    full stop of a last word that looks like an abbreviation.
+
+    Args:
+        hypotheses: translations, not tokenized.
+        references: a reference for each, or a test set.
 
     Raises:
-        InputError: for no sentences, unequal numbers of them, another target language
-            than German, or without the package sacremoses.
+        InputError: if sentences are missing, if the numbers of sentences differ, if the target
+            language is not German, or if the package sacremoses is missing.
+
+    Example:
+    >>> paper_bleu(["Der Hund läuft nach Hause."], ["Der Hund läuft nach Hause."]).paper_bleu
+    100.0...
     """
     test = _checked(hypotheses, references)
     if test.target_language not in ("", "de"):
         raise InputError(
-            f"the paper's BLEU splits German compounds, but {test.language_pair} is not into "
-            "German; expected a language pair that ends in -de"
+            f"The paper's BLEU splits German compounds, but the target language of "
+            f"{test.language_pair} is not German. Leave out --paper_bleu."
         )
     with needs_extra("moses", "the paper's BLEU"):
         import sacremoses
     moses = sacremoses.MosesTokenizer(lang="de")
 
     def tokens(text: str) -> str:
-        # Over bytes, as Perl has it: of a-ä-b both hyphens are split, of a-b-c the first alone.
+        # Over bytes, like Perl: both hyphens of a-ä-b are split, but only the first of a-b-c.
         line = moses.tokenize(text, return_str=True).encode()
         return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", line).decode()
 
@@ -142,16 +239,20 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str] | Evaluation
 
 @dataclasses.dataclass(frozen=True)
 class SignificanceTest:
-    """Two systems on one test set, by sacreBLEU's paired bootstrap (Koehn, 2004).
+    """Comparison of two systems by sacreBLEU's paired bootstrap (Koehn, 2004).
 
     Attributes:
-        bleu: of the system, 0 to 100.
+        bleu: BLEU of the system, 0 to 100.
         bleu_interval: half the width of its 95 % confidence interval.
-        baseline_bleu: of the other system.
+        baseline_bleu: BLEU of the baseline.
         baseline_interval: half the width of its 95 % confidence interval.
-        p_value: how often so large a difference would come about by chance between systems
-            that are equally good, 0 to 1; None where there is no difference.
-        comparison_signature: what repeats this, the number of samples and the seed included.
+        p_value: probability of such a difference, or a larger one, between systems of equal
+            quality, 0 to 1; None if the scores are equal.
+        comparison_signature: settings of the comparison, including samples and seed.
+
+    Example:
+    >>> SignificanceTest(28.4, 0.5, 27.3, 0.5, 0.01, "nrefs:1|bs:1000").summary()
+    'BLEU 28.40 ± 0.50, baseline 27.30 ± 0.50 (95 % confidence): significantly better, ...'
     """
 
     bleu: float
@@ -162,19 +263,18 @@ class SignificanceTest:
     comparison_signature: str
 
     def summary(self) -> str:
-        """Returns both scores, and in a sentence what they mean, for a person."""
+        """Returns one line with both scores and their meaning."""
         scores = (
             f"BLEU {self.bleu:.2f} ± {self.bleu_interval:.2f}, baseline {self.baseline_bleu:.2f} "
             f"± {self.baseline_interval:.2f} (95 % confidence)"
         )
         if self.p_value is None:
-            return f"{scores}: the same score, which says nothing for either system"
+            return f"{scores}: the same score, so neither system is better"
         better = "better" if self.bleu > self.baseline_bleu else "worse"
         verdict = f"significantly {better}" if self.p_value < 0.05 else "no significant difference"
         return (
-            f"{scores}: {verdict}, p = {self.p_value:.4f}; of systems that are equally good, "
-            f"{self.p_value:.1%} of such test sets would show a difference of "
-            f"{abs(self.bleu - self.baseline_bleu):.2f} or more"
+            f"{scores}: {verdict}, p = {self.p_value:.4f}. Two equal systems would differ by "
+            f"{abs(self.bleu - self.baseline_bleu):.2f} or more on {self.p_value:.1%} of test sets"
         )
 
 
@@ -186,25 +286,27 @@ def compare(
     tokenize: str | None = None,
     lowercase: bool = False,
 ) -> SignificanceTest:
-    """Asks of two systems whether their difference in BLEU could be chance.
+    """Tests whether the difference in BLEU between two systems could be chance.
 
-    1,000 test sets are drawn with replacement from the sentences of this one. The seed is
-    sacreBLEU's: 12345, or what the variable SACREBLEU_SEED says.
+    1,000 test sets are drawn with replacement from the sentences. The seed is sacreBLEU's: 12345,
+    or the environment variable SACREBLEU_SEED.
 
     Args:
-        hypotheses: translations of the one system.
-        baseline: as many, of the other.
-        references: as in `evaluate`, and so are the others.
+        hypotheses: translations of the system.
+        baseline: translations of the baseline.
+        references: a reference for each, or a test set.
+        tokenize: see `evaluate`.
+        lowercase: see `evaluate`.
 
     Raises:
-        InputError: for what `evaluate` refuses, of either system, or a malformed seed.
+        InputError: if `evaluate` refuses one of the systems.
+
+    Example:
+    >>> references = ["ein Hund läuft im Park", "eine Katze schläft im Haus"] * 50
+    >>> baseline = ["ein Hund geht im Park", "eine Katze schläft im Haus"] * 50
+    >>> compare(references, baseline, references).p_value < 0.05
+    True
     """
-    seed = os.environ.get("SACREBLEU_SEED", "12345")
-    if seed.lower() != "none" and not re.fullmatch("[0-9]*[1-9][0-9]*", seed):
-        raise InputError(
-            f"SACREBLEU_SEED is {seed!r}; expected a whole number above 0, or none for another "
-            "result each time"
-        )
     test = _checked(hypotheses, references)
     _checked(baseline, test, "baseline translations")
     bleu = _bleu(test, tokenize, lowercase)
@@ -216,7 +318,7 @@ def compare(
         bleu_interval=float(system.ci or 0),
         baseline_bleu=base.score,
         baseline_interval=float(base.ci or 0),
-        # sacreBLEU's formula gives equal systems the smallest p of all.
+        # For equal systems sacreBLEU's formula gives the smallest p.
         p_value=system.p_value if system.score != base.score else None,
         comparison_signature=_signature(signatures["BLEU"], test),
     )
@@ -224,19 +326,29 @@ def compare(
 
 @dataclasses.dataclass(frozen=True)
 class Assessment:
-    """All that was asked of one system's translations; None is what was not."""
+    """All requested scores of a system; None if a score was not requested.
+
+    Attributes:
+        scores: BLEU and chrF.
+        paper: BLEU as in the paper.
+        comparison: comparison with a baseline.
+
+    Example:
+    >>> assess(["A dog runs home ."], ["A dog runs home ."]).fields()["sentences"]
+    1
+    """
 
     scores: Scores
     paper: PaperScore | None
     comparison: SignificanceTest | None
 
     def summary(self) -> str:
-        """Returns a line for each kind of score, for a person."""
+        """Returns one line per kind of score."""
         parts = (self.scores, self.paper, self.comparison)
         return "\n".join(part.summary() for part in parts if part is not None)
 
     def fields(self) -> dict[str, Any]:
-        """Returns what is in it, ready for JSON."""
+        """Returns the scores as JSON values."""
         fields = dataclasses.asdict(self.scores)
         fields.update(dataclasses.asdict(self.paper) if self.paper else {})
         if self.comparison:
@@ -253,7 +365,20 @@ def assess(
     tokenize: str | None = None,
     lowercase: bool = False,
 ) -> Assessment:
-    """Calls `evaluate`, `paper_bleu` if `as_in_paper`, and `compare` if there is a `baseline`."""
+    """Calls `evaluate`, `paper_bleu` if `as_in_paper`, and `compare` if there is a `baseline`.
+
+    Args:
+        hypotheses: translations of the system.
+        references: a reference for each, or a test set.
+        baseline: translations of the baseline; None for no comparison.
+        as_in_paper: also compute BLEU as the paper did.
+        tokenize: see `evaluate`.
+        lowercase: see `evaluate`.
+
+    Example:
+    >>> assess(["A dog runs home ."], ["A dog runs home ."]).scores.exact_match
+    1.0
+    """
     return Assessment(
         evaluate(hypotheses, references, tokenize=tokenize, lowercase=lowercase),
         paper_bleu(hypotheses, references) if as_in_paper else None,
@@ -266,40 +391,38 @@ def assess(
 def _checked(
     hypotheses: Sequence[str], references: Sequence[str] | EvaluationSet, what: str = "hypotheses"
 ) -> EvaluationSet:
-    """The references as a test set, of as many sentences as there are hypotheses."""
+    """Returns the references as a test set, after checking the numbers of sentences."""
     test = references if isinstance(references, EvaluationSet) else EvaluationSet([references])
     for each in test.references:
         if len(hypotheses) != len(each):
-            raise InputError(
-                f"{len(hypotheses)} {what} and {len(each)} references; "
-                "expected as many of one as of the other"
-            )
+            raise InputError(f"There are {len(hypotheses)} {what}, but {len(each)} references.")
     if not hypotheses:
-        raise InputError(f"there are no {what}; expected at least one sentence to score")
+        raise InputError(f"The {what} are empty. At least one sentence is needed.")
     return test
 
 
 def _bleu(test: EvaluationSet, tokenize: str | None, lowercase: bool) -> BLEU:
     if tokenize is not None and tokenize not in TOKENIZERS:
         raise InputError(
-            f"{tokenize!r} is no tokenizer of sacreBLEU; expected one of {', '.join(TOKENIZERS)}"
+            f"The tokenizer {tokenize!r} is unknown. Use one of {', '.join(TOKENIZERS)}."
         )
+    if tokenize is None:
+        tokenize = choose_tokenizer(test.references[0], test.target_language)
     try:
         return BLEU(
             tokenize=tokenize,
             lowercase=lowercase,
             trg_lang=test.target_language,
-            # Silences its advice to detokenize, which "none" has decided against.
+            # Silences the advice to detokenize.
             force=tokenize == "none",
         )
-    except (RuntimeError, ImportError, OSError) as error:  # a missing extra, or no network
+    except (RuntimeError, ImportError, OSError) as error:  # a missing package, or no network
         reason = " ".join(str(error).split())
-        name = repr(tokenize) if tokenize else f"of {test.target_language}"
-        raise InputError(f"the tokenizer {name} cannot be had here: {reason}") from error
+        raise InputError(f"The tokenizer {tokenize!r} is not available: {reason}") from error
 
 
 def _signature(signature: Signature, test: EvaluationSet) -> str:
-    """The signature with the test set's name in it, where sacreBLEU's form has it."""
+    """Returns the signature with the name of the test set, if it has one."""
     signature.update("test", test.name)
     signature.update("lang", test.language_pair)
     return str(signature)

@@ -1,15 +1,15 @@
-"""Test sets: the user's files, or sacreBLEU's own sets where they are on disk.
+"""Test sets: the user's files, or sacreBLEU's test sets that are already on disk.
 
-sacreBLEU keeps its sets in ~/.sacrebleu, or where the variable SACREBLEU says. It would
-download what it lacks; here nothing is, and the command that does is named.
+sacreBLEU stores its test sets in ~/.sacrebleu, or in the folder that the environment variable
+SACREBLEU names. It would download missing ones. This module downloads nothing, and names the
+command that does.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sacrebleu.dataset import DATASETS
@@ -24,10 +24,14 @@ class EvaluationSet:
     """Sentences with one or more references each.
 
     Attributes:
-        references: one text a reference, each of as many lines as there are sentences.
-        sources: the sentences that are translated; None where only translations are scored.
-        name: what sacreBLEU calls the set, as in "wmt14/full"; None for the user's files.
-        language_pair: source and target, as in "en-de"; None where it is not known.
+        references: the reference texts, each with one line per sentence.
+        sources: the source sentences; None if only translations are scored.
+        name: sacreBLEU's name, as in "wmt14/full"; None for the user's files.
+        language_pair: source and target, as in "en-de"; None if unknown.
+
+    Example:
+    >>> EvaluationSet([["Ein Hund ."]], language_pair="en-de").target_language
+    'de'
     """
 
     references: Sequence[Sequence[str]]
@@ -37,142 +41,124 @@ class EvaluationSet:
 
     @property
     def target_language(self) -> str:
-        """The second of the pair, as in "de"; empty where it is not known."""
+        """The target language, as in "de"; empty if unknown."""
         return (self.language_pair or "").partition("-")[2]
 
     @property
     def title(self) -> str | None:
-        """Its name and languages, for a model card; None for the user's files."""
+        """The name and the languages, for a model card; None for the user's files."""
         return self.name and f"{self.name} {self.language_pair}"
 
 
-def read_files(reference: str | Path, source: str | Path | None = None) -> EvaluationSet:
-    """Reads a test set of one sentence a line.
+def read_files(
+    reference: str | Path | Sequence[str | Path], source: str | Path | None = None
+) -> EvaluationSet:
+    r"""Reads a test set from files with one sentence per line.
+
+    Args:
+        reference: file of the reference, or several files with a reference of each sentence.
+        source: file of the source, if there is one.
 
     Raises:
-        InputError: for what `read_text` refuses, or different numbers of lines.
+        InputError: if a file is not valid text, or if the numbers of lines differ.
+
+    Example:
+    >>> _ = Path("test.de").write_text("Ein Hund .\n")
+    >>> read_files("test.de").references
+    [['Ein Hund .']]
     """
-    references = read_text(reference)
+    paths = [reference] if isinstance(reference, str | Path) else list(reference)
+    references = [read_text(path) for path in paths]
     sources = None if source is None else read_text(source)
-    if sources is not None and len(sources) != len(references):
-        raise InputError(
-            f"{source} has {len(sources):,} lines and {reference} {len(references):,}; "
-            "expected the same number"
-        )
-    return EvaluationSet([references], sources)
+    for path, lines in [*zip(paths, references, strict=True), (source, sources)]:
+        if lines is not None and len(lines) != len(references[0]):
+            raise InputError(
+                f"{path} has {len(lines):,} lines, but {paths[0]} has {len(references[0]):,}."
+            )
+    return EvaluationSet(references, sources)
 
 
 def read_translations(path: str | Path, test: EvaluationSet) -> list[str]:
-    """Reads a system's translations of a test set, one a line.
+    r"""Reads a system's translations of a test set, one per line.
+
+    Args:
+        path: file of the translations.
+        test: the test set.
 
     Raises:
-        InputError: for what `read_text` refuses, or another number of lines than the set has.
+        InputError: if the file is not valid text, or if the number of lines is wrong.
+
+    Example:
+    >>> _ = Path("hypothesis.de").write_text("Ein Hund .\n")
+    >>> read_translations("hypothesis.de", EvaluationSet([["Ein Hund ."]]))
+    ['Ein Hund .']
     """
     translations = read_text(path)
     if len(translations) != len(test.references[0]):
         raise InputError(
-            f"{path} has {len(translations):,} lines and the reference "
-            f"{len(test.references[0]):,}; expected the same number"
+            f"{path} has {len(translations):,} lines, but the reference has "
+            f"{len(test.references[0]):,}."
         )
     return translations
 
 
 def sacrebleu_set(name: str, language_pair: str | None) -> EvaluationSet:
-    """Reads one of sacreBLEU's test sets from the disk, with all its references.
+    """Reads one of sacreBLEU's test sets from disk, with all its references.
 
-    Text that sacreBLEU has not yet taken out of a set's files it takes out now, into its folder.
+    sacreBLEU extracts the text from downloaded files on first use.
 
     Args:
-        name: as `sacrebleu --list` shows it.
+        name: a name that `sacrebleu --list` prints.
         language_pair: source and target, as in "en-de".
 
     Raises:
-        InputError: for an unknown set or pair, and for a set that is not on disk, or not whole.
+        InputError: if the test set or the pair is unknown, or if it is missing or incomplete.
+
+    Example:
+    >>> sacrebleu_set("wmt14/full", "en-de").target_language  # doctest: +SKIP
+    'de'
     """
     if name not in DATASETS:
         raise InputError(
-            f"{name!r} is no test set of sacreBLEU; expected one such as "
-            f"{_near(name, DATASETS)} (sacrebleu --list shows all)"
+            f"sacreBLEU does not know the test set {name!r}. Use a name such as wmt14/full. "
+            "sacrebleu --list prints all."
         )
     dataset = copy.copy(DATASETS[name])
     if language_pair not in dataset.langpairs:
         raise InputError(
-            f"the test set {name} has no language pair {language_pair!r}; expected one of "
-            f"{', '.join(dataset.langpairs)}"
+            f"The test set {name} does not have the language pair {language_pair!r}. Use one of "
+            f"{', '.join(dataset.langpairs)}."
         )
     get = f"sacrebleu --download {name} -l {language_pair}"
     folder = Path(SACREBLEU_DIR, name)
-    # The one method that opens connections: without it sacreBLEU takes what is there.
+    # Only this method opens connections.
     dataset.maybe_download = lambda: None  # type: ignore[method-assign]
     try:
         source = dataset.get_source_file(language_pair)
         references = dataset.get_reference_files(language_pair)
     except FileNotFoundError:
         raise InputError(
-            f"the test set {name} of {language_pair} is not in {folder}, and nothing is "
-            f"downloaded here; expected {get} before"
+            f"The test set {name} for {language_pair} is not in {folder}. Download it with: {get}"
         ) from None
-    except Exception as error:  # of six parsers, in files that anyone may have changed
+    except Exception as error:  # sacreBLEU has six parsers with many exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"sacreBLEU cannot read its test set in {folder} ({reason}); expected that folder as "
-            f"{get} writes it"
+            f"sacreBLEU cannot read its test set in {folder}: {reason}. Remove the folder, then "
+            f"run: {get}"
         ) from error
     if not references:
         raise InputError(
-            f"the test set {name} of {language_pair} in {folder} has no references that sacreBLEU "
-            "takes; expected one to score against"
+            f"The test set {name} for {language_pair} in {folder} has no references that "
+            "sacreBLEU accepts."
         )
     try:
         texts = [read_text(path) for path in (source, *references)]
     except InputError as error:
-        raise InputError(f"{error}; {get} writes it anew into an empty folder") from None
+        raise InputError(f"{str(error).rstrip('.')}. Remove the folder, then run: {get}") from None
     if len({len(text) for text in texts}) > 1:
         lines = " and ".join(f"{len(text):,}" for text in texts)
         raise InputError(
-            f"the source and references of {language_pair} in {folder} have {lines} lines; "
-            f"expected as many of each, as {get} writes them into an empty folder"
+            f"The source and references for {language_pair} in {folder} have {lines} lines. Remove "
+            f"the folder, then run: {get}"
         )
     return EvaluationSet(texts[1:], texts[0], name, language_pair)
-
-
-def _near(name: str, names: Collection[str]) -> str:
-    """Up to five of `names` that are like `name`, the likest first."""
-    likest = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
-    return ", ".join(likest or ["wmt14/full"])
-
-
-def text_files(folder: str | Path, references: int = 1) -> list[Path]:
-    """Returns the files that `write_text_files` will write into a folder, which it makes.
-
-    They are `source.txt`, `hypothesis.txt`, `reference.txt`, and for more references
-    `reference-2.txt` and so on.
-
-    Raises:
-        InputError: for a folder that has one of them, or cannot be made.
-    """
-    more = [f"reference-{number}.txt" for number in range(2, references + 1)]
-    paths = [Path(folder, n) for n in ("source.txt", "hypothesis.txt", "reference.txt", *more)]
-    for path in paths:
-        if path.exists():
-            raise InputError(f"{path} is there already; expected a folder without it")
-    try:
-        paths[0].parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made ({error.strerror})") from error
-    return paths
-
-
-def write_text_files(paths: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
-    """Writes one text a file, one sentence a line, as comet-score and its like read them.
-
-    Raises:
-        InputError: for a file that is there by now, or cannot be written.
-    """
-    for path, lines in zip(paths, texts, strict=True):
-        try:
-            with path.open("x", encoding="utf-8", newline="\n") as file:
-                # They read in Python's text mode, in which a CR ends a line, too.
-                file.writelines(line.replace("\r", " ") + "\n" for line in lines)
-        except OSError as error:
-            raise InputError(f"{path} cannot be written ({error.strerror})") from error

@@ -1,30 +1,44 @@
-"""Trained models in use. `Translation` is the result of every way to a model."""
+"""Inference: loading models, translating lines, documents and corpora, and scoring."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_EMPTY = -5e8  # a place that nothing was found for has the score -1e9
+_EMPTY = -5e8  # unused places of a search result have the score -1e9
 
 
 class Translation(NamedTuple):
-    """One translation of a line."""
+    """One translation of a line.
+
+    Attributes:
+        text: the translation.
+        score: its score in the search, or minus infinity if there is no translation.
+
+    Example:
+    >>> Translation("Ein Hund .", -0.5).text
+    'Ein Hund .'
+    """
 
     text: str
-    score: float  # log P and penalties, as it was ranked by; minus infinity where there is none
+    score: float
 
 
 def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> list[Translation]:
-    """Returns the translations of a line, without the places that the search left empty.
+    """Returns the translations of a line, without the unused places of the search result.
 
     Args:
         texts: the text of each place; bytes are UTF-8.
         scores: the score of each place.
+
+    Example:
+    >>> translations_of([b"Ein Hund .", b""], [-0.5, -1e9])
+    [Translation(text='Ein Hund .', score=-0.5)]
     """
-    pairs = zip(texts, scores, strict=True)
-    known = [(text, float(score)) for text, score in pairs if score > _EMPTY]
     return [
-        Translation(text if isinstance(text, str) else text.decode("utf-8", "replace"), score)
-        for text, score in known
+        Translation(
+            text if isinstance(text, str) else text.decode("utf-8", "replace"), float(score)
+        )
+        for text, score in zip(texts, scores, strict=True)
+        if score > _EMPTY
     ]

@@ -1,4 +1,4 @@
-"""Lines in batches: grouped by length, and computed on all cores at once."""
+"""Batches of lines with similar lengths, which are computed on all cores at the same time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from keras_transformer.runs.machine import available_cores
 # The memory of the search's cache grows with both limits.
 MAX_BATCH_LINES = 64
 _MAX_BATCH_BYTES = 16_384  # after padding to the longest line
+_COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
 _Result = TypeVar("_Result")
 
@@ -26,18 +27,26 @@ def use_cores_for_batches(lines: int) -> None:
     Most operations of a search are too small to be shared between cores. With fewer `lines`
     than cores, the remaining cores share operations.
 
-    Call this before TensorFlow starts. Later calls, or those with a GPU, change nothing.
+    Call this before TensorFlow starts. Later calls, or calls with a GPU, change nothing.
+
+    Example:
+    >>> use_cores_for_batches(lines=1000)
     """
     if tf.config.list_physical_devices("GPU"):
         return
-    with contextlib.suppress(RuntimeError):  # TensorFlow has started with its threads
-        at_once = max(1, min(lines, available_cores()))
-        tf.config.threading.set_intra_op_parallelism_threads(available_cores() // at_once)
-        tf.config.threading.set_inter_op_parallelism_threads(at_once)
+    with contextlib.suppress(RuntimeError):  # TensorFlow has already started
+        concurrency = max(1, min(lines, available_cores()))
+        tf.config.threading.set_intra_op_parallelism_threads(available_cores() // concurrency)
+        tf.config.threading.set_inter_op_parallelism_threads(concurrency)
 
 
 def concurrent_batches() -> int:
-    """Returns how many batches `map_batches` computes at once (see `use_cores_for_batches`)."""
+    """Returns the number of batches that `map_batches` computes at the same time.
+
+    Example:
+    >>> concurrent_batches() >= 1
+    True
+    """
     cores_per_batch = tf.config.threading.get_intra_op_parallelism_threads()
     return max(1, available_cores() // cores_per_batch) if cores_per_batch else 1
 
@@ -71,18 +80,23 @@ def map_batches(
     """Calls a function for each batch of lines, in threads, and shows the progress.
 
     Args:
-        function: takes the indices of the lines of a batch.
-        lines: texts that determine the batches, by their lengths.
-        max_lines: of a batch.
-        unit: what a line is called in the progress bar, in the plural.
+        function: a function of the indices of the lines of a batch.
+        lines: texts whose lengths determine the batches.
+        max_lines: the most lines of a batch.
+        unit: plural of a line's name in the progress bar.
 
     Yields:
-        For each batch: the indices of its lines, and the result.
+        The indices of each batch's lines, and the result.
+
+    Example:
+    >>> lines = ["a", "three words here", "b"]
+    >>> list(map_batches(len, lines, max_lines=2))
+    [([1, 0], 2), ([2], 1)]
     """
-    at_once = concurrent_batches()
+    concurrency = concurrent_batches()
     # At least one batch for each thread.
-    todo = batches(lines, min(max_lines, max(1, len(lines) // at_once)))
-    pool = concurrent.futures.ThreadPoolExecutor(at_once)
+    todo = batches(lines, min(max_lines, max(1, len(lines) // concurrency)))
+    pool = concurrent.futures.ThreadPoolExecutor(concurrency)
     try:
         with progress_bar(len(lines), unit) as bar:
             for batch, result in zip(todo, pool.map(function, todo), strict=True):
@@ -98,9 +112,14 @@ def in_batches(
     """Yields, for each batch, the indices of its lines and the outputs of `translate`.
 
     Args:
-        translate: takes `text`, string `[B]`, and the `others` in the same way.
-        lines: texts.
+        translate: a function of `text`, string `(batch,)`, and of the `others`.
+        lines: the texts.
         others: further texts for each line.
+
+    Example:
+    >>> [(batch, outputs)] = in_batches(lambda text: {"same": text}, ["a", "b"])
+    >>> batch, outputs["same"].tolist()
+    ([0, 1], [b'a', b'b'])
     """
     columns = {"text": lines, **others}
 
@@ -118,9 +137,48 @@ def token_counts(
 
     Args:
         lengths: `LoadedModel.lengths` or `Translator.lengths`.
-        lines: texts.
+        lines: the texts.
+
+    Example:
+    >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
+    >>> list(token_counts(lengths, ["three", "a"]))
+    [(5, 5), (1, 1)]
     """
-    for start in range(0, len(lines), 1024):
-        counts = lengths(text=tf.constant(lines[start : start + 1024]))
+    for start in range(0, len(lines), _COUNTED_LINES):
+        counts = lengths(text=tf.constant(lines[start : start + _COUNTED_LINES]))
         pairs = zip(counts["tokens"].numpy(), counts["used"].numpy(), strict=True)
         yield from ((int(tokens), int(used)) for tokens, used in pairs)
+
+
+def source_warnings(
+    lengths: Callable[..., dict[str, tf.Tensor]],
+    lines: Sequence[str],
+    max_train_source_length: int | None = None,
+) -> list[str]:
+    """Returns a warning for each source that is empty, truncated, or longer than any in training.
+
+    Args:
+        lengths: `LoadedModel.lengths` or `Translator.lengths`.
+        lines: the sources.
+        max_train_source_length: tokens of the longest source in training, if known.
+
+    Example:
+    >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
+    >>> source_warnings(lengths, ["abcd", "a"])
+    ['Line 2: the source is empty.']
+    """
+    warnings = []
+    for number, (tokens, used) in enumerate(token_counts(lengths, lines), start=1):
+        if tokens == 1:  # only the end token
+            warnings.append(f"Line {number}: the source is empty.")
+        elif used < tokens:
+            warnings.append(
+                f"Line {number}: the source has {tokens:,} tokens. Only the first {used:,} are "
+                "used (decoding.max_source_tokens)."
+            )
+        elif max_train_source_length is not None and tokens > max_train_source_length:
+            warnings.append(
+                f"Line {number}: the source has {tokens:,} tokens, but the longest source in "
+                f"training has {max_train_source_length:,}. The quality may be lower."
+            )
+    return warnings

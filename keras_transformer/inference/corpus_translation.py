@@ -1,6 +1,7 @@
-"""A large text translated: for back-translation (Sennrich et al., 2016) and distillation.
+"""Resumable translation of a large text, for back-translation (Sennrich et al., 2016).
 
-It is done in blocks, by this process or on Apache Beam, and goes on where it was killed.
+The text is translated in blocks, in this process or in several. After a kill the same call
+continues.
 """
 
 from __future__ import annotations
@@ -16,31 +17,23 @@ from typing import Any, NamedTuple
 
 from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.corpus import Block, BlockReader, TextFile, require_file
-from keras_transformer.data.corpora.reading import BOM, check_line
-from keras_transformer.data.preparation.workers import Runner, Workers
+from keras_transformer.data.corpora.reading import decode_lines
+from keras_transformer.data.preparation.workers import run_tasks
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import LoadedModel, load_model
+from keras_transformer.inference.loading import LoadedModel, file_hashes, load_model
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import atomic_path, work_directory
 from keras_transformer.runs.run_directory import RunDirectory
 
-BLOCK_LINES = 4096  # translated at once, sorted by length; what a kill may lose
-
-
-class _Source(NamedTuple):
-    """A file to translate, and where what comes of it goes."""
-
-    path: Path
-    sha256: str  # when it was read first
-    model_dir: Path
-    model: str  # its fingerprint
-    directory: Path
+BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
 
 class _Task(NamedTuple):
-    """A block of it, by number."""
+    """A block of the file. `directory` gets the translated blocks."""
 
-    source: _Source
+    model_dir: Path
+    model: str  # fingerprint
+    directory: Path
     number: int
     block: Block
 
@@ -49,31 +42,36 @@ def translate_corpus(
     model_dir: str | Path,
     source: str | Path,
     output_dir: str | Path,
-    runner: Runner | None = None,
+    num_workers: int = 1,
 ) -> dict[str, Any]:
-    """Translates all lines of a file; line i of `translations.txt` is the best for line i.
+    """Translates all lines of a file with an exported model.
 
-    `output_dir` appears when all is done, with `translations.txt` and `report.json`. What was
-    done when it is killed stands in a hidden directory beside it, from which the same call
-    continues.
+    When everything is translated, `output_dir` appears with `translations.txt` (line i is the best
+    translation of line i) and `report.json`. Until then, finished blocks are kept in a hidden
+    directory next to it.
 
     Args:
-        model_dir: a SavedModel or a LiteRT model, which settles how it is translated.
-        source: the file, compressed or not.
+        model_dir: a SavedModel or a LiteRT model.
+        source: the file, which may be compressed.
         output_dir: a new directory.
-        runner: who does the work; None for this process.
+        num_workers: number of processes, each of which uses all cores.
 
     Returns:
-        The report: lines, without translation, characters, seconds of the blocks together.
+        The report: lines, lines without a translation, hashes, and the total seconds of the blocks.
 
     Raises:
-        InputError: for a file that cannot be read or is no text, a model that is no export,
-            and an `output_dir` that is there.
+        InputError: if the file is not readable text, if the model is not an export, or if
+            `output_dir` exists.
+
+    Example:
+    >>> report = translate_corpus("build/export", "train.en", "build/mono")
+    >>> report["lines"], sorted(path.name for path in Path("build/mono").iterdir())
+    (3, ['report.json', 'translations.txt'])
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
     if output_dir.exists():
-        raise InputError(f"{output_dir} exists; expected a new directory")
+        raise InputError(f"{output_dir} exists. Choose a new directory.")
     lines, digest = _survey(source)
     model = model_fingerprint(model_dir)
     inputs = {"sha256": digest, "model": model}
@@ -81,8 +79,11 @@ def translate_corpus(
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"
         work.mkdir(exist_ok=True)
-        sources = [_Source(source.absolute(), digest, model_dir.absolute(), model, work)]
-        results = (runner or Workers(1))(_translate_block, sources, _tasks)
+        tasks = (
+            _Task(model_dir.absolute(), model, work, number, block)
+            for number, block in enumerate(_blocks(source, digest))
+        )
+        results = run_tasks(_translate_block, tasks, num_workers)
         report: dict[str, Any] = {
             "source": str(source),
             **inputs,
@@ -105,58 +106,61 @@ def translate_corpus(
 
 
 def check_export(model_dir: str | Path) -> None:
-    """Raises `InputError` for nothing, and for a run, which changes where an export stays."""
+    """Raises `InputError` if the model is missing, or if it is a run, whose weights may change.
+
+    Example:
+    >>> check_export("build/run")
+    Traceback (most recent call last):
+    keras_transformer.errors.InputError: build/run is a run directory. ...
+    """
     if not Path(model_dir).exists():
-        raise InputError(f"{model_dir} cannot be read, for it is not there; expected an export")
+        raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
     if RunDirectory.is_run(model_dir):
-        raise InputError(f"{model_dir} is a run directory; expected what bin/export.py makes of it")
+        raise InputError(f"{model_dir} is a run directory. Export it with bin/export.py first.")
 
 
 def _survey(path: Path) -> tuple[int, str]:
-    """Reads and checks everything once, and returns the number of lines and the SHA-256."""
+    """Reads and checks the whole file, and returns the number of lines and the SHA-256."""
     reader = BlockReader(TextFile(require_file(path)), BLOCK_LINES)
     for block in reader:
-        _checked_lines(block)
+        _decoded(block)
     return reader.read.pairs, reader.read.sha256[str(path)]
 
 
 def model_fingerprint(model_dir: Path) -> str:
-    """Returns the SHA-256 of a model's files, which stands in the report of what it translated."""
+    """Returns a SHA-256 over the names and contents of a model's files.
+
+    Example:
+    >>> len(model_fingerprint(Path("build/export/1")))
+    64
+    """
     digest = hashlib.sha256()
-    files = sorted(p for p in model_dir.rglob("*") if p.is_file()) or [model_dir]
-    for file in files:
-        digest.update(str(file.relative_to(model_dir)).encode())
-        try:
-            with file.open("rb") as content:
-                digest.update(hashlib.file_digest(content, "sha256").digest())
-        except OSError as error:
-            raise InputError(
-                f"{file} cannot be read ({error.strerror}); expected a model"
-            ) from None
+    for name, file_hash in file_hashes(model_dir).items():
+        digest.update(name.encode())
+        digest.update(bytes.fromhex(file_hash))
     return digest.hexdigest()
 
 
-def _tasks(source: _Source) -> Iterator[_Task]:
-    reader = BlockReader(TextFile(source.path), BLOCK_LINES)
-    for number, block in enumerate(reader):
-        yield _Task(source, number, block)
-    if reader.read.sha256[str(source.path)] != source.sha256:
+def _blocks(source: Path, digest: str) -> Iterator[Block]:
+    reader = BlockReader(TextFile(source), BLOCK_LINES)
+    yield from reader
+    if reader.read.sha256[str(source)] != digest:
         raise InputError(
-            f"{source.path} has changed while it was translated; expected it to stay as it is"
+            f"{source} has changed while it was translated. Start again with the new file."
         )
 
 
 def _translate_block(task: _Task) -> dict[str, Any]:
-    """Translates a block, unless that was done; leaves its file whole or not at all."""
-    path = task.source.directory / f"{task.number:06d}"
+    """Translates a block unless its result exists, and writes the result atomically."""
+    path = task.directory / f"{task.number:06d}"
     done = path.with_suffix(".json")
     if done.exists():
         return dict(json.loads(done.read_bytes()))
     start = time.monotonic()
-    lines = _checked_lines(task.block)
-    model = _model(task.source.model_dir, task.source.model)
+    lines = _decoded(task.block)
+    model = _model(task.model_dir, task.model)
     best = [each[0] for each in translate_lines(model, lines)]
-    # Translations have one line each; a line break would shift all that follow.
+    # A line break in a translation would misalign all following lines.
     texts = [" ".join(translation.text.splitlines()) for translation in best]
     with atomic_path(path.with_suffix(".txt")) as partial:
         partial.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -171,18 +175,11 @@ def _translate_block(task: _Task) -> dict[str, Any]:
     return result
 
 
-def _checked_lines(block: Block) -> list[str]:
-    """Returns the lines; raises `InputError` for one that is no text."""
-    lines, offset = block.texts[0].split(b"\n")[:-1], block.offsets[0]
-    for number, line in enumerate(lines, start=block.line):
-        check_line(block.names[0], number, offset, line)
-        offset += len(line) + 1
-    if block.line == 1:
-        lines[0] = lines[0].removeprefix(BOM)
-    return [line.removesuffix(b"\r").decode() for line in lines]
+def _decoded(block: Block) -> list[str]:
+    return decode_lines(block.texts[0], block.names[0], block.line, block.offsets[0])
 
 
 @functools.lru_cache(maxsize=1)
 def _model(model_dir: Path, fingerprint: str) -> LoadedModel:
-    """Returns the model, which a process loads once while it is the same."""
+    """Loads the model once per process. The fingerprint is only part of the cache key."""
     return load_model(model_dir)

@@ -1,20 +1,18 @@
-"""Documents: split into sentences, which are translated together, and put together again."""
+"""Translates documents: splits them into sentences, and joins the translations."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import loading
-from keras_transformer.inference import translate as inference
 from keras_transformer.inference.batching import token_counts
+from keras_transformer.inference.loading import LoadedModel
+from keras_transformer.inference.translate import translate_lines
 
-# Patterns of RE2: linear in the length of any text, and the same inside a graph.
+# Patterns of RE2, which need linear time and also work inside a graph.
 _SPACE = r"[\s\p{Z}]"
 _STOP = r"[.!?…։؟۔।॥።。！？｡]"
 _FULL_WIDTH_STOP = r"[。！？｡]"
@@ -24,7 +22,7 @@ _CAPITAL = r"[\p{Lu}\p{Lt}\p{Lo}\p{N}]"  # Lo: the letters of scripts without ca
 
 _SENTENCE_END = (
     rf"({_STOP}+{_CLOSING}*)({_SPACE}+{_OPENING}*{_CAPITAL})"
-    # A stop alone: text in tokens, which may be in lower case throughout.
+    # A stop between spaces: tokenized text, which may be lower-cased.
     rf"|({_SPACE}\.(?:{_SPACE}\.)*)({_SPACE})"
     rf"|({_FULL_WIDTH_STOP}+)([^。！？｡\"'\p{{Pi}}\p{{Pf}}\p{{Pe}}\s\p{{Z}}])"
 )
@@ -38,163 +36,162 @@ _BEFORE_NUMBERS = (
     "No Nos no nos Nr Art art Abs Kap Bd Vol vol pp Fig fig Abb Tab Ch ch Sec sec Tel tel "
     "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Okt Nov Dec Dez"
 ).replace(" ", "|")
-# A sentence goes on after an initial, a day of the month and the like, and these abbreviations.
+# These do not end a sentence: an initial, a day of the month, and the abbreviations above.
 _NO_SENTENCE_END = (
     rf"(^|[^\p{{L}}\p{{M}}\p{{N}}])(?:((?:\p{{L}}|\p{{N}}{{1,2}}|[IVX]+|{_BEFORE_NAMES})\.)\n"
     rf"|((?:{_BEFORE_NUMBERS})\.)\n({_SPACE}+\p{{N}}))"
 )
 
-# Where a sentence that is too long is cut, the best places first.
+# Where long sentences are split, in order of preference.
 _BREAKS = tuple(map(re.compile, (r"[;:–—]\s|[；：]", r"[,،]\s|[，、]", r"\s")))
-# Characters of Chinese and Japanese, after which no space is written.
+# Chinese and Japanese characters, which no space follows.
 _UNSPACED = re.compile(
     r"[\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
 )
-# Tokens are spread unevenly: parts of this much of what fits, on average, mostly fit.
+# Target size of the parts as a share of the limit, because tokens are spread unevenly.
 _FILL = 0.8
 
 
-class Document(NamedTuple):
-    """A text as sentences and what stands between them.
+def segment(text: str) -> list[str]:
+    r"""Splits a text of any language into pieces with one sentence each, with rules.
 
-    The text is `gaps[0] + sentences[0] + gaps[1] + … + sentences[-1] + gaps[-1]`.
+    The pieces together are the text. They have white space around the sentence, or only white
+    space.
 
-    Attributes:
-        sentences: without white space around them, never empty, each within one line.
-        gaps: white space, or nothing; one more than there are sentences.
-    """
+    A sentence ends at the end of its line (`str.splitlines`). It also ends
 
-    sentences: list[str]
-    gaps: list[str]
+    - at `.!?…` and similar characters of other scripts, with closing quotes and brackets, before
+      white space and the start of a sentence: a capital, a digit, or a letter of a script without
+      case, with or without opening quotes;
+    - at a full-width stop;
+    - at a full stop between spaces.
 
-    def join(self, translations: Sequence[str]) -> str:
-        """Puts a translation in the place of each sentence; all line breaks stay as they are.
+    It does not end after a single letter, a number of one or two digits, a Roman numeral, or a
+    common English, German, French or Spanish abbreviation.
 
-        White space of more than one space stays too. Where there was one space
-        or none, there is none after Chinese and Japanese characters and one
-        after others, but none where a word was cut. Line breaks in a
-        translation become spaces.
-        """
-        lines = [" ".join(translation.splitlines()) for translation in translations]
-        rows = zip(self.sentences, self.gaps[1:], lines, strict=True)
-        gaps = [self.gaps[0], *(_joint(*row) for row in rows)]
-        gaps[-1] = self.gaps[-1]
-        return "".join(itertools.chain(*zip(gaps, [*lines, ""], strict=True)))
+    Known limits: a sentence that continues on the next line becomes two. A sentence that ends with
+    a single letter or a small number ("vitamin C.", "She is 17."), or is followed by a small
+    letter, is joined to the next. Unknown abbreviations before capitals ("Univ. Prof.") end a
+    sentence. A quotation at the end of a Chinese or Japanese sentence only ends it before white
+    space. Thai and other scripts without stops give one sentence per line.
 
-
-def _joint(sentence: str, gap: str, translation: str) -> str:
-    if gap not in ("", " "):
-        return gap
-    if _UNSPACED.match(translation[-1:]):
-        return ""
-    return " " if gap or _UNSPACED.match(sentence[-1:]) else ""
-
-
-def segment(text: str) -> Document:
-    """Splits a text of any language into sentences, by one rule and without a model.
-
-    A sentence ends with its line (`str.splitlines`); at one of `.!?…` and their
-    like in other scripts, closing quotes and brackets included, before white
-    space and what can begin a sentence: a capital, a digit, or a letter of a
-    script without case, with or without opening quotes; at a full-width stop;
-    and at a full stop that stands alone. It goes on after a single letter, a
-    number of one or two digits, a Roman numeral, and common English, German,
-    French and Spanish abbreviations that stand before a name or a number.
-
-    Known limits: a sentence that continues on the next line is two; one that
-    ends with a single letter or a small number ("vitamin C.", "She is 17.") or
-    is followed by a small letter is joined to the next; other abbreviations
-    before capitals ("Univ. Prof.") end a sentence; a Chinese or Japanese quote
-    that ends a sentence does so only before white space; Thai and other scripts
-    without stops are one sentence a line.
+    Example:
+    >>> segment("It rains. She sleeps.\n")
+    ['It rains.', ' She sleeps.\n']
     """
     lines = text.splitlines()
     marked = _mark_ends(tf.constant(lines, tf.string)).numpy()
     pieces: list[str] = []
     for line, whole, ends in zip(lines, text.splitlines(keepends=True), marked, strict=True):
-        pieces += [*ends.decode().split("\n"), whole[len(line) :]]
-    return _document(pieces)
+        *others, last = ends.decode().split("\n")
+        pieces += [*others, last + whole[len(line) :]]
+    return pieces
 
 
 def _mark_ends(lines: tf.Tensor) -> tf.Tensor:
-    """Puts a line feed after the sentences within lines, string `[N]`; none may hold one."""
+    """Inserts a line feed after each sentence in lines, string `[N]`, which contain none."""
     marked = tf.strings.regex_replace(lines, _SENTENCE_END, r"\1\3\5" + "\n" + r"\2\4\6")
     return tf.strings.regex_replace(marked, _NO_SENTENCE_END, r"\1\2\3\4")
 
 
-def _document(pieces: Iterable[str]) -> Document:
-    """Moves the white space around sentences, and pieces of nothing else, into the gaps."""
-    sentences: list[str] = []
-    gaps: list[str] = []
-    gap: list[str] = []
+def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str:
+    """Returns the text of the pieces with each sentence replaced by its translation.
+
+    Line breaks and wider gaps are kept. A gap of one space or none becomes one space, or none
+    after Chinese and Japanese characters and inside a word that was split. Line breaks in a
+    translation become spaces.
+
+    Args:
+        pieces: pieces of a text, as `segment` returns them.
+        translations: a translation for each piece that has a sentence.
+
+    Example:
+    >>> join_translations(["It rains.", "  She sleeps."], ["Es regnet.", "Sie schläft."])
+    'Es regnet.  Sie schläft.'
+    """
+    remaining = iter(translations)
+    text, gap, last = "", "", ""  # `last` is the sentence before the gap
     for piece in pieces:
-        if sentence := piece.strip():
-            start = piece.index(sentence)
-            gaps.append("".join([*gap, piece[:start]]))
-            sentences.append(sentence)
-            gap = [piece[start + len(sentence) :]]
-        else:
-            gap.append(piece)
-    return Document(sentences, [*gaps, "".join(gap)])
+        sentence = piece.strip()
+        if not sentence:
+            gap += piece
+            continue
+        start = piece.index(sentence)
+        gap += piece[:start]
+        if last and gap in ("", " "):
+            is_joined = _UNSPACED.match(text[-1:]) or not (gap or _UNSPACED.match(last[-1:]))
+            gap = "" if is_joined else " "
+        text += gap + " ".join(next(remaining).splitlines())
+        gap, last = piece[start + len(sentence) :], sentence
+    return text + gap
 
 
-def translate(model: loading.LoadedModel, text: str) -> tuple[str, list[str]]:
-    """Translates a document, its sentences in batches, and keeps its lines.
+def translate_document(model: LoadedModel, text: str) -> tuple[str, list[str]]:
+    r"""Translates a document and keeps its lines.
 
-    A sentence of more tokens than the model takes, or has seen in training, is
-    translated in parts, which end at a semicolon, colon or dash, else at a comma,
-    else at white space, else within a word.
+    A sentence with more tokens than the model accepts, or than any source in training, is
+    translated in parts. These end at a semicolon, colon or dash, or else at a comma, at white
+    space, or within a word.
+
+    Args:
+        model: a model with one translation per sentence.
+        text: the document.
 
     Returns:
-        The translated document, and a remark on each sentence that was translated
-        in parts or that has nothing to translate.
+        The translated document, and a warning for each sentence that was split or has no tokens.
 
     Raises:
-        InputError: for a model that gives several translations of a sentence.
+        InputError: if the model returns several translations per sentence.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_model
+    >>> document = "A dog runs.\n\nA cat sleeps."
+    >>> text, warnings = translate_document(load_model("build/run"), document)
+    >>> text.count("\n\n"), warnings
+    (1, [])
     """
     if model.n_best > 1:
         raise InputError(
-            f"{model.place} gives {model.n_best} translations of each sentence (decoding.n_best); "
-            "expected 1 to translate a document"
+            f"{model.place} returns {model.n_best} translations per sentence, but a document needs "
+            "exactly 1 (decoding.n_best)."
         )
-    document, remarks = _split_long_sentences(model, segment(text))
-    results = inference.translate_lines(model, document.sentences)
-    return document.join([best.text for best, *_ in results]), remarks
+    pieces, warnings = _split_long_sentences(model, segment(text))
+    results = translate_lines(model, [piece.strip() for piece in pieces if piece.strip()])
+    return join_translations(pieces, [best.text for best, *_ in results]), warnings
 
 
-def _split_long_sentences(
-    model: loading.LoadedModel, document: Document
-) -> tuple[Document, list[str]]:
-    """Returns the document in sentences that fit, and what there is to say of them."""
-    pieces: list[str] = []
-    remarks: list[str] = []
+def _split_long_sentences(model: LoadedModel, pieces: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns pieces whose sentences fit, and warnings."""
+    result: list[str] = []
+    warnings: list[str] = []
     line = 1
-    counts = token_counts(model.lengths, document.sentences)
-    for gap, sentence, (tokens, used) in zip(
-        document.gaps[:-1], document.sentences, counts, strict=True
-    ):
-        line += gap.count("\n")
+    counts = token_counts(model.lengths, [piece.strip() for piece in pieces if piece.strip()])
+    for piece in pieces:
+        sentence = piece.strip()
+        start = piece.index(sentence)
+        line += piece[:start].count("\n")
         parts = [sentence]
-        fitting = min(used, model.trained_tokens or used)
-        if fitting < tokens:
-            parts = _parts(model, sentence, tokens, fitting)
-            why = (
-                "decoding.max_source_tokens"
-                if fitting == used
-                else "the longest source of training"
-            )
-            remarks.append(
-                f"line {line} has a sentence of {tokens:,} tokens, which was translated in "
-                f"{len(parts):,} parts of at most {fitting:,} ({why})"
-            )
-        elif tokens == 1:  # the end token alone
-            remarks.append(f"line {line} has a sentence without a token, which was left out")
-        pieces += [gap, *parts]
-    return _document([*pieces, document.gaps[-1]]), remarks
+        if sentence:
+            tokens, used = next(counts)
+            fitting = min(used, model.max_train_source_length or used)
+            if fitting < tokens:
+                parts = _parts(model, sentence, tokens, fitting)
+                limit = "the longest source in training"
+                if fitting == used:
+                    limit = "decoding.max_source_tokens"
+                warnings.append(
+                    f"Line {line} has a sentence of {tokens:,} tokens. It was translated in "
+                    f"{len(parts):,} parts of at most {fitting:,} tokens ({limit})."
+                )
+            elif tokens == 1:  # only the end token
+                warnings.append(f"Line {line} has a sentence without tokens, which was left out.")
+        result += [piece[:start], *parts, piece[start + len(sentence) :]]
+        line += piece[start:].count("\n")
+    return result, warnings
 
 
-def _parts(model: loading.LoadedModel, sentence: str, tokens: int, limit: int) -> list[str]:
-    """Returns parts, whose join is the sentence, of at most `limit` tokens or one character."""
+def _parts(model: LoadedModel, sentence: str, tokens: int, limit: int) -> list[str]:
+    """Splits a sentence into parts of at most `limit` tokens, or of one character."""
     pieces = _divide(sentence, max(2, round(tokens / (_FILL * limit))))
     if len(pieces) == 1:
         return pieces
@@ -205,7 +202,7 @@ def _parts(model: loading.LoadedModel, sentence: str, tokens: int, limit: int) -
 
 
 def _divide(sentence: str, count: int) -> list[str]:
-    """Returns `count` or more pieces of similar lengths that end at the best places."""
+    """Splits a sentence into at least `count` pieces of similar lengths at the best places."""
     size = -(-len(sentence) // count)
     pieces, start = [], 0
     while len(sentence) - start > size:

@@ -1,10 +1,10 @@
-"""A LiteRT model, `model.tflite` of bin/export.py, used: without TensorFlow, on ai-edge-litert.
+"""Runs a LiteRT model, the file `model.tflite` of bin/export.py, without TensorFlow.
 
     model = LiteRTModel("model.tflite", threads=2)
     best = model.translate("A small dog runs.")[0].text
 
-Behind the model itself the file holds a ZIP archive, which LiteRT does not look at: the
-SentencePiece models and what is known of the model. So one file is all that is needed.
+A ZIP archive follows the model in the same file. LiteRT ignores it. It contains the SentencePiece
+models and metadata, so that one file is enough.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 import json
 import math
 import threading
+import typing
 import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.inference import Translation, translations_of
+from keras_transformer.schema import Bounds, check_scalar
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("litert", "translating with a LiteRT model"):
@@ -29,90 +30,96 @@ with needs_extra("litert", "translating with a LiteRT model"):
     from ai_edge_litert import interpreter as litert
 
 FORMAT_VERSION = 1
-MAX_THREADS = 1024  # each of which is started
-_ABOUT = "model.json"
+MAX_THREADS = 1024
+_METADATA = "model.json"
+_Count = Annotated[int, Bounds(least=1)]
 
 
 class LiteRTMetadata(NamedTuple):
-    """What a file says of its model.
+    """The metadata of a LiteRT model.
 
     Attributes:
         n_best: translations of a sentence, K.
-        max_source_tokens: of a source, the end token included; what is beyond is cut.
-        max_source_bytes: of a source's text; what is beyond is cut.
-        max_output_tokens: of a translation at most, the end token included.
-        trained_tokens: of the longest source of training, or None where that is not known.
+        max_source_tokens: longest source, including the end token; longer ones are truncated.
+        max_source_bytes: longest source text in bytes; longer ones are truncated.
+        max_output_tokens: longest translation, including the end token.
+        max_train_source_length: longest source in training, or None if it is unknown.
         has_text: whether the model has the signature `translate`.
+
+    Example:
+    >>> LiteRTMetadata(1, 1024, 16384, 1074, None, has_text=True).n_best
+    1
     """
 
-    n_best: int
-    max_source_tokens: int
-    max_source_bytes: int
-    max_output_tokens: int
-    trained_tokens: int | None
+    n_best: _Count
+    max_source_tokens: _Count
+    max_source_bytes: _Count
+    max_output_tokens: _Count
+    max_train_source_length: _Count | None
     has_text: bool
 
 
 class LiteRTResult(NamedTuple):
-    """What the search found for a sentence, best first."""
+    """The search results of a sentence, best first.
 
-    ids: np.ndarray  # int32 [K, L]
-    lengths: np.ndarray  # int32 [K], the end token included
-    scores: np.ndarray  # float32 [K]
-    status: int  # bits of `export.request_params.Status`
+    Attributes:
+        ids: int32 `(n_best, length)`.
+        lengths: int32 `(n_best,)`, including the end token.
+        scores: float32 `(n_best,)`.
+        status: bits of `export.request_params.Status`.
+
+    Example:
+    >>> LiteRTResult(np.array([[7, 3]]), np.array([2]), np.array([-0.5]), status=0).ids.shape
+    (1, 2)
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    scores: np.ndarray
+    status: int
 
 
 class LiteRTModel:
-    """A translator in one file. It may be used by several threads, one of which it serves at once.
+    """A translator in one file. Threads may share it; it serves one call at a time.
 
     Args:
         path: `model.tflite`.
-        threads: that a product may use.
-        low_memory: without XNNPACK, whose kernels keep a copy of all weights in an order of
-            their own: some times slower, in half of the memory.
-        text_in_graph: ask the signature `translate`, which has the tokenizer within, and not
-            `translate_ids`. Its operations are tensorflow-text's, which loads TensorFlow.
+        threads: number of threads of an operation.
+        low_memory: do not use XNNPACK, whose kernels keep a copy of all weights in another
+            layout. This needs half of the memory and is several times slower.
 
     Attributes:
-        about: what the file says.
+        metadata: the metadata of the file.
         vocabulary: the SentencePiece models of the file.
 
     Raises:
-        InputError: for a file that is none of bin/export.py's, or that this runtime cannot run.
+        InputError: if the file was not written by bin/export.py, or if this runtime cannot run it.
+
+    Example:
+    >>> from keras_transformer.export import export
+    >>> exported = export("build/run", "build/litert", ["a dog"], format="litert")
+    >>> model = LiteRTModel("build/litert/1/model.tflite")
+    >>> [translation] = model.translate("a dog")
+    >>> translation.score < 0
+    True
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        threads: int = 2,
-        *,
-        low_memory: bool = False,
-        text_in_graph: bool = False,
-    ):
-        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is no number
-            raise InputError(f"threads is {threads!r}; expected a number from 1 to {MAX_THREADS:,}")
+    def __init__(self, path: str | Path, threads: int = 2, *, low_memory: bool = False):
+        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
+            raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
         self.path = Path(path)
         if self.path.is_dir():
-            raise InputError(f"{path} is a directory; expected the file model.tflite in it")
-        self.about, self.vocabulary = _read_archive(self.path)
-        if text_in_graph and not self.about.has_text:
-            raise InputError(
-                f"{path} has no vocabulary in its graph, and no signature translate; expected to "
-                "be asked for ids, or the export of a unigram model without byte fallback"
-            )
-        self._signature = "translate" if text_in_graph else "translate_ids"
-        resolver = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+            raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
+        self.metadata, self.vocabulary = _read_archive(self.path)
         options: dict[str, Any] = {"model_path": str(path), "num_threads": threads}
         if low_memory:
+            resolver = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
             options["experimental_op_resolver_type"] = resolver
-        kind = litert.Interpreter
-        if text_in_graph:
-            kind, options["custom_op_registerers"] = _with_tensorflow_text()
         try:
-            self._interpreter = kind(**options)
-            self._run = self._interpreter.get_signature_runner(self._signature)
-        except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an odd path
-            raise InputError(_not_run(self.path, error)) from error
+            self._interpreter = litert.Interpreter(**options)
+            self._run = self._interpreter.get_signature_runner("translate_ids")
+        except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
+            raise _runtime_error(self.path, error) from error
         self._lock = threading.Lock()
 
     def translate(
@@ -121,48 +128,48 @@ class LiteRTModel:
         """Translates one sentence.
 
         Args:
-            text: the sentence; what is longer than the model takes is cut.
-            max_length: the most tokens, the end token included; 0: as exported. It can only
-                lower what the sentence's own length allows.
-            length_penalty: α, from 0 to 10, else the nearer of these; NaN: as exported.
+            text: the sentence, truncated if it is longer than the model accepts.
+            max_length: the longest translation, including the end token. 0 means the limit of the
+                export. It cannot exceed the limit for the length of the sentence.
+            length_penalty: α, clamped to the range from 0 to 10. NaN means the α of the export.
 
         Returns:
-            What was found, best first; empty where nothing was.
+            The translations, best first; empty if there are none.
 
         Raises:
-            InputError: for what is no text, and numbers that are none.
+            InputError: if an argument has the wrong type.
         """
-        if self._signature == "translate_ids":
-            result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
-            return translations_of(self.texts(result), result.scores)
-        given = np.array([self._cut(text)], object)
-        outputs = self._outputs({"text": given}, max_length, length_penalty)
-        return translations_of(outputs["translations"][0], outputs["scores"][0])
+        result = self.translate_ids(self.source_ids(text), max_length, length_penalty)
+        return translations_of(self.texts(result), result.scores)
 
     def translate_ids(
         self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan
     ) -> LiteRTResult:
-        """Translates the ids of one sentence; see `translate`.
+        """Translates the ids of one sentence.
 
         Args:
-            ids: as `source_ids` returns them. An end token is added where the last is none.
-            max_length, length_penalty: as `translate`'s.
+            ids: ids from `source_ids`. An end token is added if the last id is another one.
+            max_length: see `translate`.
+            length_penalty: see `translate`.
         """
-        if self._signature != "translate_ids":
-            raise InputError(
-                f"{self.path} was opened with text_in_graph, which takes text; expected it to be "
-                "opened without"
-            )
-        given = _array("ids", ids, np.int32)
-        if given.ndim != 1:
-            raise InputError(f"ids has {given.ndim} dimensions; expected the ids of one sentence")
-        outputs = self._outputs({"ids": given[None]}, max_length, length_penalty)
-        ids_found, lengths, scores = (outputs[name][0] for name in ("ids", "lengths", "scores"))
-        return LiteRTResult(ids_found, lengths, scores, int(outputs["status"][0]))
+        inputs = {
+            "ids": _array("ids", [ids], np.int32),
+            "max_length": _array("max_length", [max_length], np.int32),
+            "length_penalty": _array("length_penalty", [length_penalty], np.float32),
+        }
+        if inputs["ids"].ndim != 2:
+            raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
+        with self._lock:
+            try:
+                outputs = self._run(**inputs)
+            except (RuntimeError, ValueError) as error:
+                raise _runtime_error(self.path, error) from error
+        found, lengths, scores = (outputs[name][0] for name in ("ids", "lengths", "scores"))
+        return LiteRTResult(found, lengths, scores, int(outputs["status"][0]))
 
     def source_ids(self, text: str) -> list[int]:
-        """Returns the ids of a sentence, with the end token, as `translate_ids` takes them."""
-        return self.vocabulary.encode_source([self._cut(text)])[0]
+        """Returns the ids of a sentence, with the end token, for `translate_ids`."""
+        return self.vocabulary.encode_source([self.truncate(text)])[0]
 
     def texts(self, result: LiteRTResult) -> list[str]:
         """Returns the text of each hypothesis."""
@@ -170,64 +177,61 @@ class LiteRTModel:
         return [self.vocabulary.target_text(ids[:length].tolist()) for ids, length in pairs]
 
     def lengths(self, text: str) -> tuple[int, int]:
-        """Returns the tokens of a sentence, the end token included, and how many are used."""
-        whole, used = map(len, self.vocabulary.encode_source([_bytes(text), self._cut(text)]))
-        return whole, min(used, self.about.max_source_tokens)
+        """Returns the number of tokens of a sentence, with the end token, and how many are used."""
+        whole, used = map(len, self.vocabulary.encode_source([_bytes(text), self.truncate(text)]))
+        return whole, min(used, self.metadata.max_source_tokens)
 
-    def _cut(self, text: str) -> bytes:
-        """Returns the bytes of what is translated, cut between characters."""
-        data, limit = _bytes(text), self.about.max_source_bytes
+    def truncate(self, text: str) -> bytes:
+        """Returns a text as UTF-8, truncated between characters to `metadata.max_source_bytes`."""
+        data, limit = _bytes(text), self.metadata.max_source_bytes
         if len(data) <= limit:
             return data
-        # As `text.tokenizer.cut`: before the last byte that begins a character.
+        # Before the last byte that begins a character.
         begins = (i for i in range(limit, max(limit - 4, -1), -1) if data[i] & 0xC0 != 0x80)
         return data[: next(begins, limit)]
 
-    def _outputs(
-        self, inputs: dict[str, np.ndarray], max_length: int, length_penalty: float
-    ) -> dict[str, np.ndarray]:
-        options = {
-            "max_length": _array("max_length", [max_length], np.int32),
-            "length_penalty": _array("length_penalty", [length_penalty], np.float32),
-        }
-        with self._lock:
-            try:
-                outputs: dict[str, np.ndarray] = self._run(**inputs, **options)
-            except (RuntimeError, ValueError) as error:
-                raise InputError(_not_run(self.path, error)) from error
-        return outputs
-
 
 def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
-    """Returns numbers as an array of a dtype in which they are the same."""
+    """Converts numbers to an array of a dtype, and refuses numbers that the dtype changes."""
     try:
-        given = np.asarray(values) if len(values) else np.zeros(0, dtype)
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, which is clamped
-            array: np.ndarray = given.astype(dtype, casting="same_kind")
-        if array.dtype.kind == "i" and np.any(array != given):
-            raise ValueError("it does not fit")
-    except (TypeError, ValueError) as error:
-        expected = np.dtype(dtype).name
-        raise InputError(f"{name} is {values!r} ({error}); expected {expected}") from error
+        with np.errstate(over="ignore"):  # too large floats become infinity, which is clamped
+            array = np.array(values, dtype)
+        is_same = array.dtype.kind != "i" or np.array_equal(array, np.array(values))
+    except (OverflowError, TypeError, ValueError):
+        is_same = False
+    if not is_same:
+        raise InputError(f"{name} is {values[0]!r}, which is not {np.dtype(dtype).name}.")
     return array
 
 
 def _bytes(text: str) -> bytes:
     if not isinstance(text, str):
-        raise InputError(f"{text!r} is no text; expected a str")
-    # Bytes that are no text, which surrogates stand for, become U+FFFD as in a SavedModel.
+        raise InputError(f"The text is {text!r}, not a str.")
+    # Surrogates stand for invalid bytes, which become U+FFFD as in a SavedModel.
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
 
 
-def append_archive(path: Path, about: LiteRTMetadata, vocabulary: Vocabulary) -> None:
-    """Puts what `LiteRTModel` reads behind the model in a file."""
-    fields = {"format_version": FORMAT_VERSION, **about._asdict()}
-    # A date of its own would make equal models differ.
+def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary) -> None:
+    """Appends the archive that `LiteRTModel` reads to a model file.
+
+    Args:
+        path: the file.
+        metadata: metadata of the model.
+        vocabulary: the SentencePiece models.
+
+    Example:
+    >>> metadata = LiteRTMetadata(1, 1024, 16384, 1074, None, has_text=True)
+    >>> append_archive(Path("model.tflite"), metadata, Vocabulary.load("build/run/tokenizer"))
+    >>> zipfile.ZipFile("model.tflite").namelist()
+    ['model.json', 'joint.model']
+    """
+    fields = {"format_version": FORMAT_VERSION, **metadata._asdict()}
+    # `ZipInfo` has a fixed date, so equal models have equal files.
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps(fields))
+        archive.writestr(zipfile.ZipInfo(_METADATA), json.dumps(fields))
         for name, model in vocabulary.models().items():
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
@@ -238,65 +242,31 @@ def _read_archive(path: Path) -> tuple[LiteRTMetadata, Vocabulary]:
     try:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
-        fields = json.loads(files.pop(_ABOUT))
+        fields = json.loads(files.pop(_METADATA))
         version = fields.pop("format_version")
         if version != FORMAT_VERSION:
             raise InputError(
-                f"{path} has the format {version!r}; expected {FORMAT_VERSION}, or a "
-                "keras_transformer as new as the file"
+                f"the format version is {version!r}, but this program reads {FORMAT_VERSION}"
             )
-        return LiteRTMetadata(**_checked(fields)), Vocabulary.of(files)
+        if "trained_tokens" in fields:  # the name in version 0.1.0
+            fields["max_train_source_length"] = fields.pop("trained_tokens")
+        for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
+            check_scalar(name, hint, fields[name])
+        return LiteRTMetadata(**fields), Vocabulary.from_models(files)
     except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except Exception as error:  # zipfile and zlib raise many exceptions for damaged files
+        reason = str(error) if isinstance(error, InputError) else repr(error)
         raise InputError(
-            f"{path} cannot be read ({error.strerror}); expected what bin/export.py "
-            "--format=litert writes"
-        ) from error
-    except (
-        zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, RecursionError,
-        NotImplementedError, EOFError, RuntimeError, AttributeError,
-    ) as error:  # fmt: skip
-        raise InputError(
-            f"{path} has no vocabulary at its end ({error!r}): it is cut "
-            "off, or none of bin/export.py's; expected a whole file of --format=litert"
+            f"{path} has no readable vocabulary at its end: {reason}. The file is cut off, or was "
+            "not written by this version of bin/export.py --format=litert."
         ) from error
 
 
-def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in (
-        "n_best",
-        "max_source_tokens",
-        "max_source_bytes",
-        "max_output_tokens",
-        "trained_tokens",
-    ):
-        value = fields[name]
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if not is_count and (name != "trained_tokens" or value is not None):
-            raise ValueError(f"{name} is {value!r}")
-    if not isinstance(fields["has_text"], bool):
-        raise ValueError(f"has_text is {fields['has_text']!r}")
-    return fields
-
-
-def _with_tensorflow_text() -> tuple[Any, Any]:
-    try:
-        from tensorflow_text.core.pybinds import tflite_registrar
-    except ImportError as error:
-        raise InputError(
-            f"the signature translate needs tensorflow-text's operations ({error}); expected pip "
-            "install tensorflow-text, or the signature translate_ids, which needs none"
-        ) from error
-    return litert.InterpreterWithCustomOps, tflite_registrar.SELECT_TFTEXT_OPS
-
-
-def _not_run(path: Path, error: Exception) -> str:
-    """Returns what is wrong, in a sentence, with what to do."""
+def _runtime_error(path: Path, error: Exception) -> InputError:
     reason = " ".join(str(error).split())[:300]
+    advice = "Use a file of bin/export.py --format=litert."
+    if "Didn't find op" in reason:
+        advice = "Install a newer ai-edge-litert."
     version = ai_edge_litert.__version__
-    if "custom op" in reason:
-        advice = "tensorflow-text's operations in the runtime, or the signature translate_ids"
-    elif "Didn't find op" in reason:
-        advice = "a newer ai-edge-litert"
-    else:
-        advice = "a file that bin/export.py --format=litert has written"
-    return f"{path} cannot be run by ai-edge-litert {version} ({reason}); expected {advice}"
+    return InputError(f"ai-edge-litert {version} cannot run {path} ({reason}). {advice}")

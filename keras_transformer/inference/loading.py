@@ -1,41 +1,47 @@
-"""Models read from disk: runs, ensembles of them, and what bin/export.py makes of them."""
+"""Loads models for inference: runs, ensembles of runs, SavedModels and LiteRT models."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  a SavedModel needs its ops
+import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
 from keras_transformer.config import Config
-from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 
-_EXPORTS = ("saved_model.pb", "model.tflite")  # a file of each kind of version
+_EXPORTS = ("saved_model.pb", "model.tflite")  # the file that each kind of version contains
 _LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
 class LoadedModel(NamedTuple):
-    """A translator read from disk.
+    """A model that translates.
 
     Attributes:
-        place: where it was read.
-        n_best: translations of each line.
-        translate: text string `[B]` → `translations` string `[B, K]` and `scores`
-            float32 `[B, K]`, as `Translator.translate`.
-        lengths: text string `[B]` → `tokens` and `used` int32 `[B]`, as
-            `Translator.lengths`.
-        owner: what holds the weights.
-        in_detail: text and prefix string `[B]` → `Translator.translate_verbose`'s.
-        trained_tokens: of the longest source of training, the end token included, or
-            None where that is not known.
+        place: the path or address of the model.
+        n_best: number of translations per line.
+        translate: a function from `text`, string `(batch,)`, to `translations`, string
+            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`.
+        lengths: a function from `text`, string `(batch,)`, to `tokens` and `used`, int32
+            `(batch,)`, as in `Translator.lengths`.
+        owner: the object that keeps the weights alive.
+        translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
+            of `Translator.translate_verbose`. LiteRT models and servers have None.
+        max_train_source_length: tokens of the longest source in training, including the end
+            token, or None if it is unknown.
+
+    Example:
+    >>> model = load_model("build/run")
+    >>> model.translate(text=tf.constant(["a dog"]))["translations"].shape
+    TensorShape([1, 1])
     """
 
     place: str
@@ -43,8 +49,8 @@ class LoadedModel(NamedTuple):
     translate: Callable[..., dict[str, tf.Tensor]]
     lengths: Callable[..., dict[str, tf.Tensor]]
     owner: Any
-    in_detail: Callable[..., dict[str, tf.Tensor]] | None = None
-    trained_tokens: int | None = None
+    translate_verbose: Callable[..., dict[str, tf.Tensor]] | None = None
+    max_train_source_length: int | None = None
 
 
 def load_model(
@@ -55,29 +61,29 @@ def load_model(
     jit_compile: bool = False,
     threads: int | None = None,
 ) -> LoadedModel:
-    """Reads run directories, a SavedModel or a LiteRT model, told apart by content.
+    """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: a SavedModel, or a LiteRT model's file; a directory of numbered versions
-            of such, of which the highest is taken; or what `load_translator` takes.
-        settings: what differs from the run's `decoding.` configuration, as in
-            `{"decoding.beam_size": 1}`; a SavedModel takes none, a LiteRT model
-            `decoding.length_penalty` and `decoding.max_length`.
-        precision: of weights and products of a run: float32, bfloat16 or float16.
-        jit_compile: compile the search of a run with XLA, for each shape of a batch anew.
-        threads: of a LiteRT model; as many as there are cores where it is not given.
+        model_dir: a SavedModel; the file of a LiteRT model; a directory with numbered versions of
+            these, of which the highest is loaded; or any value that `load_translator` accepts.
+        settings: changes of the run's `decoding.` configuration, as in
+            `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
+            and `decoding.max_length`, a SavedModel none.
+        precision: type of a run's weights and computation: float32, bfloat16 or float16.
+        jit_compile: compile the search of a run with XLA, for each batch shape.
+        threads: threads of a LiteRT model. The default is the number of cores.
 
     Raises:
-        InputError: where there is neither, or for settings that do not fit.
+        InputError: if the model is missing, or if an argument does not apply to it.
+
+    Example:
+    >>> load_model("build/run", {"decoding.n_best": 3}).n_best
+    3
     """
     path = Path(model_dir)
-    is_run = RunDirectory.is_run(path) or (not path.exists() and path.suffix != ".tflite")
-    kind = None if is_run else _kind(_newest_version(path))
-    if threads is not None and kind != "LiteRT model":
-        raise InputError(
-            f"threads is {threads}, and {path} is no LiteRT model; expected one, or no threads"
-        )
-    if is_run:
+    if RunDirectory.is_run(path) or (not path.exists() and path.suffix != ".tflite"):
+        if threads is not None:
+            raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
         translator = load_translator(model_dir, settings, precision=precision)
         return LoadedModel(
             str(model_dir),
@@ -86,47 +92,32 @@ def load_model(
             translator.lengths,
             translator,
             translator.translate_verbose,
-            trained_tokens(model_dir),
+            max_train_source_length(model_dir),
         )
     path = _newest_version(path)
-    if kind is None:
-        raise InputError(
-            f"{path} is neither a run directory nor a SavedModel or LiteRT model; expected what "
-            "bin/train.py or bin/export.py writes"
-        )
     if precision != "float32" or jit_compile:
         raise InputError(
-            f"{path} is a {kind}, whose precision was fixed at export and which is never "
-            "compiled by XLA; expected neither to be asked for, or the run directory"
+            f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "
+            "cannot compile it. Use the run directory."
         )
-    if kind == "LiteRT model":
-        file = path / "model.tflite" if path.is_dir() else path
-        return _load_litert(file, settings or {}, threads or available_cores())
-    if settings:
+    litert_file = path / "model.tflite" if path.is_dir() else path
+    if litert_file.is_file():
+        return _load_litert(litert_file, settings or {}, threads or available_cores())
+    if not (path / "saved_model.pb").is_file():
         raise InputError(
-            f"{path} is a SavedModel, in which {' and '.join(settings)} were fixed at export; "
-            "expected none of them, or the run directory"
+            f"{path} is neither a run directory nor a SavedModel or LiteRT model. Create one with "
+            "bin/train.py or bin/export.py."
+        )
+    if settings or threads is not None:
+        raise InputError(
+            f"{path} is a SavedModel: {' and '.join(settings or ['threads'])} cannot be changed "
+            "after the export. Use the run directory."
         )
     return _load_saved_model(path)
 
 
-def _kind(path: Path) -> str | None:
-    """Says what an export is, by its content; a file that was named as one is one, too."""
-    if (path / "saved_model.pb").is_file():
-        return "SavedModel"
-    file = path / "model.tflite" if path.is_dir() else path
-    if not file.is_file():
-        return None
-    try:
-        with open(file, "rb") as content:
-            is_lite = content.read(8)[4:] == b"TFL3"
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}); expected a model") from error
-    return "LiteRT model" if is_lite or file.suffix == ".tflite" else None
-
-
 def _newest_version(path: Path) -> Path:
-    """Returns the highest numbered version under a directory that is no version itself."""
+    """Returns the highest numbered version in a directory, or `path` if it is a version itself."""
     if not path.is_dir() or any((path / name).is_file() for name in _EXPORTS):
         return path
     files = [file for name in _EXPORTS for file in path.glob(f"*/{name}")]
@@ -136,49 +127,50 @@ def _newest_version(path: Path) -> Path:
 
 
 def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> LoadedModel:
-    from keras_transformer.inference.litert import LiteRTModel  # needs a package that others do not
+    from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
 
     others = [name for name in settings if name not in _LITERT_SETTINGS]
     if others:
         raise InputError(
-            f"{path} is a LiteRT model, and its export has fixed {' and '.join(others)}; expected "
-            f"none but {' and '.join(_LITERT_SETTINGS)}, or the run directory"
+            f"{path} is a LiteRT model: {' and '.join(others)} cannot be changed after the export, "
+            f"only {' and '.join(_LITERT_SETTINGS)}. Use the run directory."
         )
-    # As a configuration, so that values are checked as everywhere.
-    config = Config().updated(settings).decoding
+    config = Config().updated(settings).decoding  # checks the values
     penalty = config.length_penalty if "decoding.length_penalty" in settings else math.nan
     model = LiteRTModel(path, threads)
-    longest_output = model.about.max_output_tokens
+    longest_output = model.metadata.max_output_tokens
     if (config.max_length or 0) > longest_output:
         raise InputError(
-            f"decoding.max_length is {config.max_length}; {path} was exported with at most "
-            f"{longest_output} tokens in a translation"
+            f"decoding.max_length is {config.max_length}, but {path} was exported with at most "
+            f"{longest_output} tokens."
         )
 
     def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        k = model.about.n_best
-        rows = [
-            model.translate(
-                each.decode("utf-8", "surrogateescape"), config.max_length or 0, penalty
-            )
-            for each in text.numpy()
+        found = [
+            model.translate_ids(model.source_ids(line), config.max_length or 0, penalty)
+            for line in _lines(text)
         ]
         return {
-            "translations": tf.constant(
-                [[*(t.text for t in row), *[""] * (k - len(row))] for row in rows]
-            ),
-            "scores": tf.constant(
-                [[*(t.score for t in row), *[NEG_INF] * (k - len(row))] for row in rows]
-            ),
+            "translations": tf.constant([model.texts(each) for each in found]),
+            "scores": tf.constant([each.scores for each in found]),
         }
 
     def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        counts = [model.lengths(each.decode("utf-8", "surrogateescape")) for each in text.numpy()]
-        tokens, used = zip(*counts, strict=True)
+        tokens, used = zip(*map(model.lengths, _lines(text)), strict=True)
         return {"tokens": tf.constant(tokens), "used": tf.constant(used)}
 
-    longest = model.about.trained_tokens
-    return LoadedModel(str(path), model.about.n_best, translate, lengths, model, None, longest)
+    return LoadedModel(
+        str(path),
+        model.metadata.n_best,
+        translate,
+        lengths,
+        model,
+        max_train_source_length=model.metadata.max_train_source_length,
+    )
+
+
+def _lines(text: tf.Tensor) -> list[str]:
+    return [line.decode("utf-8", "surrogateescape") for line in text.numpy()]
 
 
 def _load_saved_model(path: Path) -> LoadedModel:
@@ -186,48 +178,55 @@ def _load_saved_model(path: Path) -> LoadedModel:
         loaded = tf.saved_model.load(str(path))
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be read as a SavedModel ({reason})") from error
+        raise InputError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
     try:
         translate = loaded.signatures["serving_default"]
         lengths = loaded.signatures["lengths"]
         n_best = int(translate.structured_outputs["translations"].shape[1])
     except (AttributeError, KeyError) as error:
         raise InputError(
-            f"{path} is a SavedModel without {error}; expected what bin/export.py writes"
+            f"{path} is a SavedModel without {error}. Use an export of bin/export.py."
         ) from error
-    in_detail = getattr(loaded, "translate_in_detail", None)
-    longest = loaded.trained_tokens.numpy() if hasattr(loaded, "trained_tokens") else 0
+    # Version 0.1.0 wrote the second names.
+    verbose = getattr(loaded, "translate_verbose", getattr(loaded, "translate_in_detail", None))
+    longest = getattr(loaded, "max_train_source_length", getattr(loaded, "trained_tokens", None))
     return LoadedModel(
-        str(path), n_best, translate, lengths, loaded, in_detail, int(longest) or None
-    )
+        str(path), n_best, translate, lengths, loaded, verbose,
+        int(longest.numpy()) or None if longest is not None else None,
+    )  # fmt: skip
 
 
-def trained_tokens(model_dir: str | Path | RunDirectory) -> int | None:
-    """Tokens of the longest source that the runs of `load_translator` all have seen, if known."""
-    known = [run.trained_tokens for run, _ in members(model_dir)]
+def max_train_source_length(model_dir: str | Path | RunDirectory) -> int | None:
+    """Returns the tokens of the longest source that all runs of a model have seen in training.
+
+    None if it is unknown for all of them.
+
+    Example:
+    >>> max_train_source_length("build/run") is None
+    True
+    """
+    known = [run.max_train_source_length for run, _ in members(model_dir)]
     return min((count for count in known if count), default=None)
 
 
-def members(
-    model_dir: str | Path | RunDirectory,
-) -> list[tuple[RunDirectory, str]]:
-    """Returns runs, and the names of their weights, of `DIRECTORY[@WEIGHTS][,DIRECTORY...]`."""
+def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, str]]:
+    """Returns the runs of `DIRECTORY[@WEIGHTS][,DIRECTORY...]` and the names of their weights.
+
+    Example:
+    >>> [(run.path.name, weights) for run, weights in members("build/run@best,build/run")]
+    [('run', 'best'), ('run', 'last')]
+    """
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
-    whole = str(model_dir)
-    path, name = _path_and_weights(whole)
-    alone = RunDirectory.is_run(path) and "," not in (name or "")
     runs = []
-    for path, name in map(_path_and_weights, [whole] if alone else whole.split(",")):
-        run = RunDirectory(Path(path))
-        runs.append((run, run.selected if name is None else name))
+    for member in str(model_dir).split(","):
+        path, at, name = member.rpartition("@")
+        if at and not RunDirectory.is_run(member):  # the name of a directory may contain @
+            runs.append((RunDirectory(Path(path)), name))
+        else:
+            run = RunDirectory(Path(member))
+            runs.append((run, run.selected))
     return runs
-
-
-def _path_and_weights(member: str) -> tuple[str, str | None]:
-    """Splits `DIRECTORY[@WEIGHTS]`, whatever signs are in the directory's own name."""
-    path, at, name = member.rpartition("@")
-    return (path, name) if at and not RunDirectory.is_run(member) else (member, None)
 
 
 def load_translator(
@@ -236,37 +235,42 @@ def load_translator(
     *,
     precision: str = "float32",
 ) -> Translator:
-    """Returns a translator with the weights of a run, or of several that decide together.
+    """Returns a translator with the weights of a run, or with an ensemble of several runs.
 
     Args:
-        model_dir: a run directory, whose selected weights are taken; other weights of it,
-            as in `build/run@best` (the names are `RunDirectory.select`'s); or several of
-            these, with commas between them, whose vocabulary is the same: an ensemble.
-        settings: what differs from the (first) run's `decoding.` configuration.
-        precision: of weights and products: float32, bfloat16 or float16.
+        model_dir: a run directory, whose selected weights are loaded; other weights of a run, as
+            in `build/run@best` (`RunDirectory.select` lists the names); or several of these,
+            separated by commas, with the same vocabulary: an ensemble.
+        settings: changes of the first run's `decoding.` configuration.
+        precision: type of weights and computation: float32, bfloat16 or float16.
 
     Raises:
-        InputError: for settings that do not fit, weights that are not there, or runs of
-            an architecture that is not registered or of different vocabularies.
+        InputError: if a setting is invalid, if weights are missing, if an architecture is not
+            registered, or if the vocabularies differ.
+
+    Example:
+    >>> ensemble = load_translator("build/run,build/run@step-00000200")
+    >>> len(ensemble.transformers)
+    2
     """
     if precision not in ("float32", "bfloat16", "float16"):
         raise InputError(
-            f"the precision {precision!r} is unknown; expected float32, bfloat16 or float16"
+            f"The precision {precision!r} is unknown. Use float32, bfloat16 or float16."
         )
     runs = members(model_dir)
     first, _ = runs[0]
     for name in settings or {}:
         if not name.startswith("decoding."):
             raise InputError(
-                f"{name} cannot be changed after training; expected settings of decoding"
+                f"{name} cannot be changed after training. Only decoding settings can."
             )
     tokenizer = first.tokenizer()
     transformers = []
     for run, name in runs:
         if run.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
-                f"{first.path} and {run.path} have different vocabularies; expected one of all "
-                "models of an ensemble (bin/prepare.py --vocab_from)"
+                f"{first.path} and {run.path} have different vocabularies, so they are not an "
+                "ensemble. Prepare the data of one with --vocab_from of the other."
             )
         architecture = get_architecture(run.config.architecture)
         transformer = architecture(run.config.model, dtype=precision)
@@ -274,3 +278,24 @@ def load_translator(
         transformer.assign_weights(run.named_weights(name))
         transformers.append(transformer)
     return Translator(transformers, tokenizer, first.config.updated(settings or {}).decoding)
+
+
+def file_hashes(path: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a model, by its path relative to `path`.
+
+    Raises:
+        InputError: if a file cannot be read.
+
+    Example:
+    >>> sorted(file_hashes(Path("build/run/tokenizer")))
+    ['joint.model']
+    """
+    hashes = {}
+    for file in sorted(each for each in path.rglob("*") if each.is_file()) or [path]:
+        try:
+            with file.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+        hashes[file.relative_to(path).as_posix()] = digest
+    return hashes

@@ -1,27 +1,44 @@
-"""Lines of text translated by a model."""
+"""Translates lines of text and test sets with a loaded model."""
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow_text  # noqa: F401  a SavedModel needs its ops
+import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
 from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
+from keras_transformer.evaluation import metrics
+from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.inference import Translation, translations_of
-from keras_transformer.inference.batching import in_batches, token_counts
+from keras_transformer.inference.batching import in_batches, source_warnings, token_counts
 from keras_transformer.inference.loading import LoadedModel
 
-# Of a model whose logits are no numbers, or that may not say anything.
+# The result if the model's logits are NaN, or if all tokens are banned.
 NO_TRANSLATION = Translation("", -math.inf)
 
 
 def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Translation]]:
-    """Translates lines; each result, in their order, is best first and never empty."""
+    """Translates lines.
+
+    Args:
+        model: the model.
+        lines: the texts.
+
+    Returns:
+        For each line its translations, best first; at least one, which may be `NO_TRANSLATION`.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_model
+    >>> [[translation]] = translate_lines(load_model("build/run"), ["a dog"])
+    >>> translation.score < 0
+    True
+    """
     results: list[list[Translation]] = [[] for _ in lines]
     for batch, outputs in in_batches(model.translate, lines):
         for index, row, row_scores in zip(
@@ -31,42 +48,45 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
     return results
 
 
-def translate_in_detail(
+def translate_verbose(
     model: LoadedModel,
     lines: Sequence[str],
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
 ) -> list[dict[str, Any]]:
-    """Translates lines and returns what is known of each translation, ready for JSON.
+    """Translates lines and returns all details of each translation, ready for JSON.
 
     Args:
-        model: with `in_detail`.
-        lines: what is translated.
-        prefixes: as many texts, which the translations begin with; may be empty.
-        attention: also return the whole attention, target tokens by source tokens.
+        model: a model with `translate_verbose`.
+        lines: the texts.
+        prefixes: for each line the beginning of its translations; may be empty.
+        attention: also return the attention, target tokens by source tokens.
 
     Returns:
-        For each line `source_tokens` and `translations`, best first, each with its `text`,
-        `score`, `log_prob` (before the penalties), `finished`, `tokens`, `ids`,
-        `token_log_probs` and `alignment` (the index of a source token for each token).
+        For each line `source_tokens` and `translations`, best first. Each translation has `text`,
+        `score`, `log_prob` (without penalties), `finished`, `tokens`, `ids`, `token_log_probs` and
+        `alignment` (for each token the index of a source token).
 
     Raises:
-        InputError: for another number of prefixes, or a model that cannot tell.
+        InputError: if the number of prefixes is wrong, or if the model does not return details.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_model
+    >>> [details] = translate_verbose(load_model("build/run"), ["a dog"])
+    >>> sorted(details["translations"][0])
+    ['alignment', 'finished', 'ids', 'log_prob', 'score', 'text', 'token_log_probs', 'tokens']
     """
-    if model.in_detail is None:
+    if model.translate_verbose is None:
         raise InputError(
-            f"{model.place} tells no details of translations and takes no prefixes, as LiteRT "
-            "models and older exports; expected the run directory or a new SavedModel"
+            f"{model.place} returns no details of translations and accepts no prefixes, like all "
+            "LiteRT models and old exports. Use the run directory or a new SavedModel."
         )
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):
-        raise InputError(
-            f"there are {len(lines):,} lines and {len(prefixes):,} prefixes; expected a prefix for "
-            "each line"
-        )
+        raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
     source_lengths = [used for _, used in token_counts(model.lengths, lines)]
     results: list[dict[str, Any]] = [{} for _ in lines]
-    for batch, outputs in in_batches(model.in_detail, lines, prefix=prefixes):
+    for batch, outputs in in_batches(model.translate_verbose, lines, prefix=prefixes):
         for row, index in enumerate(batch):
             fields = {name: field[row] for name, field in outputs.items()}
             results[index] = _details(fields, source_lengths[index], attention)
@@ -76,7 +96,6 @@ def translate_in_detail(
 def _details(
     fields: Mapping[str, np.ndarray], source_length: int, attention: bool
 ) -> dict[str, Any]:
-    """What `translate_in_detail` returns of one line."""
     translations = []
     for i in range(len(fields["scores"])):
         if fields["scores"][i] <= NEG_INF / 2:
@@ -101,69 +120,42 @@ def _details(
 
 
 def _rounded(values: np.ndarray, decimals: int) -> Any:
-    # In float64: the digits of a rounded float32 go on.
+    # In float64, because a rounded float32 prints many digits.
     return values.astype(np.float64).round(decimals).tolist()
 
 
-def remarks(
+def translation_warnings(
     model: LoadedModel,
     lines: Sequence[str],
-    results: Sequence[Sequence[Translation]] = (),
-    prefixes: Sequence[str] = (),
+    results: Sequence[Sequence[Translation]] | None = None,
+    prefixes: Sequence[str] | None = None,
 ) -> list[str]:
-    """Returns one sentence for each line that is empty, cut, or longer than any of training.
+    """Returns warnings about lines and their translations.
 
-    And, where the results and prefixes are given, for each without a translation, or whose
-    translation does not begin with its prefix.
+    Args:
+        model: the model.
+        lines: the texts. See `source_warnings`.
+        results: the translations; lines without a translation get a warning.
+        prefixes: the prefixes; translations that do not begin with theirs get a warning.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_model
+    >>> translation_warnings(load_model("build/run"), ["a dog", ""])
+    ['Line 2: the source is empty.']
     """
-    sentences = [
-        f"line {number} has no translation: the model's logits are no numbers, or it may not say "
-        "anything"
-        for number, result in enumerate(results, start=1)
+    warnings = [
+        f"Line {number} has no translation: the model's logits are NaN, or all tokens are banned."
+        for number, result in enumerate(results or (), start=1)
         if result[0] == NO_TRANSLATION
     ]
-    pairs = enumerate(zip(results, prefixes, strict=False), start=1)
-    sentences += [
-        f"line {number} has a prefix that its translation does not begin with ({prefix[:40]!r}): "
-        "it has signs that the vocabulary has not, or is longer than the translation may be"
+    pairs = enumerate(zip(results or (), prefixes or (), strict=False), start=1)
+    warnings += [
+        f"The translation of line {number} does not begin with its prefix ({prefix[:40]!r}). The "
+        "prefix has characters that are not in the vocabulary, or is too long."
         for number, (result, prefix) in pairs
         if not result[0].text.startswith(" ".join(prefix.split()))
     ]
-    for number, (tokens, used) in enumerate(token_counts(model.lengths, lines), start=1):
-        if tokens == 1:  # the end token alone
-            sentences.append(f"line {number} is empty, and so is its translation")
-        elif used < tokens:
-            sentences.append(
-                f"line {number} has {tokens:,} tokens; the first {used:,} were translated "
-                "(decoding.max_source_tokens)"
-            )
-        elif tokens > (model.trained_tokens or tokens):
-            sentences.append(
-                f"line {number} has {tokens:,} tokens, but the longest source of training "
-                f"{model.trained_tokens:,}; it was translated as it is"
-            )
-    return sentences
-
-
-def decode_lines(data: bytes, name: str) -> list[str]:
-    r"""Returns the lines of `data`, which end at \n alone, without a CR before it and a BOM.
-
-    Raises:
-        InputError: for a line that is no UTF-8; `name` is named.
-    """
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if not lines[-1]:
-        lines.pop()  # what follows the last line's end is no line
-    decoded = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            decoded.append(line.removesuffix(b"\r").decode())
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{name}, line {number}: byte 0x{line[error.start]:02x} at byte {error.start} of "
-                f"the line is not UTF-8 ({error.reason}); expected UTF-8 text"
-            ) from None
-    return decoded
+    return warnings + source_warnings(model.lengths, lines, model.max_train_source_length)
 
 
 def translate_to_text(
@@ -174,25 +166,29 @@ def translate_to_text(
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
 ) -> tuple[str, list[str]]:
-    """Translates lines; returns the text of an output file, and the remarks on them.
-
-    Example: `text, remarks = translate_to_text(model, ["A dog sleeps."], as_json=True)`
+    """Translates lines, and returns the text of an output file and warnings.
 
     Args:
-        model: with `in_detail` for JSON, prefixes and attention.
-        lines: the sentences.
-        as_json: one JSON object a line, with the fields of `translate_in_detail`; otherwise the
-            lines of `format_translations`.
-        prefixes: a text for each line, which its translations begin with; may be empty.
-        attention: also write the whole attention into the JSON.
+        model: a model; JSON, prefixes and attention need its `translate_verbose`.
+        lines: the texts.
+        as_json: write one JSON object per line, with the fields of `translate_verbose`. The
+            default is the format of `format_translations`.
+        prefixes: for each line the beginning of its translations; may be empty.
+        attention: also write the attention into the JSON.
 
     Raises:
-        InputError: for another number of prefixes, or a model without `in_detail`.
+        InputError: if the number of prefixes is wrong, or if the model does not return details.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_model
+    >>> text, warnings = translate_to_text(load_model("build/run"), ["a dog"], as_json=True)
+    >>> text[:12], warnings
+    ('{"source_tok', [])
     """
     if not as_json and prefixes is None:
         results = translate_lines(model, lines)
-        return format_translations(model, results), remarks(model, lines, results)
-    details = translate_in_detail(model, lines, prefixes, attention)
+        return format_translations(model, results), translation_warnings(model, lines, results)
+    details = translate_verbose(model, lines, prefixes, attention)
     results = [
         [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
         for detail in details
@@ -201,13 +197,22 @@ def translate_to_text(
         text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
     else:
         text = format_translations(model, results)
-    return text, remarks(model, lines, results, prefixes or [])
+    return text, translation_warnings(model, lines, results, prefixes)
 
 
 def format_translations(model: LoadedModel, results: Sequence[Sequence[Translation]]) -> str:
-    """Returns one line a result, or as Moses writes n-best lists: `index ||| text ||| score`.
+    r"""Returns one line per result, or n-best lists in the format of Moses.
 
-    The index counts the input's lines from 0.
+    A line of an n-best list is `index ||| text ||| score`. The index of the first line is 0.
+
+    Args:
+        model: the model.
+        results: the translations of each line.
+
+    Example:
+    >>> model = LoadedModel("build/run", 1, None, None, None)
+    >>> format_translations(model, [[Translation("Ein Hund .", -0.5)]])
+    'Ein Hund .\n'
     """
     if model.n_best == 1:
         return "".join(f"{best.text}\n" for best, *_ in results)
@@ -216,3 +221,68 @@ def format_translations(model: LoadedModel, results: Sequence[Sequence[Translati
         for index, result in enumerate(results)
         for translation in result
     )
+
+
+class Evaluation(NamedTuple):
+    """A translated and scored test set.
+
+    Attributes:
+        scores: the scores of the translations.
+        hypotheses: the translations.
+        seconds: the time of translating.
+
+    Example:
+    >>> scores = Scores(27.3, 55.0, "nrefs:1", "nrefs:1", exact_match=0.1, sentences=1000)
+    >>> Evaluation(scores, [], seconds=10.0).summary()
+    'BLEU 27.30, chrF 55.00, ... translated in 10.0 s (100 sentences/s)'
+    """
+
+    scores: Scores
+    hypotheses: list[str]
+    seconds: float
+
+    def summary(self) -> str:
+        """Returns one line with the scores and the speed."""
+        return (
+            f"{self.scores.summary()}, translated in {self.seconds:.1f} s "
+            f"({self.scores.sentences / max(self.seconds, 1e-9):,.0f} sentences/s)"
+        )
+
+
+def evaluate(
+    model: LoadedModel,
+    sources: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenize: str | None = None,
+    lowercase: bool = False,
+) -> Evaluation:
+    """Translates `sources` and scores the best translations against `references`.
+
+    Args:
+        model: the model.
+        sources: the source sentences.
+        references: a reference translation of each sentence.
+        tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
+        lowercase: ignore case.
+
+    Raises:
+        InputError: before anything is translated, if the numbers of lines differ, if there are
+            none, or if the tokenizer is unknown.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_model
+    >>> result = evaluate(load_model("build/run"), ["a dog"], ["ein Hund"])
+    >>> result.scores.sentences, len(result.hypotheses)
+    (1, 1)
+    """
+    if len(sources) != len(references):
+        raise InputError(
+            f"The source has {len(sources):,} lines, but the reference {len(references):,}."
+        )
+    metrics.evaluate(references[:1], references[:1], tokenize=tokenize, lowercase=lowercase)
+    start = time.perf_counter()
+    hypotheses = [best.text for best, *_ in translate_lines(model, sources)]
+    seconds = time.perf_counter() - start
+    scores = metrics.evaluate(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
+    return Evaluation(scores, hypotheses, seconds)

@@ -1,4 +1,4 @@
-"""Text in, n-best translations out: tokenizer, model and search in one graph."""
+"""`Translator`: tokenizer, model and search in one graph, from text to n-best translations."""
 
 from __future__ import annotations
 
@@ -20,29 +20,40 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
-from keras_transformer.text.tokenizer import Tokenizer, cut
+from keras_transformer.text.tokenizer import Tokenizer, truncate_text
 
 _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
 _PREFIX = [*_TEXT, tf.TensorSpec([None], tf.string, name="prefix")]
 
 
 class Translator(tf.Module):
-    """A model that translates text, as functions that a SavedModel carries whole.
+    """Translates text, with functions that a SavedModel can contain.
 
-    No text fails: what is too long is cut, and what is empty gives an empty
-    translation with the score 0. Each sentence of a batch gets what it gets
-    alone, since its length limits are made of its own length.
+    No text fails: longer texts are truncated, and an empty text has an empty translation with the
+    score 0. Results do not depend on the rest of the batch, because length limits are computed per
+    sentence.
 
-    Whoever calls its functions has to hold the translator, too: a `tf.function` does not.
+    Keep a reference to the `Translator`: its `tf.function`s do not.
 
     Args:
-        transformers: built models of one vocabulary; of several, an ensemble, the
-            log-probabilities of each next token are averaged.
-        tokenizer: of the vocabulary that the models were trained with.
-        config: how to search.
+        transformers: a built model, or several with the same vocabulary. Several are an ensemble:
+            the log-probabilities of each next token are averaged.
+        tokenizer: the tokenizer of the models' training data.
+        config: options of the search.
 
     Raises:
-        InputError: for no models, or those of other vocabularies.
+        InputError: without a model, or if the vocabularies differ.
+
+    Example:
+    >>> from keras_transformer.config import ModelConfig
+    >>> from keras_transformer.models import Transformer
+    >>> from keras_transformer.text.vocabulary import learn_vocabulary
+    >>> tokenizer = Tokenizer(learn_vocabulary([b"a dog", b"ein Hund"], 30))
+    >>> size = {"source_vocab_size": tokenizer.source_vocab_size, "num_encoder_layers": 1}
+    >>> model = Transformer(ModelConfig(target_vocab_size=size["source_vocab_size"], **size))
+    >>> translator = Translator(model, tokenizer, DecodingConfig(n_best=2))
+    >>> translator.translate(tf.constant(["a dog"]))["translations"].shape
+    TensorShape([1, 2])
     """
 
     def __init__(
@@ -58,7 +69,7 @@ class Translator(tf.Module):
         self.tokenizer = tokenizer
         self.config = config
         _check_vocabularies(self.transformers, tokenizer)
-        # A learned position beyond the last one does not exist.
+        # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
         self._max_positions = min((p for p in positions if p is not None), default=None)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
@@ -73,16 +84,15 @@ class Translator(tf.Module):
         """Translates `text`, UTF-8 strings `[B]`.
 
         Returns:
-            `translations`, string `[B, K]`, best first, and their `scores`,
-            float32 `[B, K]`; K is `config.n_best`. A place that no hypothesis
-            fills has an empty text and the score -1e9.
+            `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K is
+            `config.n_best`. An unused place has an empty text and the score -1e9.
         """
         result = self.search(text)
         return {"translations": self.texts(result), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
-        """Returns the target ids of the translations of `text`, string `[B]`."""
+        """Searches for the translations of `text`, string `[B]`, and returns their ids."""
         source_ids, lengths = self.source_ids(text)
         return self.search_fn(source_ids, self.max_lengths(lengths), sample_offsets(text))
 
@@ -90,24 +100,24 @@ class Translator(tf.Module):
     def search_fn(
         self, source_ids: tf.Tensor, max_lengths: tf.Tensor, offsets: tf.Tensor
     ) -> SearchResult:
-        """Calls `search_ids`, as one function that the signatures of an export share."""
+        """Calls `search_ids`. The signatures of an export share this function."""
         return self.search_ids(source_ids, SearchInputs(max_lengths, sample_offsets=offsets))
 
     @tf.function(input_signature=_PREFIX, autograph=False, jit_compile=False)
     def translate_verbose(self, text: tf.Tensor, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates as `translate`, and returns all that is known of each translation.
+        """Translates text and returns all details of the translations.
 
         Args:
             text: UTF-8 strings `[B]`.
-            prefix: UTF-8 strings `[B]`, the text that each translation begins with; may be empty.
+            prefix: UTF-8 strings `[B]`, the beginning of the translations; may be empty.
 
         Returns:
-            `translations` and `scores` as `translate`; `log_probs` float32 `[B, K]`, before
-            the penalties; `finished` bool `[B, K]`; `lengths` int32 `[B, K]`, the end token
-            counted; `ids` int32, `tokens` string (the pieces) and `token_log_probs` float32,
-            all `[B, K, L]`; `attention` float32 `[B, K, L, S]`, that of the last layer, the
-            mean over its heads, on `source_tokens` string `[B, S]`; `alignments` int32
-            `[B, K, L]`, the source token that got most of it.
+            `translations`, string, and `scores`, float32, `[B, K]`, best first; `log_probs`
+            float32 `[B, K]`, without penalties; `finished` bool `[B, K]`; `lengths` int32
+            `[B, K]`, including the end token; `ids` int32, `tokens` string (the pieces) and
+            `token_log_probs` float32, all `[B, K, L]`; `attention` float32 `[B, K, L, S]`, the mean
+            over the heads of the last layer; `source_tokens` string `[B, S]`; `alignments` int32
+            `[B, K, L]`, the position of the source token with the highest attention.
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, lengths = self.source_ids(text)
@@ -134,9 +144,9 @@ class Translator(tf.Module):
 
     @tf.function(autograph=False)
     def encode(self, source_ids: tf.Tensor) -> list[Memory]:
-        """Returns what each model makes of int32 `[B, S]`, projected for its decoder.
+        """Returns the memory of each model for int32 `[B, S]`, projected for its decoder.
 
-        A function that is in an export once, where all that translate, score and embed share it.
+        An export contains this function once. Translations, scores and embeddings share it.
         """
         return [
             each.project_memory(each.encode(source_ids, training=False))
@@ -169,7 +179,7 @@ class Translator(tf.Module):
         return results
 
     def texts(self, result: SearchResult) -> tf.Tensor:
-        """Returns the texts, string `[B, K]`, of what was found."""
+        """Returns the texts of a search result, string `[B, K]`."""
         batch, count, length = tf.unstack(tf.shape(result.ids))
         # --> [batch * count, length]
         ids = tf.reshape(result.ids, [batch * count, length])
@@ -189,12 +199,11 @@ class Translator(tf.Module):
 
         Args:
             source_ids: int32 `[B, S]`, each row ending with the end token, padded.
-            inputs: tensors of the sentences; the source mask is filled in. `max_lengths` may be
-                at most `max_output_tokens`. With a `length_limit`, no shape changes from step
-                to step.
+            inputs: tensors of the search, without the source mask. `max_lengths` must be at most
+                `max_output_tokens`. With a `length_limit`, all steps have the same shapes.
             outputs: optional fields of the result.
             constraint: a rule that all translations obey.
-            memories: what `encode` returns for the ids, if it is known already.
+            memories: the result of `encode` for the ids, if it is already known.
         """
         memories = self.encode(source_ids) if memories is None else memories
         config = dataclasses.replace(
@@ -217,12 +226,12 @@ class Translator(tf.Module):
 
     @property
     def max_source_tokens(self) -> int:
-        """The most tokens of a source, the end token included; what is beyond is cut."""
+        """The longest source, including the end token; longer ones are truncated."""
         return min(self.config.max_source_tokens, self._max_positions or 2**31 - 1)
 
     @property
     def max_output_tokens(self) -> int:
-        """The most tokens of any translation, the end token included."""
+        """The longest translation, including the end token."""
         longest = max(self.max_source_tokens + self.config.max_extra_tokens, self.config.min_length)
         return min(longest, *self._output_limits)
 
@@ -232,59 +241,65 @@ class Translator(tf.Module):
         return [2**31 - 1, *(limit for limit in limits if limit is not None)]
 
     def max_lengths(self, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns int32 `[B]`: the most tokens of a translation, by those of the source."""
+        """Returns the maximum length of each translation, int32 `[B]`, for given source lengths."""
         longest = tf.maximum(lengths + self.config.max_extra_tokens, self.config.min_length)
         longest = tf.minimum(longest, min(self._output_limits))
-        # Nothing but the end token: nothing to translate, and no step is spent on it.
+        # A source with only the end token needs no step.
         return tf.where(lengths > 1, longest, 0)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Counts source tokens, the end token included, of `text`, string `[B]`.
+        """Counts the source tokens of `text`, string `[B]`, including the end token.
 
         Returns:
-            `tokens`, int32 `[B]`, of the whole text, and `used`, int32 `[B]`,
-            those that are translated: fewer where the text is cut.
+            `tokens`, int32 `[B]`, the tokens of the whole text, and `used`, int32 `[B]`, the
+            translated ones; fewer if the text is truncated.
         """
         whole = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
-        text, _ = cut(text, self.config.max_source_bytes)
+        text, _ = truncate_text(text, self.config.max_source_bytes)
         used = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
         return {"tokens": whole, "used": tf.minimum(used, self.max_source_tokens)}
 
     def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns ids int32 `[B, S]`, padded, and lengths int32 `[B]`, of the cut source."""
+        """Returns the truncated source: ids int32 `[B, S]`, padded, and lengths int32 `[B]`."""
         source_ids, lengths, _ = self.cut_source_ids(text)
         return source_ids, lengths
 
     def cut_source_ids(
         self, text: tf.Tensor, max_tokens: int | None = None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns what `source_ids` does, and bool `[B]`, True for texts that were cut.
+        """Returns ids int32 `[B, S]`, lengths int32 `[B]`, and bool `[B]`, True if truncated.
 
         Args:
             text: string `[B]`.
-            max_tokens: where they are cut, if before `max_source_tokens`.
+            max_tokens: a lower limit than `max_source_tokens`.
         """
         limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
-        text, is_cut = cut(text, self.config.max_source_bytes)
+        text, is_cut = truncate_text(text, self.config.max_source_bytes)
         tokens = self.tokenizer.tokenize_source(text)
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         ids = tokens[:, :limit].to_tensor(self.tokenizer.pad_id)
-        # A cut source ends with the end token too: the model has seen no other.
+        # Truncated sources end with the end token too, like all sources in training.
         is_last = tf.range(tf.shape(ids)[1]) == limit - 1
         ids = tf.where(is_last & tf.expand_dims(lengths > limit, 1), self.tokenizer.end_id, ids)
         return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit)
 
 
 class CompiledTranslator:
-    """A translator whose search is compiled by XLA, for what is translated right here.
+    """A translator whose search is compiled by XLA; it cannot be exported.
 
-    Its shapes are fixed: sources and outputs are padded to multiples of some tokens, and the
-    first batch of a shape takes seconds to compile. Sentence by sentence on a CPU it
-    is then faster than the graph; it cannot be exported.
+    Sources and outputs are padded to multiples of 8 and 16 tokens. The first batch of each shape
+    takes seconds to compile. After that, single sentences are translated faster on a CPU than with
+    the graph executor.
 
     Args:
-        translator: whose model and configuration are used.
+        translator: its model and configuration are used.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> compiled = CompiledTranslator(load_translator("build/run"))
+    >>> compiled.translate(tf.constant(["a dog"]))["translations"].shape
+    TensorShape([1, 1])
     """
 
     def __init__(self, translator: Translator):
@@ -293,7 +308,7 @@ class CompiledTranslator:
         self._search = tf.function(self._search_ids, autograph=False, jit_compile=True)
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """As `Translator.translate`; eager only."""
+        """Translates like `Translator.translate`, only eagerly."""
         source_ids, max_lengths, offsets = self._prepare(text)
         longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
         result = self._search(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
@@ -315,18 +330,24 @@ class CompiledTranslator:
 
 def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:
     if not transformers:
-        raise InputError("there is no model to translate with; expected one or more")
+        raise InputError("There is no model. A Translator needs at least one to translate.")
     own = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     for number, transformer in enumerate(transformers, start=1):
         config = transformer.config
         sizes = (config.source_vocab_size, config.target_vocab_size)
         if sizes != own:
             raise InputError(
-                f"model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens; "
-                f"expected those of the tokenizer, {own[0]:,} and {own[1]:,}"
+                f"Model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens, but the "
+                f"tokenizer has {own[0]:,} and {own[1]:,}. Use the tokenizer of its training data."
             )
 
 
 def sample_offsets(text: tf.Tensor) -> tf.Tensor:
-    """Returns a number from 0 to 1 for each text, string `[B]`, as float32 `[B]`: a hash of it."""
+    """Returns a hash of each text, string `[B]`, as a number from 0 to 1, float32 `[B]`.
+
+    Example:
+    >>> offsets = sample_offsets(tf.constant(["a dog", "a dog"]))
+    >>> bool(offsets[0] == offsets[1])
+    True
+    """
     return tf.cast(tf.strings.to_hash_bucket_fast(text, 2**20), tf.float32) / 2**20
