@@ -1,75 +1,116 @@
-"""Exporters by format, each in a file of its own."""
+"""Exports of a trained run: TensorFlow SavedModel, LiteRT and CTranslate2."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.export.saved_model.model_card import About
+from keras_transformer.export.saved_model.model_card import ModelCardData, TaskCard
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from keras_transformer.export.extra_signatures import ExtraSignaturesFn
+    from keras_transformer.inference.translator import Translator
 
 _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
 }
-
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
-
-
-_FORMATS_WITH: dict[str, tuple[str, ...]] = {
+# The formats that each option applies to.
+_FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "quantization": ("litert", "ctranslate2"),
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "litert"),
-    "about": ("saved_model",),
+    "card": ("saved_model",),
 }
 
 
-class Exported(NamedTuple):
-    """What an export has made."""
+@dataclasses.dataclass(frozen=True)
+class ExtraSignatures:
+    """Signatures that a model for another task than translation adds to its SavedModel.
+
+    Attributes:
+        functions: `tf.function`s with an input signature, by name.
+        compared: for each function whose output `scores` is compared with the run before the
+            export is published: the name of its string input `[B]`.
+        card: texts for the model card.
+        owner: an object that keeps the variables of the functions alive.
+
+    Example:
+    >>> from keras_transformer.export.saved_model.model_card import TRANSLATION
+    >>> ExtraSignatures(functions={}, compared={}, card=TRANSLATION).card.name
+    'translation'
+    """
+
+    functions: Mapping[str, Callable[..., Any]]
+    compared: Mapping[str, str]
+    card: TaskCard
+    owner: Any = None
+
+
+# Returns the extra signatures of a translator, or None if the model only translates.
+ExtraSignaturesFn = Callable[["Translator"], ExtraSignatures | None]
+
+
+class ExportResult(NamedTuple):
+    """The result of an export.
+
+    Attributes:
+        path: the new version.
+        sentences: number of sentences on which the run and the export were compared.
+        ties: sentences whose tokens differ although the scores are equal up to rounding.
+        largest_difference: for CTranslate2, which has its own search: the largest difference
+            between the log-probabilities that the run and the export give a translation.
+        scores: scores of the export's translations, if there are references.
+        warning: a limitation of this export.
+
+    Example:
+    >>> ExportResult(Path("build/export/1"), sentences=1000, ties=[]).path.name
+    '1'
+    """
 
     path: Path
-    sentences: int  # that run and export were compared on
-    ties: list[str]  # sentences with other tokens of the same score, told apart by rounding
-    # Of a format with a search of its own, which is compared by what it thinks of the run's
-    # translations: the largest difference between the two log-probabilities of one of them.
+    sentences: int
+    ties: list[str]
     largest_difference: float | None = None
-    scores: Scores | None = None  # of the export's translations, where there are references
-    remark: str | None = None  # what it cannot do that another could
+    scores: Scores | None = None
+    warning: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
-    """What an export may be told besides its format.
+    """Options of an export.
 
     Attributes:
-        references: translations of the sentences, by which SavedModels and LiteRT models
-            are scored.
-        quantization: type that the weights are stored in, for the formats litert and
-            ctranslate2; float32 if it is "none" or not given.
-        precision: of weights and products, one of `PRECISIONS`, for the format saved_model.
-        max_bleu_loss: maximum loss of BLEU on the sentences that a precision or LiteRT's
-            quantization other than float32 may cause; 0.1, or 0.3 for int8, if not given. It
-            needs references.
-        about: facts for the model card of a SavedModel that no file knows.
-        extra_signatures: the hook that adds the signatures of another task to a SavedModel; the
-            other formats have none.
+        references: reference translations of the sentences. SavedModels and LiteRT models are
+            scored against them.
+        quantization: type of the stored weights, for the formats litert and ctranslate2.
+            The default is float32.
+        precision: type of weights and computation, for the format saved_model.
+        max_bleu_loss: the largest allowed loss of BLEU on the sentences when weights are
+            rounded. The default is 0.1, and 0.3 for int8. It needs references.
+        tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
+        card: facts for the model card of a SavedModel that the run does not contain.
+        extra_signatures: adds the signatures of another task to a SavedModel.
+
+    Example:
+    >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
+    'float32'
     """
 
     references: Sequence[str] | None = None
     quantization: str | None = None
     precision: str = "float32"
     max_bleu_loss: float | None = None
-    about: About | None = None
+    tokenize: str | None = None
+    card: ModelCardData | None = None
     extra_signatures: ExtraSignaturesFn | None = None
 
 
@@ -81,35 +122,43 @@ def export(
     *,
     format: str = "saved_model",
     settings: Mapping[str, Any] | None = None,
-) -> Exported:
-    """Exports the run's selected weights as `output_dir/1`, or the next number.
+) -> ExportResult:
+    """Exports the selected weights of a run as `output_dir/1`, or the next number.
+
+    The export is compared with the run before it gets its number.
 
     Args:
-        run: the run, or anything else that `loading.load_translator` takes, such as an ensemble.
+        run: a run, or any other value that `load_translator` accepts, such as an ensemble.
         output_dir: directory of the versions.
-        sentences: source text on which export and run are compared.
-        options: what else there is to say.
+        sentences: source sentences on which the export and the run are compared.
+        options: further options.
         format: one of `FORMATS`.
+        settings: changes of the run's `decoding.` configuration.
 
     Raises:
-        InputError: for an unknown format, settings or options that do not fit, no sentences,
-            or an export that does not translate as the run does.
+        InputError: if the format, a setting or an option is invalid, if there are no
+            sentences, or if the export does not translate like the run.
+
+    Example:
+    >>> export("build/run", "build/new", ["a dog"]).path
+    PosixPath('build/new/1')
     """
     if format not in _MODULES:
-        raise InputError(f"{format!r} is no format; expected one of {', '.join(FORMATS)}")
+        raise InputError(f"The format {format!r} is unknown. Use one of {', '.join(FORMATS)}.")
     if not sentences:
-        raise InputError("there are no sentences to compare run and export on; expected some")
-    precision = options.precision
-    if precision not in PRECISIONS:
-        raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    for name, formats in _FORMATS_WITH.items():
+        raise InputError("There are no sentences on which to compare the export with the run.")
+    if options.precision not in PRECISIONS:
+        raise InputError(
+            f"precision is {options.precision!r}, but must be one of {', '.join(PRECISIONS)}."
+        )
+    for name, formats in _FORMATS_OF_OPTION.items():
         value = getattr(options, name)
         if format not in formats and value not in (None, getattr(ExportOptions, name)):
-            is_short = isinstance(value, (str, int, float))
+            shown = f"{name}={value}" if isinstance(value, (str, int, float)) else name
             raise InputError(
-                f"{name} is {value if is_short else 'given'}, but the format is {format}; expected "
-                f"the format {' or '.join(formats)}, or no {name}"
+                f"The format {format} does not support {shown}. "
+                f"Leave it out, or use the format {' or '.join(formats)}."
             )
     exporter = importlib.import_module(_MODULES[format])
-    exported: Exported = exporter.export(run, Path(output_dir), sentences, settings, options)
-    return exported
+    result: ExportResult = exporter.export(run, Path(output_dir), sentences, settings, options)
+    return result

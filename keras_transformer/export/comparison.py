@@ -1,50 +1,74 @@
-"""What an export finds, in a process of its own, against what the run finds."""
+"""Compares an export with its run before the export is published."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import NEG_INF
+from keras_transformer.decoding import NEG_INF, SearchResult
 from keras_transformer.errors import InputError
-from keras_transformer.export import fresh_process
-from keras_transformer.export.extra_signatures import ExtraSignatures
+from keras_transformer.evaluation.metrics import Scores, blind_score
+from keras_transformer.export import ExtraSignatures, fresh_process
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.translator import Translator
 
-_TIE = 1e-4  # scores as close as this may change places from one machine to another
-_MOST_TIES = 0.01  # of the sentences; of a trained model there is hardly one
+_TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
+_MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
 _SIGNATURES = ("serving_default", "translate", "translate_ids")
 
 
 class Comparison(NamedTuple):
-    """An export that translates as the run does."""
+    """The result of a successful comparison.
 
-    ties: list[str]  # sentences with other tokens of the same score, told apart by rounding
-    translations: list[str]  # the best of each sentence
+    Attributes:
+        ties: sentences whose tokens differ although the scores are equal up to rounding.
+        translations: the best translation of each sentence.
+
+    Example:
+    >>> Comparison(ties=[], translations=["Ein Hund ."]).translations[0]
+    'Ein Hund .'
+    """
+
+    ties: list[str]
+    translations: list[str]
 
 
-class Found(NamedTuple):
-    """What a search found for a batch."""
+class Hypotheses(NamedTuple):
+    """The search results of a sentence as NumPy arrays, best first.
 
-    ids: np.ndarray  # int32 [B, K, length]
-    lengths: np.ndarray  # int32 [B, K]
-    scores: np.ndarray  # float32 [B, K]
+    Attributes:
+        ids: int32 `(n_best, length)`.
+        lengths: int32 `(n_best,)`.
+        scores: float32 `(n_best,)`.
 
-    def tokens(self, row: int) -> list[list[int]]:
-        """Returns the tokens of each hypothesis of a sentence."""
-        pairs = zip(self.ids[row], self.lengths[row], strict=True)
-        return [hypothesis[:length].tolist() for hypothesis, length in pairs]
+    Example:
+    >>> Hypotheses(np.array([[7, 3, 0]]), np.array([2]), np.array([-0.5])).tokens()
+    [[7, 3]]
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    scores: np.ndarray
+
+    @classmethod
+    def of(cls, result: SearchResult) -> list[Hypotheses]:
+        """Returns the hypotheses of each sentence of a batch."""
+        arrays = (each.numpy() for each in (result.ids, result.lengths, result.scores))
+        return list(map(cls, *arrays))
+
+    def tokens(self) -> list[list[int]]:
+        """Returns the ids of each hypothesis, without padding."""
+        pairs = zip(self.ids, self.lengths, strict=True)
+        return [ids[:length].tolist() for ids, length in pairs]
 
 
 def compare(
@@ -53,154 +77,202 @@ def compare(
     sentences: Sequence[str],
     extra: ExtraSignatures | None = None,
 ) -> Comparison:
-    """Translates all sentences by both, in the same batches.
+    """Translates the sentences with the run and with its SavedModel, and compares the results.
+
+    The SavedModel is loaded in another process, so that it cannot depend on this package.
 
     Args:
-        translator: the run's.
-        path: the SavedModel, which is moved elsewhere and made read-only meanwhile.
-        sentences: what is translated.
-        extra: signatures of the export that are compared too.
+        translator: the translator of the run.
+        path: directory of the SavedModel.
+        sentences: source sentences.
+        extra: additional signatures, which are also compared.
 
     Raises:
-        InputError: for the first sentence whose scores differ by more than rounding, or
-            which the run finds no translation of.
-        RuntimeError: where the SavedModel needs more than TensorFlow and tensorflow-text.
+        InputError: if the scores of a sentence differ by more than rounding, or if the run
+            finds no translation.
+        RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run", {"decoding.n_best": 2})
+    >>> compare(translator, Path("build/export/1"), ["a dog"]).ties
+    []
     """
     todo = batches(sentences)
     texts = [[sentences[i] for i in batch] for batch in todo]
-    asked = {
+    compared = {} if extra is None else dict(extra.compared)
+    request = {
         "batches": texts,
         "length_penalty": translator.config.length_penalty,
-        "extra_signatures": {} if extra is None else dict(extra.compared),
+        "extra_signatures": compared,
     }
-    with _started(path, asked) as process:
+    with _fresh_process(path, request) as wait:
         results = [translator.search(tf.constant(batch)) for batch in texts]
-        served, theirs = process.wait()
-    ours = [Found(*(r.numpy() for r in (one.ids, one.lengths, one.scores))) for one in results]
-    found = [translator.texts(one)[:, 0].numpy() for one in results]
+        arrays = wait()
     translations, ties = [""] * len(sentences), {}
-    for batch, own, other, best in zip(todo, ours, theirs, found, strict=True):
-        for row, index in enumerate(batch):
-            translations[index] = best[row].decode("utf-8", "replace")
-            tie = difference(own, other, row, f"sentence {index + 1}", sentences[index])
+    for number, (batch, result) in enumerate(zip(todo, results, strict=True)):
+        served = map(Hypotheses, *(arrays[f"{name}_{number}"] for name in Hypotheses._fields))
+        best = translator.texts(result)[:, 0].numpy()
+        for index, own, other, text in zip(batch, Hypotheses.of(result), served, best, strict=True):
+            translations[index] = text.decode("utf-8", "replace")
+            tie = compare_sentence(own, other, f"sentence {index + 1}", sentences[index])
             if tie:
                 ties[index] = tie
-    expected = dict.fromkeys(served, ours[0].scores)
-    if extra is not None:
-        for name in extra.compared:
-            outputs = extra.functions[name](tf.constant(texts[0]))
-            expected[name] = outputs["scores"].numpy()
-    for name, scores in served.items():
+    for name in (*_SIGNATURES, *compared):
         if name == "translate_ids" and translator.config.sample:
-            continue  # what it draws for ids is not what is drawn for their text
-        # Written so that a score that is no number fails.
-        if not np.all(np.abs(scores - expected[name]) < _TIE):
+            continue  # the same ids and text give different samples
+        expected = results[0].scores
+        if extra is not None and name in compared:
+            expected = extra.functions[name](tf.constant(texts[0]))["scores"]
+        if not np.all(np.abs(arrays[name] - expected) < _TIE):  # also fails for NaN
             raise InputError(
-                f"the signature {name} gives other scores than the search within it; expected the "
-                "same, so nothing was exported"
+                f"The scores of the export's signature {name} differ from the scores of the "
+                "run's search. Nothing was exported."
             )
     check_ties([*ties.values()], len(sentences))
     return Comparison([ties[index] for index in sorted(ties)], translations)
 
 
 def check_ties(ties: Sequence[str], sentences: int) -> None:
-    """Raises InputError where so many sentences have ties that it can be no rounding."""
-    if len(ties) > max(1, _MOST_TIES * sentences):
+    """Raises `InputError` if more sentences have ties than rounding can explain.
+
+    Example:
+    >>> check_ties(["sentence 7"], sentences=1000)
+    """
+    if len(ties) > max(1, _MAX_TIES * sentences):
         raise InputError(
-            f"{len(ties):,} of {sentences:,} sentences have other tokens of the same score; "
-            f"expected at most {_MOST_TIES:.0%}, so nothing was exported"
+            f"For {len(ties):,} of {sentences:,} sentences, the export and the run find different "
+            f"tokens with the same score. At most {_MAX_TIES:.0%} is allowed. Nothing was exported."
         )
 
 
-def difference(own: Found, other: Found, row: int, name: str, sentence: str) -> str | None:
-    """Compares what run and export have found for one sentence.
+def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: str) -> str | None:
+    """Compares the results of the run and the export for one sentence.
+
+    Args:
+        own: results of the run.
+        other: results of the export.
+        name: what messages call the sentence, such as "sentence 7".
+        sentence: the sentence.
 
     Returns:
-        What is said of a tie, or None where all is the same.
+        A description of the tie if the tokens differ and the scores are equal up to rounding,
+        or None if the tokens are the same.
 
     Raises:
-        InputError: for other scores, or where the run finds no translation.
+        InputError: if the scores differ, or if the run finds no translation.
+
+    Example:
+    >>> own = Hypotheses(np.array([[7, 3]]), np.array([2]), np.array([-0.5]))
+    >>> compare_sentence(own, own, "sentence 1", "A dog .") is None
+    True
     """
-    scores, other_scores = own.scores[row], other.scores[row]
-    if sentence.strip() and scores[0] <= NEG_INF / 2:
+    if sentence.strip() and own.scores[0] <= NEG_INF / 2:
         raise InputError(
-            f"the run finds no translation of {name} ({sentence[:60]!r}); expected a model whose "
-            "weights are finite numbers, so nothing was exported"
+            f"The run finds no translation of {name} ({sentence[:60]!r}). Its weights may contain "
+            "NaN. Nothing was exported."
         )
-    # Written so that a score that is no number fails.
-    same = np.abs(scores - other_scores) < _TIE
+    same = np.abs(own.scores - other.scores) < _TIE  # False for NaN
     if not np.all(same):
         place = int(np.argmin(same))
         raise InputError(
-            f"the export translates {name} ({sentence[:60]!r}) with the score "
-            f"{other_scores[place]:.5f}, the run with {scores[place]:.5f}; expected the same "
-            "translations, so nothing was exported"
+            f"The score of {name} ({sentence[:60]!r}) is {other.scores[place]:.5f} in the export, "
+            f"but {own.scores[place]:.5f} in the run. Nothing was exported."
         )
-    if own.tokens(row) != other.tokens(row):
-        return f"{name}: {sentence[:60]!r}, score {scores[0]:.5f}"
+    if own.tokens() != other.tokens():
+        return f"{name}: {sentence[:60]!r}, score {own.scores[0]:.5f}"
     return None
 
 
-class _Process:
-    """Another process that searches for translations of the same batches.
+# Exports with rounded weights are judged by BLEU.
+
+
+def check_references(
+    sentences: Sequence[str],
+    references: Sequence[str] | None,
+    rounding: str | None,
+    tokenize: str | None = None,
+) -> None:
+    """Checks that BLEU can measure the loss of an export with rounded weights.
 
     Args:
-        model: the SavedModel.
-        asked: the content of the file BATCHES of `fresh_process`.
-        folder: for temporary files.
+        sentences: source sentences.
+        references: their reference translations.
+        rounding: the option that rounds weights, such as "precision is bfloat16", or None.
+        tokenize: sacreBLEU's tokenizer. If None, `metrics.choose_tokenizer` chooses one.
+
+    Raises:
+        InputError: if the numbers of sentences and references differ, or if weights are rounded
+            without references.
+
+    Example:
+    >>> references = ["Ein Hund läuft im Park ."]
+    >>> check_references(["A dog runs in the park ."], references, "precision is bfloat16")
     """
+    if references is not None and len(references) != len(sentences):
+        raise InputError(
+            f"There are {len(sentences):,} sentences, but {len(references):,} references. Give one "
+            "for each sentence."
+        )
+    if rounding is not None and references is None:
+        raise InputError(
+            f"{rounding}, which changes translations. Add references to measure the loss of BLEU."
+        )
+    own = None if rounding is None else blind_score(references or (), tokenize)
+    if own is not None:
+        raise InputError(
+            f"{rounding}, but BLEU cannot judge it: the references score {own:.1f} against "
+            "themselves. Use longer sentences, or another tokenizer (tokenize)."
+        )
 
-    def __init__(self, model: Path, asked: Mapping[str, Any], folder: Path):
-        self._found, given = folder / "found.npz", folder / "batches.json"
-        self._log = folder / "log"
-        self._count = len(asked["batches"])
-        self._names = (*_SIGNATURES, *asked["extra_signatures"])
-        given.write_text(json.dumps(asked), encoding="utf-8")
-        script = [sys.executable, "-I", fresh_process.__file__]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*script, str(model), str(given), str(self._found)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
 
-    def wait(self) -> tuple[dict[str, np.ndarray], list[Found]]:
-        """Returns each signature's scores of the first batch, and what was found for all."""
-        if self._process.wait():
-            lines = self._log.read_text("utf-8", "replace").strip().splitlines()
-            raise RuntimeError(
-                "the export does not work where only TensorFlow and tensorflow-text are loaded: "
-                + (lines[-1] if lines else f"exit code {self._process.returncode}")
-            )
-        with np.load(self._found) as arrays:
-            found = [
-                Found(*(arrays[f"{name}_{number}"] for name in Found._fields))
-                for number in range(self._count)
-            ]
-            return {name: arrays[name] for name in self._names}, found
+def check_loss(scores: Scores, exact: Scores, weights: str, max_bleu_loss: float) -> None:
+    """Raises `InputError` if rounded weights lose more BLEU than allowed.
 
-    def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+    Args:
+        scores: scores of the export.
+        exact: scores of the run in float32.
+        weights: name of the rounded type.
+        max_bleu_loss: largest allowed loss.
+
+    Example:
+    >>> scores = Scores(27.3, 55.0, "nrefs:1", "nrefs:1", exact_match=0.1, sentences=1000)
+    >>> check_loss(scores, scores, "int8", max_bleu_loss=0.3)
+    """
+    if not exact.bleu - scores.bleu <= max_bleu_loss:  # also fails for NaN
+        raise InputError(
+            f"With {weights} weights BLEU is {scores.bleu:.2f}, with float32 weights "
+            f"{exact.bleu:.2f}. A loss of at most {max_bleu_loss:g} is allowed, so nothing was "
+            "exported."
+        )
 
 
 @contextlib.contextmanager
-def _started(path: Path, asked: Mapping[str, Any]) -> Iterator[_Process]:
-    """Starts the process on the SavedModel, which is elsewhere and read-only within the block."""
-    moved = path.with_name(f"{path.name}-moved")
-    path.rename(moved)
-    paths = [moved, *moved.rglob("*")]
-    modes = {each: each.stat().st_mode for each in paths}
-    try:
-        for each, mode in modes.items():
-            os.chmod(each, mode & ~0o222)
-        with tempfile.TemporaryDirectory() as folder:
-            process = _Process(moved, asked, Path(folder))
-            try:
-                yield process
-            finally:
-                process.stop()
-    finally:
-        for each, mode in modes.items():
-            os.chmod(each, mode)
-        moved.rename(path)
+def _fresh_process(
+    path: Path, request: Mapping[str, Any]
+) -> Iterator[Callable[[], Mapping[str, np.ndarray]]]:
+    """Runs `fresh_process`. The yielded function waits for its end, and returns its arrays."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        batches_file, results_file = folder / "batches.json", folder / "results.npz"
+        batches_file.write_text(json.dumps(request), encoding="utf-8")
+        command = [sys.executable, "-I", fresh_process.__file__]
+        command += map(str, (path, batches_file, results_file))
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+        def wait() -> Mapping[str, np.ndarray]:
+            if process.wait():
+                lines = (folder / "log").read_text("utf-8", "replace").strip().splitlines()
+                raise RuntimeError(
+                    "The export does not work with only TensorFlow and tensorflow-text: "
+                    + (lines[-1] if lines else f"exit code {process.returncode}")
+                )
+            with np.load(results_file) as arrays:
+                return dict(arrays)
+
+        try:
+            yield wait
+        finally:
+            process.kill()
+            process.wait()

@@ -1,21 +1,21 @@
-"""CTranslate2: the weights for that engine, which translates on CPUs and GPUs without TensorFlow.
+"""CTranslate2: an engine that translates on CPUs and GPUs without TensorFlow.
 
-A version holds what `ctranslate2.Translator` reads (`model.bin`, `config.json`,
-the vocabularies) and beside it the SentencePiece models, `joint.model`, or
-`source.model` and `target.model`. The engine takes and gives pieces, without end
-tokens. Take them from ids, `model.id_to_piece(model.encode(text))`: pieces asked for
-directly leave unknown characters as they are, which might spell a special piece.
+A version contains the files that `ctranslate2.Translator` reads (`model.bin`, `config.json`, the
+vocabularies) and the SentencePiece models: `joint.model`, or `source.model` and `target.model`. The
+engine takes and returns pieces, without end tokens. Make them from ids, as in
+`model.id_to_piece(model.encode(text))`. Pieces encoded directly leave unknown characters unchanged,
+and such a character sequence could equal a special piece.
 
-The search is CTranslate2's, and is told how to search where it translates. What
-differs from this package's even with `length_penalty=0` and `min_decoding_length=0`:
+The search is CTranslate2's, and its options are given when it translates. Even with
+`length_penalty=0` and `min_decoding_length=0` it differs from the search of this package:
 
-* It does not exclude the pad and start pieces, to which a trained model gives next
-  to no probability. `suppress_sequences=[["<pad>"], ["<s>"]]` does, before the
-  softmax: log-probabilities then no longer count what these two would have had.
-* It translates nothing (the end token alone) into something.
+* It does not exclude the pad and start pieces, which a trained model considers very improbable.
+  `suppress_sequences=[["<pad>"], ["<s>"]]` excludes them before the softmax, so log-probabilities
+  change slightly.
+* An empty source (only the end token) gets a translation.
 
-Its `length_penalty` divides log P by a power of the length itself, not of
-(5 + length) / 6, and is 1 unless given.
+Its `length_penalty` divides log P by a power of the length itself, not of (5 + length) / 6, and its
+default is 1.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export import Exported, ExportOptions
+from keras_transformer.export import ExportOptions, ExportResult
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
@@ -46,8 +45,8 @@ with needs_extra("ctranslate2", "the format ctranslate2"):
     import ctranslate2
     from ctranslate2.specs import common_spec, transformer_spec
 
-# What weights can be stored as. int8_float32 and int8_float16 say of what type everything
-# is that is not int8; plain int8 leaves it to the device.
+# Types of stored weights. int8_float32 and int8_float16 also fix the type of all other arrays. With
+# plain int8 the device chooses it.
 QUANTIZATIONS = ("none", "int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16")
 
 _ACTIVATIONS = {
@@ -55,10 +54,10 @@ _ACTIVATIONS = {
     "gelu": common_spec.Activation.GELU,
     "silu": common_spec.Activation.SWISH,
 }
-# CTranslate2 fails on positions beyond the table it is given. By default it takes 1,024 source
-# tokens and gives 256.
+# CTranslate2 fails at positions beyond its table. By default it accepts 1,024 source tokens and
+# returns at most 256.
 _POSITIONS = 2048
-_TOLERANCE = 1e-3  # of a translation's log-probability, which sums many roundings
+_TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rounded terms
 
 
 def export(
@@ -67,67 +66,76 @@ def export(
     sentences: Sequence[str],
     settings: Mapping[str, Any] | None,
     options: ExportOptions,
-) -> Exported:
-    """Writes the next version under `output_dir`; the arguments are `export.export`'s.
+) -> ExportResult:
+    """Writes the next version under `output_dir`.
 
-    It gets its number only when it has been read back, and when it agrees with the
-    run on how probable the run's own translations of `sentences` are. One that is
-    quantized may differ: by how much is for the caller to judge.
+    The version gets its number only after CTranslate2 has read it, and if it gives the run's
+    translations of `sentences` the same log-probabilities as the run. With quantization they may
+    differ; the result reports by how much.
+
+    Args:
+        run: a run, or any other value that `load_translator` accepts.
+        output_dir: directory of the versions.
+        sentences: source sentences on which the export and the run are compared.
+        settings: must be empty, because a CTranslate2 model does not store search options.
+        options: further options.
 
     Raises:
-        InputError: for a model that CTranslate2 cannot express, any settings, an unknown
-            quantization, or an export that disagrees with the run.
+        InputError: if CTranslate2 cannot express the model, if there are settings, if the
+            quantization is unknown, or if the export disagrees with the run.
+
+    Example:
+    >>> exported = export("build/run", Path("build/ct2"), ["a dog"], None, ExportOptions())
+    >>> exported.path
+    PosixPath('build/ct2/1')
     """
     quantization = options.quantization or "none"
     if quantization not in QUANTIZATIONS:
         raise InputError(
-            f"quantization is {quantization!r}; expected one of {', '.join(QUANTIZATIONS)}"
+            f"quantization is {quantization!r}, but must be one of {', '.join(QUANTIZATIONS)}."
         )
     if settings:
         raise InputError(
-            f"{' and '.join(settings)} cannot be stored in a CTranslate2 model, whose search is "
-            "told where it translates; expected no settings of decoding"
+            f"A CTranslate2 model does not store {' and '.join(settings)}. Leave this out, and set "
+            "the options of the search when you translate."
         )
     translator = load_translator(run)
     if len(translator.transformers) > 1:
         raise InputError(
-            f"{run} are several models, and a CTranslate2 model is one; expected a single run"
+            f"{run} is an ensemble, which CTranslate2 does not support. Export a single run."
         )
     transformer = translator.transformer
-    assert isinstance(transformer, Transformer)  # of a run that bin/train.py trained
-    _check_expressible(transformer.config)
+    assert isinstance(transformer, Transformer)
+    config = transformer.config
+    if config.attention_window is not None:
+        raise InputError(
+            f"model.attention_window is {config.attention_window}, but CTranslate2 supports only "
+            "none."
+        )
+    if config.value_dim != config.key_dim:
+        raise InputError(
+            f"model.value_dim is {config.value_dim}, but CTranslate2 only supports the value of "
+            f"model.key_dim, {config.key_dim}."
+        )
     vocabulary = translator.tokenizer.vocabulary
 
     def write(path: Path) -> float:
         vocabulary.save(path)
         _save(translator, vocabulary, quantization, path)
-        # Types that this machine computes in: others would be converted, with a warning.
+        # Types that every machine supports. Others would be converted with a warning.
         compute_type = "int8_float32" if quantization.startswith("int8") else "float32"
         exported = ctranslate2.Translator(str(path), device="cpu", compute_type=compute_type)
         limit = _TOLERANCE if quantization == "none" else np.inf
         return _largest_difference(translator, vocabulary, exported, sentences, limit)
 
     path, difference = write_version(output_dir, write)
-    return Exported(path, len(sentences), [], difference)
-
-
-def _check_expressible(config: ModelConfig) -> None:
-    if config.attention_window is not None:
-        raise InputError(
-            f"model.attention_window is {config.attention_window}, which CTranslate2 cannot "
-            "express; expected none"
-        )
-    if config.value_dim != config.key_dim:
-        raise InputError(
-            f"model.value_dim is {config.value_dim}, which CTranslate2 cannot express; expected "
-            f"model.key_dim ({config.key_dim})"
-        )
+    return ExportResult(path, len(sentences), [], difference)
 
 
 def _save(translator: Translator, vocabulary: Vocabulary, quantization: str, path: Path) -> None:
     decoding = translator.config
     longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
-    # CTranslate2 itself makes bfloat16 only where PyTorch is installed.
+    # CTranslate2 needs PyTorch to convert to bfloat16.
     dtype = tf.bfloat16.as_numpy_dtype if quantization == "bfloat16" else np.float32
     spec = _make_spec(translator.transformer, max(longest, _POSITIONS), dtype)
     source, target = _pieces(vocabulary)
@@ -144,7 +152,7 @@ def _save(translator: Translator, vocabulary: Vocabulary, quantization: str, pat
 
 
 def _pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
-    """The pieces of source and target by id; the special ones have the target's names in both."""
+    """Returns the source and target pieces by id. Special pieces have the target's names."""
     models = [
         sentencepiece.SentencePieceProcessor(model_proto=model)
         for model in (vocabulary.source_model, vocabulary.target_model)
@@ -156,16 +164,16 @@ def _pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
 
 
 def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
-    """Returns the model as a `ctranslate2.specs.TransformerSpec`, its vocabularies not yet in it.
+    """Returns the model as a `ctranslate2.specs.TransformerSpec` without vocabularies.
 
     Args:
-        transformer: a built model that CTranslate2 can express.
-        num_positions: length of the tables of positions.
-        dtype: of the arrays.
+        transformer: a built model.
+        num_positions: length of the position tables.
+        dtype: dtype of the arrays.
     """
     config = transformer.config
     weights = {
-        path: np.array(variable.numpy(), dtype)  # a copy: quantization writes over it
+        path: np.array(variable.numpy(), dtype)  # a copy, because quantization changes it
         for path, variable in transformer.weights_by_path().items()
     }
     arguments = {
@@ -238,50 +246,37 @@ def _largest_difference(
     sentences: Sequence[str],
     limit: float,
 ) -> float:
-    """Returns the largest difference in log P, of the run's translations, by run and export.
+    """Returns the largest difference between run and export in the log P of a run's translation.
 
     Raises:
-        InputError: for one that is not below `limit`, or no number.
+        InputError: if a difference is not below `limit`, or is NaN.
     """
-    scorer = Scorer(translator)
+    scorer, end_id = Scorer(translator), vocabulary.end_id
     source_pieces, target_pieces = _pieces(vocabulary)
     largest = 0.0
     for batch in batches(sentences):
         text = tf.constant([sentences[i] for i in batch])
-        sources, targets = _translations(translator, text)
+        source_ids, source_lengths = translator.source_ids(text)
+        result = translator.search(text)
+        # The engine takes pieces without end tokens.
+        sources = [
+            [source_pieces[i] for i in ids[: length - 1]]
+            for ids, length in zip(source_ids.numpy(), source_lengths.numpy(), strict=True)
+        ]
+        rows = zip(result.ids[:, 0].numpy(), result.lengths[:, 0].numpy(), strict=True)
+        targets = [[i for i in ids[:length].tolist() if i != end_id] for ids, length in rows]
         results = exported.score_batch(
-            [[source_pieces[i] for i in ids] for ids in sources],
-            [[target_pieces[i] for i in ids] for ids in targets],
-            max_input_length=0,
+            sources, [[target_pieces[i] for i in ids] for ids in targets], max_input_length=0
         )
-        ended = tf.ragged.constant([[*ids, vocabulary.end_id] for ids in targets], tf.int32)
+        ended = tf.ragged.constant([[*ids, end_id] for ids in targets], tf.int32)
         scores = scorer.score_ids(text, ended.to_tensor(), tf.cast(ended.row_lengths(), tf.int32))
-        for index, own, result in zip(batch, scores["log_probs"].numpy(), results, strict=True):
-            difference = abs(np.sum(result.log_probs) - own)
-            # Written so that a score that is no number fails.
-            if not difference < limit:
+        for index, own, found in zip(batch, scores["log_probs"].numpy(), results, strict=True):
+            difference = abs(np.sum(found.log_probs) - own)
+            if not difference < limit:  # also fails for NaN
                 raise InputError(
-                    f"the export gives the translation of sentence {index + 1} "
+                    f"The export gives the translation of sentence {index + 1} "
                     f"({sentences[index][:60]!r}) the log-probability "
-                    f"{np.sum(result.log_probs):.5f}, the run {own:.5f}; expected the same, so "
-                    "nothing was exported"
+                    f"{np.sum(found.log_probs):.5f}, the run {own:.5f}. Nothing was exported."
                 )
             largest = max(largest, float(difference))
     return largest
-
-
-def _translations(
-    translator: Translator, text: tf.Tensor
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Returns the ids of `text`, string `[B]`, and of its best translations, without end tokens."""
-    tokens = translator.tokenizer.tokenize_source(text).to_list()
-    used = translator.lengths(text)["used"].numpy()
-    sources = [ids[: count - 1] for ids, count in zip(tokens, used, strict=True)]
-    result = translator.search(text)
-    ids, lengths = result.ids[:, 0].numpy(), result.lengths[:, 0].numpy()
-    end_id = translator.tokenizer.end_id
-    targets = [
-        [i for i in row[:length].tolist() if i != end_id]
-        for row, length in zip(ids, lengths, strict=True)
-    ]
-    return sources, targets

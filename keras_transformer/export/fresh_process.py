@@ -1,13 +1,13 @@
-"""What a SavedModel finds where nothing but TensorFlow and tensorflow-text is loaded.
+"""Translates batches with a SavedModel, using only TensorFlow and tensorflow-text.
 
-Run as a script, `python -I fresh_process.py MODEL BATCHES FOUND`, so that this package is
-neither needed nor, by its being there, able to hide what an export lacks.
+This file runs as a script: `python -I fresh_process.py MODEL BATCHES RESULTS`. It does not
+import this package, because the package could provide what the export lacks.
 
-    BATCHES  JSON: `batches`, lists of sentences; `length_penalty`, the export's own;
-             `extra_signatures`, the name of the string input by that of the signature
-    FOUND    written: an .npz of the arrays `ids`, `lengths` and `scores` of each batch,
-             as in `ids_0`, and, by the name of each signature that translates, its scores of
-             the first batch
+    BATCHES  JSON: `batches`, lists of sentences; `length_penalty` of the export;
+             `extra_signatures`, the name of the string input of each extra signature
+    RESULTS  an .npz file that is written: the arrays `ids_0`, `lengths_0` and `scores_0` for
+             batch 0, and so on; for each signature that translates, under its name, its scores
+             of the first batch
 """
 
 from __future__ import annotations
@@ -20,54 +20,65 @@ import sys
 from typing import Any
 
 
-def main(model: str, batches: str, found: str) -> None:
-    """Searches for translations of all batches."""
+def _main(model: str, batches: str, results: str) -> None:
+    """Translates all batches.
+
+    Args:
+        model: directory of the SavedModel.
+        batches: path of the request.
+        results: path of the arrays.
+
+    Raises:
+        RuntimeError: if the SavedModel imported this package.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     cores = len(os.sched_getaffinity(0))
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # each core has a batch of its own
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # one batch per core
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores))
-    # TensorFlow imports these where they are installed; no export needs them.
+    # TensorFlow imports these if they are installed. No export needs them.
     hidden: dict[str, Any] = dict.fromkeys(("jax", "matplotlib", "pandas"))
     sys.modules.update(hidden)
-    gc.disable()  # of libraries there is none: they stay
+    gc.disable()  # saves about 0.7 s of the imports, which leave no garbage
     import numpy as np
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401  its ops
+    import tensorflow_text  # noqa: F401  registers its ops
 
     gc.enable()
     gc.freeze()
     loaded = tf.saved_model.load(model)
     with open(batches, encoding="utf-8") as file:
-        given = json.load(file)
-    texts = [tf.constant(batch) for batch in given["batches"]]
+        request = json.load(file)
+    texts = [tf.constant(batch) for batch in request["batches"]]
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
-        results = list(pool.map(loaded.search, texts))
+        found = list(pool.map(loaded.search, texts))
     arrays = {
         f"{name}_{number}": getattr(result, name).numpy()
-        for number, result in enumerate(results)
+        for number, result in enumerate(found)
         for name in ("ids", "lengths", "scores")
     }
-    served = loaded.signatures
+    signatures = loaded.signatures
     first = texts[0]
-    tokens = served["tokenize"](text=first)
-    neutral = {
+    tokens = signatures["tokenize"](text=first)
+    defaults = {
         "max_length": tf.zeros_like(tokens["lengths"]),
-        "length_penalty": tf.fill(tf.shape(first), tf.constant(given["length_penalty"])),
+        "length_penalty": tf.fill(tf.shape(first), tf.constant(request["length_penalty"])),
         "prefix": tf.fill(tf.shape(first), ""),
     }
-    by_signature = {
-        "serving_default": served["serving_default"](text=first),
-        "translate": served["translate"](text=first, **neutral),
-        "translate_ids": served["translate_ids"](ids=tokens["ids"], lengths=tokens["lengths"]),
+    outputs = {
+        "serving_default": signatures["serving_default"](text=first),
+        "translate": signatures["translate"](text=first, **defaults),
+        "translate_ids": signatures["translate_ids"](ids=tokens["ids"], lengths=tokens["lengths"]),
     }
-    for name, text_input in given["extra_signatures"].items():
-        by_signature[name] = served[name](**{text_input: first})
-    arrays |= {name: outputs["scores"].numpy() for name, outputs in by_signature.items()}
-    np.savez(found, **arrays)
-    others = [name for name in sys.modules if name.startswith("keras_transformer")]
-    if others:
-        raise RuntimeError(f"{others[0]} was loaded; expected TensorFlow and tensorflow-text alone")
+    for name, text_input in request["extra_signatures"].items():
+        outputs[name] = signatures[name](**{text_input: first})
+    arrays |= {name: each["scores"].numpy() for name, each in outputs.items()}
+    np.savez(results, **arrays)
+    imported = [name for name in sys.modules if name.startswith("keras_transformer")]
+    if imported:
+        raise RuntimeError(
+            f"{imported[0]} was imported. Only TensorFlow and tensorflow-text are allowed."
+        )
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _main(*sys.argv[1:])

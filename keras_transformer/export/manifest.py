@@ -1,4 +1,4 @@
-"""`manifest.json`: the origin of an exported version, and the hash of each of its files."""
+"""`manifest.json` of an exported version: its origin, and the hash of each of its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,9 @@ import tensorflow_text
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.runs.run_directory import Checkpoint, RunDirectory
+from keras_transformer.inference.loading import file_hashes, members
+from keras_transformer.inference.translator import Translator
+from keras_transformer.runs.run_directory import RunDirectory
 
 FORMAT_VERSION = 1
 _FILE = "manifest.json"
@@ -30,50 +31,38 @@ _MODULES = (tf, tensorflow_text, keras, sentencepiece)
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One run of an export, and the name of its weights that were taken."""
+    """A run whose weights are in an export. An ensemble has several.
+
+    Attributes:
+        run: the run.
+        weights: the name of its exported weights, as in `RunDirectory.named_weights`.
+
+    Example:
+    >>> Member(RunDirectory("build/run"), "last").step
+    300
+    """
 
     run: RunDirectory
     weights: str
 
     @property
     def name(self) -> str:
-        """Name of the run's directory."""
+        """The name of the run's directory."""
         return self.run.path.resolve().name
 
     @property
     def step(self) -> int | None:
-        """Step of the weights, of averaged ones the last; None where that is not known."""
-        checkpoint = self._checkpoint()
-        if checkpoint is not None:
-            return checkpoint.step
+        """The step of the weights (the last one for an average), or None if it is unknown."""
+        checkpoints = self.run.checkpoints()
+        if self.weights == "best":
+            checkpoints = self.run.best_checkpoints()[:1]
+        if self.weights in ("best", "last", "ema"):
+            return checkpoints[-1].step if checkpoints else None
         named = re.search(r"step-(\d+)$", self.weights)
         return int(named[1]) if named else None
 
-    def _checkpoint(self) -> Checkpoint | None:
-        """The checkpoint that the weights are those of; None for an average."""
-        checkpoints = self.run.checkpoints()
-        if self.weights == "best":
-            return next(iter(self.run.best_checkpoints()), None)
-        if self.weights in ("last", "ema"):
-            return next(iter(checkpoints[-1:]), None)
-        return next((c for c in checkpoints if c.path.name == self.weights), None)
-
-    def validation(self) -> dict[str, float]:
-        """Returns what training measured of these very weights: `val_bleu` and others."""
-        checkpoint, metrics = self._checkpoint(), {}
-        # With a moving average it is the average that is validated.
-        has_ema = self.run.config.training.ema_decay > 0
-        if checkpoint is not None and (not has_ema or self.weights in ("ema", "best")):
-            with contextlib.suppress(InputError):
-                metrics = self.run.read_metrics(checkpoint)
-        return {
-            name: value
-            for name, value in metrics.items()
-            if name.startswith("val_") and math.isfinite(value)
-        }
-
     def data_reports(self) -> list[dict[str, Any]]:
-        """Returns what the preparation reported of each corpus; empty where it cannot be read."""
+        """Returns the preparation's report of each corpus, or {} if it cannot be read."""
         reports = []
         for path in self.run.data_reports():
             report = None
@@ -83,7 +72,7 @@ class Member:
         return reports
 
     def describe(self) -> dict[str, Any]:
-        """Returns what tells this run and its weights from every other, as JSON values."""
+        """Returns JSON values that identify the run and its weights."""
         config = (self.run.path / "config.json").read_bytes()
         return {
             "run": self.name,
@@ -98,14 +87,18 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """What an exported version was made of.
+    """The origin and the settings of an exported version.
 
     Attributes:
-        members: the run; several of an ensemble.
-        decoding: how it searches.
-        precision: of weights and products.
-        max_source_tokens: of a source, the end token included; what is beyond is cut.
-        max_output_tokens: of a translation, the end token included.
+        members: the exported run, or the runs of an ensemble.
+        decoding: settings of the search.
+        precision: type of weights and computation.
+        max_source_tokens: longest source, including the end token; longer ones are truncated.
+        max_output_tokens: longest translation, including the end token.
+
+    Example:
+    >>> Provenance((), DecodingConfig(), "float32", 1024, 1074).precision
+    'float32'
     """
 
     members: tuple[Member, ...]
@@ -114,32 +107,44 @@ class Provenance:
     max_source_tokens: int
     max_output_tokens: int
 
-
-def at(report: Any, *keys: str) -> Any:
-    """Returns what lies under nested keys of JSON that may have any form, or None."""
-    for key in keys:
-        report = report.get(key) if isinstance(report, dict) else None
-    return report
-
-
-def bytes_of(path: Path) -> int:
-    """Returns the bytes of all files under `path`."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    @classmethod
+    def of(
+        cls, run: str | Path | RunDirectory, translator: Translator, precision: str
+    ) -> Provenance:
+        """Returns the provenance of an export of `run`, whose translator is given."""
+        return cls(
+            tuple(Member(*member) for member in members(run)),
+            translator.config,
+            precision,
+            translator.max_source_tokens,
+            translator.max_output_tokens,
+        )
 
 
 def write_manifest(path: Path, provenance: Provenance, signatures: Mapping[str, Any]) -> None:
-    """Writes `manifest.json` into a version, as the last of its files.
+    """Writes `manifest.json` into a version. It must be the last file that is written.
 
     Args:
         path: directory of the version.
-        provenance: what it was made of.
+        provenance: origin and settings.
         signatures: `{name: {"inputs": ..., "outputs": ...}}`, as JSON values.
+
+    Example:
+    >>> version = Path("1")
+    >>> version.mkdir()
+    >>> _ = (version / "saved_model.pb").write_bytes(b"model")
+    >>> write_manifest(version, Provenance((), DecodingConfig(), "float32", 1024, 1074), {})
+    >>> check_manifest(version)["files"]["saved_model.pb"]["bytes"]
+    5
     """
+    own_version = None
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # in a clone
+        own_version = importlib.metadata.version("keras_transformer")
     manifest = {
         "format_version": FORMAT_VERSION,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
-            "keras_transformer": _own_version(),
+            "keras_transformer": own_version,
             **{module.__name__: module.__version__ for module in _MODULES},
         },
         "members": [member.describe() for member in provenance.members],
@@ -154,14 +159,20 @@ def write_manifest(path: Path, provenance: Provenance, signatures: Mapping[str, 
 
 
 def check_manifest(path: Path) -> dict[str, Any]:
-    """Compares every file of a version with its manifest, which is returned.
+    """Compares every file of a version with the version's manifest.
 
     Args:
         path: directory of a version.
 
+    Returns:
+        The manifest.
+
     Raises:
-        InputError: for the first file that has changed, is missing, or was added, or for a
-            manifest that cannot be read.
+        InputError: if a file was changed, removed or added, or if the manifest cannot be read.
+
+    Example:
+    >>> check_manifest(Path("build/export/1"))["precision"]
+    'float32'
     """
     file = path / _FILE
     try:
@@ -169,37 +180,29 @@ def check_manifest(path: Path) -> dict[str, Any]:
         version, listed = manifest["format_version"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else repr(error)
-        raise InputError(f"{file} cannot be read ({reason}); expected a manifest") from error
+        raise InputError(f"{file} is not a readable manifest: {reason}.") from error
     if version != FORMAT_VERSION:
-        raise InputError(f"{file} has the format {version!r}; expected {FORMAT_VERSION}")
+        raise InputError(
+            f"{file} has format version {version!r}. This program reads {FORMAT_VERSION}."
+        )
     found = _files(path)
     for name in sorted({*listed, *found}):
         if name not in found:
-            raise InputError(f"{path / name} is not there; expected it, as {_FILE} lists it")
+            raise InputError(f"{path / name} is missing, but {_FILE} lists it.")
         if name not in listed:
-            raise InputError(f"{path / name} is not in {_FILE}; expected no other files")
+            raise InputError(f"{path / name} was added after the export: {_FILE} does not list it.")
         if found[name] != listed[name]:
             raise InputError(
-                f"{path / name} is not what was exported: its SHA-256 is {found[name]['sha256']}; "
-                f"expected that of {_FILE}"
+                f"{path / name} was changed after the export: its SHA-256 is "
+                f"{found[name]['sha256']}, not the one in {_FILE}."
             )
     return dict(manifest)
 
 
-def _own_version() -> str | None:
-    try:
-        return importlib.metadata.version("keras_transformer")
-    except importlib.metadata.PackageNotFoundError:  # used from a clone, not installed
-        return None
-
-
 def _files(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns `{"sha256": hex, "bytes": number}` of every file but the manifest, by its place."""
-    files = {}
-    for file in sorted(path.rglob("*")):
-        name = file.relative_to(path).as_posix()
-        if file.is_file() and name != _FILE:
-            with open(file, "rb") as content:
-                digest = hashlib.file_digest(content, "sha256").hexdigest()
-            files[name] = {"sha256": digest, "bytes": file.stat().st_size}
-    return files
+    """Returns the SHA-256 and the size of every file except the manifest."""
+    return {
+        name: {"sha256": digest, "bytes": (path / name).stat().st_size}
+        for name, digest in file_hashes(path).items()
+        if name != _FILE
+    }

@@ -1,8 +1,4 @@
-"""What a request asks for, made into what can be meant.
-
-Nothing fails: a value that cannot be meant is replaced by the nearest that can, and
-`status` says so.
-"""
+"""Clamps request parameters to valid ranges and reports this in `status`; no request fails."""
 
 from __future__ import annotations
 
@@ -16,81 +12,131 @@ from keras_transformer.inference.translator import Translator
 
 
 class Status(enum.IntFlag):
-    """What was done to one row of a request; 0 is nothing."""
+    """Changes of one row of a request; 0 means no change.
 
-    SOURCE_CUT = 1  # more tokens or bytes than the model takes
-    MAX_LENGTH_CHANGED = 2  # negative, or more than the export's longest output
-    LENGTH_PENALTY_CHANGED = 4  # no number, negative, or more than MAX_LENGTH_PENALTY
-    PREFIX_CUT = 8  # longer than its translation may be
-    IDS_REPLACED = 16  # outside the vocabulary, or the pad id: taken for the unknown token
-    NOT_TRANSLATED = 32  # the model finds nothing: its logits are no numbers, or all is banned
-    LENGTHS_CHANGED = 64  # negative, or more than there are ids
-    TARGET_CUT = 128  # more tokens or bytes than attention is told of
+    Example:
+    >>> list(Status(3))
+    [<Status.SOURCE_CUT: 1>, <Status.MAX_LENGTH_CHANGED: 2>]
+    """
+
+    SOURCE_CUT = 1  # more tokens or bytes than the model accepts
+    MAX_LENGTH_CHANGED = 2  # negative, or more than the longest output of the export
+    LENGTH_PENALTY_CHANGED = 4  # NaN, negative, or more than MAX_LENGTH_PENALTY
+    PREFIX_CUT = 8  # longer than the translation may be
+    IDS_REPLACED = 16  # pad ids, or ids outside the vocabulary, became the unknown token
+    NOT_TRANSLATED = 32  # no hypothesis was found: the logits are NaN, or all tokens are banned
+    LENGTHS_CHANGED = 64  # negative, or more than the number of ids
+    TARGET_CUT = 128  # more tokens or bytes than the signature `attention` returns
 
 
-def clamped_max_lengths(
-    translator: Translator, source_lengths: tf.Tensor, asked: tf.Tensor
+def clamp_max_lengths(
+    translator: Translator, source_lengths: tf.Tensor, requested: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the most tokens of each translation, int32 `[B]`, and bool `[B]`: not as asked.
+    """Returns the maximum length of each translation, and whether it differs from the request.
 
     Args:
-        translator: whose bounds hold, too.
-        source_lengths: int32 `[B]`, tokens of each source.
-        asked: int32 `[B]`; 0: as exported.
+        translator: its limits are applied.
+        source_lengths: int32 `(batch,)`, tokens of each source.
+        requested: int32 `(batch,)`; 0 means the limit of the export.
+
+    Returns:
+        int32 `(batch,)` and bool `(batch,)`.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run")
+    >>> lengths, changed = clamp_max_lengths(translator, tf.constant([5]), tf.constant([-1]))
+    >>> lengths.numpy(), changed.numpy()
+    (array([10], dtype=int32), array([ True]))
     """
-    changed = (asked < 0) | (asked > translator.max_output_tokens)
+    changed = (requested < 0) | (requested > translator.max_output_tokens)
     own = translator.max_lengths(source_lengths)
-    return tf.where(asked > 0, tf.minimum(own, asked), own), changed
+    return tf.where(requested > 0, tf.minimum(own, requested), own), changed
 
 
-def clamped_alpha(translator: Translator, asked: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the α of each length penalty, float32 `[B]`, and bool `[B]`: not as asked.
+def clamp_alpha(translator: Translator, requested: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the α of each length penalty, and whether it differs from the request.
 
-    What is no number is taken for the translator's own.
+    Args:
+        translator: its α replaces NaN.
+        requested: float32 `(batch,)`.
+
+    Returns:
+        float32 `(batch,)` and bool `(batch,)`.
+
+    Example:
+    >>> from types import SimpleNamespace
+    >>> translator = SimpleNamespace(config=SimpleNamespace(length_penalty=0.6))
+    >>> alpha, changed = clamp_alpha(translator, tf.constant([1.0, float("nan"), -1.0]))
+    >>> alpha.numpy().tolist(), changed.numpy().tolist()
+    ([1.0, 0.6..., 0.0], [False, True, True])
     """
-    own = translator.config.length_penalty
-    known = tf.where(tf.math.is_nan(asked), own, asked)
+    known = tf.where(tf.math.is_nan(requested), translator.config.length_penalty, requested)
     alpha = tf.clip_by_value(known, 0.0, MAX_LENGTH_PENALTY)
-    return alpha, alpha != asked  # of no number too: it equals nothing
+    return alpha, alpha != requested  # NaN equals nothing
 
 
-def checked_source_ids(
+def clean_source_ids(
     translator: Translator, ids: tf.Tensor, lengths: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns source ids, no wider than the longest row, their lengths, and the status.
+    """Returns valid source ids, their lengths, and the status.
 
     Args:
-        translator: whose bounds and vocabulary hold.
-        ids: int32 `[B, S]`; an end token is added where the last is none.
-        lengths: int32 `[B]`; only the first so many ids of a row count.
+        translator: its limits and its vocabulary are applied.
+        ids: int32 `(batch, length)`. An end token is added if the last id is another one.
+        lengths: int32 `(batch,)`, the number of ids of each row.
+
+    Returns:
+        int32 `(batch, longest)`, int32 `(batch,)` and int32 `(batch,)`.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run")
+    >>> ids, lengths, status = clean_source_ids(
+    ...     translator, tf.constant([[5, 3]]), tf.constant([2])
+    ... )
+    >>> ids.numpy(), lengths.numpy(), status.numpy()
+    (array([[5, 3]], dtype=int32), array([2], dtype=int32), array([0], dtype=int32))
     """
     tokenizer, limit = translator.tokenizer, translator.max_source_tokens
     given = tf.clip_by_value(lengths, 0, limit)
     last = tf.gather(ids, tf.maximum(given - 1, 0), axis=1, batch_dims=1)
-    ends = (given > 0) & (last == tokenizer.end_id)
-    used = tf.minimum(given + tf.cast(~ends, tf.int32), limit)
+    has_end = (given > 0) & (last == tokenizer.end_id)
+    used = tf.minimum(given + tf.cast(~has_end, tf.int32), limit)
     ids = ids[:, : tf.reduce_max(tf.concat([used, [1]], axis=0))]
-    places = tf.range(tf.shape(ids)[1])
-    is_last = places == tf.expand_dims(used - 1, 1)
-    counted = (places < tf.expand_dims(used, 1)) & ~is_last
+    positions = tf.range(tf.shape(ids)[1])
+    is_last = positions == tf.expand_dims(used - 1, 1)
+    is_text = (positions < tf.expand_dims(used, 1)) & ~is_last
     known = (ids >= 0) & (ids < tokenizer.source_vocab_size) & (ids != tokenizer.pad_id)
-    status = status_of(
+    status = encode_status(
         {
-            Status.SOURCE_CUT: ~ends & (given == limit),
-            Status.IDS_REPLACED: tf.reduce_any(counted & ~known, axis=1),
+            Status.SOURCE_CUT: ~has_end & (given == limit),
+            Status.IDS_REPLACED: tf.reduce_any(is_text & ~known, axis=1),
             Status.LENGTHS_CHANGED: given != lengths,
         }
     )
     ids = tf.where(known, ids, tokenizer.unknown_id)
-    ids = tf.where(is_last, tokenizer.end_id, tf.where(counted, ids, tokenizer.pad_id))
+    ids = tf.where(is_last, tokenizer.end_id, tf.where(is_text, ids, tokenizer.pad_id))
     return ids, used, status
 
 
-def is_nothing(result: SearchResult) -> tf.Tensor:
-    """Returns bool `[B]`, True where no translation was found."""
+def has_no_translation(result: SearchResult) -> tf.Tensor:
+    """Returns bool `(batch,)`, True if no hypothesis was found.
+
+    Example:
+    >>> result = SearchResult(*[None] * len(SearchResult._fields))
+    >>> result = result._replace(scores=tf.constant([[-0.7], [NEG_INF]]))
+    >>> has_no_translation(result).numpy()
+    array([False,  True])
+    """
     return result.scores[:, 0] <= NEG_INF / 2
 
 
-def status_of(flags: dict[Status, tf.Tensor]) -> tf.Tensor:
-    """Returns int32 `[B]` of conditions bool `[B]`."""
+def encode_status(flags: dict[Status, tf.Tensor]) -> tf.Tensor:
+    """Returns int32 `(batch,)` for conditions bool `(batch,)`.
+
+    Example:
+    >>> encode_status({Status.SOURCE_CUT: tf.constant([True, False])}).numpy().tolist()
+    [1, 0]
+    """
     return tf.add_n([tf.where(condition, int(flag), 0) for flag, condition in flags.items()])

@@ -1,54 +1,55 @@
-"""LiteRT: `model.tflite`, one file that translates where there is neither Python nor TensorFlow.
+"""LiteRT: `model.tflite`, one file that translates without Python and TensorFlow.
 
-Its signatures are those of `litert_signatures`. `translate_ids` is made of LiteRT's own
-operations alone; `translate` has the tokenizer within, by two operations of tensorflow-text,
-where the vocabulary is one that these segment as SentencePiece does. The search is the
-SavedModel's, with its cache, for one sentence at a time.
+`LiteRTSignatures` describes its signatures. `translate_ids` uses only LiteRT's own operations.
+`translate` also contains the tokenizer, as two operations of tensorflow-text, if these segment the
+vocabulary like SentencePiece does. The search is the same as in the SavedModel, with a cache, but
+for one sentence at a time.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from ai_edge_litert import interpreter as litert
+from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.console import progress_bar
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported, ExportOptions
-from keras_transformer.export.comparison import Found, check_ties, difference
+from keras_transformer.export import ExportOptions, ExportResult
+from keras_transformer.export.comparison import (
+    Comparison,
+    Hypotheses,
+    check_loss,
+    check_references,
+    check_ties,
+    compare_sentence,
+)
 from keras_transformer.export.litert import flatbuffer, passes
 from keras_transformer.export.litert.signatures import LiteRTSignatures
-from keras_transformer.export.manifest import Member, Provenance, write_manifest
-from keras_transformer.export.quantization_check import check_loss, check_references
+from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.litert import LiteRTMetadata, LiteRTModel, append_archive
-from keras_transformer.inference.loading import load_translator, members, trained_tokens
+from keras_transformer.inference.loading import load_translator, max_train_source_length
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 QUANTIZATIONS = passes.QUANTIZATIONS
-# What a rounding may cost in BLEU: it changes words of some sentences, for better as for worse.
-MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}
+MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}  # default limits
 
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
 _WITHOUT_TEXT = (
-    "the vocabulary is none of unigram pieces without byte fallback, and LiteRT's tokenizer would "
-    "segment it otherwise: there is the signature translate_ids alone, and the .model file for it"
+    "The model has only the signature translate_ids, not translate: LiteRT's tokenizer supports "
+    "only unigram vocabularies without byte fallback. Tokenize with the .model file of the export."
 )
 _EXAMPLE = Path(__file__).with_name("example.py")
-
-
-class _Translated(NamedTuple):
-    """What the export makes of all sentences."""
-
-    ties: list[str]
-    translations: list[str]  # the best of each
 
 
 def export(
@@ -57,97 +58,122 @@ def export(
     sentences: Sequence[str],
     settings: Mapping[str, Any] | None,
     options: ExportOptions,
-) -> Exported:
-    """Writes the next version under `output_dir`; the arguments are `export.export`'s.
+) -> ExportResult:
+    """Writes the next version under `output_dir`.
 
-    It gets its number only when ai-edge-litert has run it on all sentences. In float32 it has
-    to find the run's tokens; otherwise its BLEU may be lower by `max_bleu_loss` at most.
+    The version appears only after ai-edge-litert has translated all sentences. In float32, the
+    export and the run must produce the same tokens. With rounded weights, the export may lose at
+    most `max_bleu_loss` BLEU.
+
+    Args:
+        run: a run, or any other value that `load_translator` accepts.
+        output_dir: directory of the versions.
+        sentences: source sentences on which the export and the run are compared.
+        settings: changes of the run's `decoding.` configuration.
+        options: further options.
 
     Raises:
-        InputError: for a quantization that there is not, or without references that it could
-            be judged by; for outputs that are drawn; for an export that does not translate as
-            the run does.
+        InputError: if the quantization is unknown or cannot be judged without references, if
+            outputs are sampled, or if the export does not translate like the run.
+
+    Example:
+    >>> exported = export("build/run", Path("build/litert"), ["a dog"], None, ExportOptions())
+    >>> exported.path
+    PosixPath('build/litert/1')
     """
     quantization, references = options.quantization or "none", options.references
-    max_bleu_loss = options.max_bleu_loss
     if quantization not in QUANTIZATIONS:
         raise InputError(
-            f"quantization is {quantization!r}; expected one of {', '.join(QUANTIZATIONS)}"
+            f"quantization is {quantization!r}, but must be one of {', '.join(QUANTIZATIONS)}."
         )
-    rounding = None if quantization == "none" else f"quantization is {quantization}"
-    check_references(sentences, references, rounding)
-    if quantization == "none" and max_bleu_loss is not None:
+    is_exact = quantization == "none"
+    check_references(sentences, references, None if is_exact else f"quantization is {quantization}")
+    if is_exact and options.max_bleu_loss is not None:
         raise InputError(
-            f"quantization is none, which finds the run's own tokens, and max_bleu_loss is "
-            f"{max_bleu_loss:g}; expected no such bound"
+            "max_bleu_loss is a bound for rounded weights, but quantization is none. "
+            "Leave the bound out."
         )
     translator = load_translator(run, settings)
     if translator.config.sample:
         raise InputError(
-            "decoding.sample draws outputs, for which LiteRT has no numbers that can be repeated; "
-            "expected a search (decoding.sample=false)"
+            "decoding.sample draws random outputs, which LiteRT cannot reproduce. "
+            "Use --set=decoding.sample=false."
         )
-    bound = MAX_BLEU_LOSS.get(quantization) if max_bleu_loss is None else max_bleu_loss
-    provenance = Provenance(
-        tuple(Member(*member) for member in members(run)),
-        translator.config,
-        "float32" if quantization == "none" else quantization,
-        translator.max_source_tokens,
-        translator.max_output_tokens,
-    )
+    bound = options.max_bleu_loss
+    if bound is None:
+        bound = MAX_BLEU_LOSS.get(quantization)
+    provenance = Provenance.of(run, translator, "float32" if is_exact else quantization)
 
-    def write(path: Path) -> tuple[_Translated, metrics.Scores | None]:
+    def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         path.mkdir()
         model = convert(translator, quantization)
         file = path / "model.tflite"
         file.write_bytes(flatbuffer.write(model))
-        about = describe(translator, model, trained_tokens(run))
-        append_archive(file, about, translator.tokenizer.vocabulary)
-        own = _by_run(translator, sentences)
-        translated = _compared(own, file, sentences, exact=quantization == "none")
-        if about.has_text:
-            _check_text(file, translated, sentences)
+        metadata = make_metadata(translator, model, max_train_source_length(run))
+        vocabulary = translator.tokenizer.vocabulary
+        append_archive(file, metadata, vocabulary)
+        own = _search_with_run(translator, sentences)
+        comparison = _compare(own, file, sentences, is_exact)
         scores = None
         if references is not None:
-            scores = metrics.evaluate(translated.translations, references)
+            scores = metrics.evaluate(
+                comparison.translations, references, tokenize=options.tokenize
+            )
             if bound is not None:
-                texts = [translator.tokenizer.vocabulary.target_text(f.tokens(0)[0]) for f in own]
-                exact = metrics.evaluate(texts, references)
-                check_loss(scores, exact, quantization, bound)
+                exact = [vocabulary.target_text(found.tokens()[0]) for found in own]
+                exact_scores = metrics.evaluate(exact, references, tokenize=options.tokenize)
+                check_loss(scores, exact_scores, quantization, bound)
         translator.tokenizer.save(path)
         shutil.copyfile(_EXAMPLE, path / "example.py")
         write_manifest(path, provenance, flatbuffer.describe_signatures(model))
-        return translated, scores
+        return comparison, scores
 
-    path, (translated, scores) = write_version(output_dir, write)
-    remark = None if translator.tokenizer.vocabulary.is_plain_unigram else _WITHOUT_TEXT
-    return Exported(path, len(sentences), translated.ties, scores=scores, remark=remark)
+    path, (comparison, scores) = write_version(output_dir, write)
+    warning = None if translator.tokenizer.vocabulary.is_plain_unigram else _WITHOUT_TEXT
+    return ExportResult(path, len(sentences), comparison.ties, scores=scores, warning=warning)
 
 
-def describe(translator: Translator, model: Any, longest: int | None) -> LiteRTMetadata:
-    """Returns what a file says of its model, whose longest source of training is given."""
+def make_metadata(
+    translator: Translator, model: Any, max_source_length: int | None
+) -> LiteRTMetadata:
+    """Returns the metadata that is stored in the file.
+
+    Args:
+        translator: the exported translator.
+        model: its `schema.ModelT`.
+        max_source_length: tokens of the longest source in training, if known.
+
+    Example:
+    >>> translator = load_translator("build/run")
+    >>> make_metadata(translator, convert(translator, "none"), 87).max_source_tokens
+    40
+    """
     return LiteRTMetadata(
         n_best=translator.config.n_best,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
         max_output_tokens=translator.max_output_tokens,
-        trained_tokens=longest,
+        max_train_source_length=max_source_length,
         has_text="translate" in flatbuffer.ops_by_signature(model),
     )
 
 
 def convert(translator: Translator, quantization: str) -> Any:
-    """Returns the model, as `flatbuffer.write` takes it.
+    """Converts a translator to a `schema.ModelT`, as `flatbuffer.write` accepts it.
 
     Args:
-        translator: what becomes the model.
+        translator: the translator.
         quantization: one of `QUANTIZATIONS`.
 
     Raises:
-        InputError: for operations that LiteRT has not.
+        InputError: if the model needs operations that LiteRT does not have.
+
+    Example:
+    >>> model = convert(load_translator("build/run"), "int8")
+    >>> sorted(flatbuffer.describe_signatures(model))
+    ['translate', 'translate_ids']
     """
-    with_text = translator.tokenizer.vocabulary.is_plain_unigram
-    signatures = LiteRTSignatures(translator, with_text)
+    signatures = LiteRTSignatures(translator, translator.tokenizer.vocabulary.is_plain_unigram)
     module = tf.Module()
     module.weights = [
         variable.value for each in translator.transformers for variable in each.weights
@@ -158,7 +184,7 @@ def convert(translator: Translator, quantization: str) -> Any:
             folder, signature_keys=[*signatures.by_name()]
         )
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter.allow_custom_ops = True  # so that `check_ops` sees and names them
+        converter.allow_custom_ops = True  # `check_ops` names them
         model = flatbuffer.read(converter.convert())
     passes.look_up_embeddings(model)
     passes.share(model)
@@ -169,69 +195,83 @@ def convert(translator: Translator, quantization: str) -> Any:
 
 
 def check_ops(model: Any) -> None:
-    """Looks for operations that a LiteRT runtime has not.
+    """Refuses a model with operations that LiteRT runtimes do not have.
 
     Raises:
-        InputError: for any but LiteRT's own, of which `translate` may have two more.
+        InputError: for any operation that is not LiteRT's own. `translate` may have two more.
+
+    Example:
+    >>> check_ops(convert(load_translator("build/run"), "none"))
     """
     for name, ops in flatbuffer.ops_by_signature(model).items():
         allowed = TEXT_OPS if name == "translate" else set()
-        others = sorted(op.name for op in ops if op.custom and op.name not in allowed)
+        others = sorted(ops - flatbuffer.BUILTIN_OPS - allowed)
         if others:
             raise InputError(
-                f"the signature {name} needs {', '.join(others)}, which LiteRT has not; expected "
-                "a search of its own operations, so nothing was exported"
+                f"The signature {name} needs {', '.join(others)}, which LiteRT does not have. "
+                "Nothing was exported."
             )
 
 
-def _by_run(translator: Translator, sentences: Sequence[str]) -> list[Found]:
-    """Returns what the run finds for each sentence."""
-    results: dict[int, Found] = {}
+def _search_with_run(translator: Translator, sentences: Sequence[str]) -> list[Hypotheses]:
+    results: dict[int, Hypotheses] = {}
     for batch in batches(sentences):
         result = translator.search(tf.constant([sentences[i] for i in batch]))
-        arrays = [each.numpy() for each in (result.ids, result.lengths, result.scores)]
-        for row, index in enumerate(batch):
-            results[index] = Found(*(array[row : row + 1] for array in arrays))
+        results.update(zip(batch, Hypotheses.of(result), strict=True))
     return [results[index] for index in range(len(sentences))]
 
 
-def _compared(
-    own: Sequence[Found], file: Path, sentences: Sequence[str], exact: bool
-) -> _Translated:
-    """Translates all sentences by the export; where it is `exact`, the tokens are the run's.
-
-    Raises:
-        InputError: for the first sentence whose scores differ by more than rounding.
-    """
+def _compare(
+    own: Sequence[Hypotheses], file: Path, sentences: Sequence[str], is_exact: bool
+) -> Comparison:
+    """Translates all sentences with the export, and if it is exact, compares them with the run."""
     model = LiteRTModel(file)
+    translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
     pairs = zip(own, sentences, strict=True)
     with progress_bar(len(sentences), "sentences", "comparing") as bar:
-        for number, (theirs, sentence) in enumerate(pairs, start=1):
+        for number, (ours, sentence) in enumerate(pairs, start=1):
             found = model.translate_ids(model.source_ids(sentence))
-            translations.append(model.texts(found)[0])
-            if exact:
-                ours = Found(found.ids[None], found.lengths[None], found.scores[None])
-                tie = difference(theirs, ours, 0, f"sentence {number}", sentence)
+            best = model.texts(found)[0]
+            translations.append(best)
+            if is_exact:
+                theirs = Hypotheses(found.ids, found.lengths, found.scores)
+                tie = compare_sentence(ours, theirs, f"sentence {number}", sentence)
                 ties += [tie] if tie else []
+            text = translate(model.truncate(sentence))[0][0] if translate else best
+            if text != best:
+                raise InputError(
+                    f"For sentence {number} ({sentence[:60]!r}) the signature translate finds "
+                    f"{text[:60]!r}, but translate_ids finds {best[:60]!r}. Nothing was exported."
+                )
             bar.update()
     check_ties(ties, len(sentences))
-    return _Translated(ties, translations)
+    return Comparison(ties, translations)
 
 
-def _check_text(file: Path, translated: _Translated, sentences: Sequence[str]) -> None:
-    """Compares the signature with the tokenizer within with that for ids.
+def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.ndarray]]:
+    """Returns the signature `translate` of a file, as a function from a text to texts and scores.
 
-    Raises:
-        InputError: for a sentence that it translates otherwise.
+    Its operations come from tensorflow-text, which loads TensorFlow.
+
+    Example:
+    >>> exported = export("build/run", Path("build/phone"), ["a dog"], None, ExportOptions())
+    >>> texts, scores = load_text_signature(exported.path / "model.tflite")(b"a dog")
+    >>> len(texts), scores.shape
+    (1, (1,))
     """
-    model = LiteRTModel(file, text_in_graph=True)
-    for number, sentence in enumerate(sentences, start=1):
-        found = model.translate(sentence)
-        text = found[0].text if found else ""
-        if text != translated.translations[number - 1]:
-            raise InputError(
-                f"the signature translate translates sentence {number} ({sentence[:60]!r}) as "
-                f"{text[:60]!r}, and translate_ids as {translated.translations[number - 1][:60]!r};"
-                " expected the same, so nothing was exported"
-            )
+    interpreter = litert.InterpreterWithCustomOps(
+        model_path=str(file), custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
+    )
+    run = interpreter.get_signature_runner("translate")
+
+    def translate(text: bytes) -> tuple[list[str], np.ndarray]:
+        outputs = run(
+            text=np.array([text], object),
+            max_length=np.zeros(1, np.int32),
+            length_penalty=np.full(1, np.nan, np.float32),
+        )
+        texts = [each.decode("utf-8", "replace") for each in outputs["translations"][0]]
+        return texts, outputs["scores"][0]
+
+    return translate

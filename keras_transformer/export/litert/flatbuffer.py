@@ -1,55 +1,86 @@
-"""A LiteRT model as objects: read, looked at, changed, written."""
+"""Reads, inspects and writes LiteRT models as objects of `ai_edge_litert.schema_py_generated`."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import flatbuffers
-import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 _NAMES = {
     code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
 }
+BUILTIN_OPS = frozenset(_NAMES.values())
 _DTYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
 _IDENTIFIER = b"TFL3"
 
 
-class Op(NamedTuple):
-    """An operation of a model: one of the runtime's own, or a custom one by its name."""
-
-    name: str
-    custom: bool
-
-
 def read(content: bytes) -> Any:
-    """Returns the `schema.ModelT` of a file's content."""
+    """Parses the content of a file to a `schema.ModelT`.
+
+    Example:
+    >>> import tensorflow as tf
+    >>> double = tf.function(lambda x: x + x, input_signature=[tf.TensorSpec([None, 2])])
+    >>> functions = [double.get_concrete_function()]
+    >>> model = read(tf.lite.TFLiteConverter.from_concrete_functions(functions).convert())
+    >>> [op_name(model, operator) for operator in model.subgraphs[0].operators]
+    ['ADD']
+    >>> shape_of(model.subgraphs[0].tensors[0]), describe_signatures(model)
+    ([-1, 2], {})
+    """
     return schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
 
 
 def write(model: Any) -> bytes:
-    """Returns the file's content of a `schema.ModelT`."""
+    """Serializes a `schema.ModelT` to the content of a file.
+
+    Example:
+    >>> read(write(schema.ModelT())).version
+    0
+    """
     builder = flatbuffers.Builder(1 << 20)
     builder.Finish(model.Pack(builder), _IDENTIFIER)
     return bytes(builder.Output())
 
 
-def ops_by_signature(model: Any) -> dict[str, set[Op]]:
-    """Returns the operations that each signature uses, in its loops and branches too."""
-    return {
-        signature.signatureKey.decode(): {
-            op_of(model, operator)
-            for index in _reached(model, signature.subgraphIndex)
+def ops_by_signature(model: Any) -> dict[str, set[str]]:
+    """Returns the names of the operations of each signature, with its loops and branches.
+
+    Example:
+    >>> model = schema.ModelT()
+    >>> model.signatureDefs = []
+    >>> ops_by_signature(model)
+    {}
+    """
+    result = {}
+    for signature in model.signatureDefs:
+        reached, todo = set(), [signature.subgraphIndex]
+        while todo:
+            index = todo.pop()
+            if index not in reached:
+                reached.add(index)
+                for operator in model.subgraphs[index].operators:
+                    names = subgraph_options(operator)
+                    todo += [getattr(operator.builtinOptions, name) for name in names]
+        result[signature.signatureKey.decode()] = {
+            op_name(model, operator)
+            for index in reached
             for operator in model.subgraphs[index].operators
         }
-        for signature in model.signatureDefs
-    }
+    return result
 
 
 def describe_signatures(model: Any) -> dict[str, Any]:
-    """Returns inputs and outputs of each signature, `{"dtype": "string", "shape": [1]}` by name.
+    """Returns JSON values for each signature, `{"translate": {"inputs": ..., "outputs": ...}}`.
 
-    A dimension that varies is None.
+    An input or output is described as `{"text": {"dtype": "string", "shape": [1]}}`. None is a
+    dimension that varies.
+
+    Example:
+    >>> model = schema.ModelT()
+    >>> model.signatureDefs = []
+    >>> describe_signatures(model)
+    {}
     """
 
     def described(graph: Any, tensors: Any) -> dict[str, Any]:
@@ -72,43 +103,63 @@ def describe_signatures(model: Any) -> dict[str, Any]:
 
 
 def shape_of(tensor: Any) -> list[int]:
-    """Returns the shape, -1 where a dimension is not known before the model runs."""
+    """Returns the shape of a tensor, with -1 for dimensions that vary.
+
+    Example:
+    >>> tensor = schema.TensorT()
+    >>> tensor.shape, tensor.shapeSignature = [1, 3], [-1, 3]
+    >>> shape_of(tensor)
+    [-1, 3]
+    """
     known = tensor.shape if tensor.shapeSignature is None else tensor.shapeSignature
     return [] if known is None else [int(size) for size in known]
 
 
-def op_of(model: Any, operator: Any) -> Op:
-    """Returns what an operation of a subgraph is."""
+def op_name(model: Any, operator: Any) -> str:
+    """Returns the name of a built-in or custom operation of a subgraph.
+
+    Example:
+    >>> model, operator = schema.ModelT(), schema.OperatorT()
+    >>> model.operatorCodes = []
+    >>> operator.opcodeIndex = code_of(model, schema.BuiltinOperator.GATHER)
+    >>> op_name(model, operator)
+    'GATHER'
+    """
     code = model.operatorCodes[operator.opcodeIndex]
     if code.customCode:
-        return Op(code.customCode.decode(), True)
-    return Op(_NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)], False)
+        return str(code.customCode.decode())
+    return _NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)]
 
 
-def _reached(model: Any, first: int) -> list[int]:
-    """Returns the subgraphs that one needs, itself among them."""
-    found, todo = [], [first]
-    while todo:
-        index = todo.pop()
-        if index in found:
-            continue
-        found.append(index)
-        for operator in model.subgraphs[index].operators:
-            todo += [getattr(operator.builtinOptions, name) for name in subgraphs_of(operator)]
-    return found
+def subgraph_options(operator: Any) -> list[str]:
+    """Returns the names of an operation's options that are indices of subgraphs.
 
-
-def subgraphs_of(operator: Any) -> list[str]:
-    """Returns the names of the options that are numbers of subgraphs."""
+    Example:
+    >>> loop = schema.OperatorT()
+    >>> loop.builtinOptions = schema.WhileOptionsT()
+    >>> subgraph_options(loop)
+    ['condSubgraphIndex', 'bodySubgraphIndex']
+    """
     options = vars(operator.builtinOptions) if operator.builtinOptions else {}
     return [name for name in options if name.endswith("SubgraphIndex")]
 
 
 def code_of(model: Any, builtin: int, version: int = 1) -> int:
-    """Returns the index of the code of a `schema.BuiltinOperator`, added where there is none.
+    """Returns the index of a built-in operation's code, and adds the code if it is missing.
 
-    Its version becomes `version` where it was lower: a runtime that does not have it then
-    refuses the model, and does not compute something else.
+    The code gets at least the given version. Runtimes that lack this version then refuse the
+    model instead of computing something else.
+
+    Args:
+        model: a `schema.ModelT`.
+        builtin: a value of `schema.BuiltinOperator`.
+        version: the required version of the operation.
+
+    Example:
+    >>> model = schema.ModelT()
+    >>> model.operatorCodes = []
+    >>> code_of(model, schema.BuiltinOperator.GATHER, version=2)
+    0
     """
     for index, code in enumerate(model.operatorCodes):
         if max(code.builtinCode, code.deprecatedBuiltinCode) == builtin:
@@ -119,25 +170,3 @@ def code_of(model: Any, builtin: int, version: int = 1) -> int:
     added.version = version
     model.operatorCodes.append(added)
     return len(model.operatorCodes) - 1
-
-
-def add_tensor(graph: Any, name: str, dtype: int, shape: list[int], buffer: int = 0) -> int:
-    """Adds a tensor to a subgraph and returns its index; a size of -1 is not known yet."""
-    added = schema.TensorT()
-    # By its number, too: tools take names to be unique.
-    added.name = f"{graph.name.decode()}/{name}_{len(graph.tensors)}".encode()
-    added.type, added.buffer, added.hasRank = dtype, buffer, True
-    added.shape = np.array([max(size, 1) for size in shape], np.int32)
-    if -1 in shape:
-        added.shapeSignature = np.array(shape, np.int32)
-    graph.tensors.append(added)
-    return len(graph.tensors) - 1
-
-
-def make_operator(code: int, inputs: list[int], output: int) -> Any:
-    """Returns an operation by the index of its code, which is in no subgraph yet."""
-    made = schema.OperatorT()
-    made.opcodeIndex = code
-    made.inputs = np.array(inputs, np.int32)
-    made.outputs = np.array([output], np.int32)
-    return made

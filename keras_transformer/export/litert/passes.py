@@ -1,4 +1,4 @@
-"""Changes to the model that LiteRT's converter writes: embeddings, duplicates, quantization."""
+"""Passes over a converted LiteRT model: lookups, sharing, quantization. They work in place."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from keras_transformer.export.litert.flatbuffer import (
-    add_tensor,
-    code_of,
-    make_operator,
-    op_of,
-    shape_of,
-    subgraphs_of,
-)
+from keras_transformer.export.litert.flatbuffer import code_of, op_name, shape_of, subgraph_options
 
 QUANTIZATIONS = ("none", "float16", "int8")
-_WEIGHTS = {"FULLY_CONNECTED": 1, "EMBEDDING_LOOKUP": 1}  # the input that holds them
-# Since when LiteRT has int8 with a scale for each row, and float16 that is made float32
-# (op_version.cc).
+_WEIGHTS = {"FULLY_CONNECTED": 1, "EMBEDDING_LOOKUP": 1}  # the position of the input with weights
+# The operations' first versions with int8 weights that have a scale per row, and with float16
+# weights that are converted to float32 (op_version.cc).
 _INT8_VERSIONS = {
     schema.BuiltinOperator.FULLY_CONNECTED: 12,
     schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
 }
-_FLOAT16_VERSION = 3  # of DEQUANTIZE
+_DEQUANTIZE_VERSION = 3
 
 
 def look_up_embeddings(model: Any) -> None:
-    """Replaces each GATHER of a list of rows of a constant matrix by EMBEDDING_LOOKUP, in place.
+    """Replaces each GATHER of rows of a constant matrix by EMBEDDING_LOOKUP.
 
-    The rows come out the same. But the table can then be held as int8 with a scale for each
-    row, which is how a product with it holds it: tied embeddings stay one buffer.
+    The result is the same. But EMBEDDING_LOOKUP supports int8 tables with a scale per row, like
+    FULLY_CONNECTED, so quantized tied embeddings stay in one buffer.
+
+    Example:
+    >>> model = schema.ModelT()
+    >>> model.operatorCodes, model.subgraphs = [], []
+    >>> look_up_embeddings(model)
+    >>> model.operatorCodes[0].builtinCode == schema.BuiltinOperator.EMBEDDING_LOOKUP
+    True
     """
     look_up = code_of(model, schema.BuiltinOperator.EMBEDDING_LOOKUP)
     for graph in model.subgraphs:
@@ -45,7 +45,7 @@ def look_up_embeddings(model: Any) -> None:
 
 
 def _gathers_rows(model: Any, graph: Any, operator: Any) -> bool:
-    if op_of(model, operator).name != "GATHER":
+    if op_name(model, operator) != "GATHER":
         return False
     table, ids = (graph.tensors[index] for index in operator.inputs)
     is_matrix = len(shape_of(table)) == 2 and table.type == schema.TensorType.FLOAT32
@@ -57,13 +57,22 @@ def _gathers_rows(model: Any, graph: Any, operator: Any) -> bool:
 
 
 def share(model: Any) -> None:
-    """Leaves one of all buffers of the same content, and of all loops and branches that are equal.
+    """Merges buffers with the same content, and equal loops and branches.
 
-    Signatures that do the same then have the same weights, and the same loop: a runtime that
-    packs weights for its kernels packs those of each loop anew.
+    Signatures then share their weights and their loops. A runtime that packs weights for its
+    kernels would otherwise pack them once for each loop.
+
+    Example:
+    >>> model = schema.ModelT()
+    >>> model.subgraphs, model.signatureDefs = [], []
+    >>> model.buffers = [schema.BufferT() for _ in range(3)]
+    >>> model.buffers[1].data = model.buffers[2].data = np.ones(4, np.uint8)
+    >>> share(model)
+    >>> len(model.buffers)
+    2
     """
     _share_buffers(model)
-    while _share_subgraphs(model):  # until those are equal, too, that call equal ones
+    while _share_subgraphs(model):  # merging makes subgraphs equal that call the merged ones
         pass
 
 
@@ -84,7 +93,7 @@ def _share_buffers(model: Any) -> None:
         read = {int(index) for operator in graph.operators for index in operator.inputs}
         read |= {int(index) for index in graph.outputs}
         for index, tensor in enumerate(graph.tensors):
-            # The converter leaves tensors that nothing reads any more.
+            # The converter leaves tensors that nothing reads.
             tensor.buffer = numbers[tensor.buffer] if index in read else 0
     for entry in model.metadata or []:
         entry.buffer = numbers[entry.buffer]
@@ -92,7 +101,7 @@ def _share_buffers(model: Any) -> None:
 
 
 def _share_subgraphs(model: Any) -> bool:
-    """Puts the first of equal subgraphs in the place of all, and says whether there were any."""
+    """Replaces equal subgraphs by the first one, and returns whether there were any."""
     outer = {signature.subgraphIndex for signature in model.signatureDefs}
     places: dict[bytes, int] = {}
     first = [
@@ -106,10 +115,24 @@ def _share_subgraphs(model: Any) -> bool:
 
 
 def put_first(model: Any, signature: bytes) -> None:
-    """Makes the graph of a signature the first, in place.
+    """Moves the subgraph of a signature to the first position.
 
-    Many runtimes, Java's among them, prepare the first when they open a file, whatever is asked
-    for later: what stands there must not need operations that they lack.
+    Many runtimes, such as Java's, prepare the first subgraph when they open a file. It must not
+    need operations that they lack.
+
+    Args:
+        model: a `schema.ModelT`.
+        signature: the key of the signature.
+
+    Example:
+    >>> model, signature = schema.ModelT(), schema.SignatureDefT()
+    >>> signature.signatureKey, signature.subgraphIndex = b"translate_ids", 1
+    >>> model.signatureDefs, model.subgraphs = [signature], [schema.SubGraphT(), schema.SubGraphT()]
+    >>> for graph in model.subgraphs:
+    ...     graph.operators = []
+    >>> put_first(model, b"translate_ids")
+    >>> signature.subgraphIndex
+    0
     """
     first = next(s.subgraphIndex for s in model.signatureDefs if s.signatureKey == signature)
     order = [first, *(index for index in range(len(model.subgraphs)) if index != first)]
@@ -117,10 +140,10 @@ def put_first(model: Any, signature: bytes) -> None:
 
 
 def _arrange(model: Any, kept: list[int], numbers: list[int]) -> None:
-    """Keeps those subgraphs, in that order; `numbers` says what stands for each from now on."""
+    """Keeps the subgraphs `kept` in this order; `numbers` are the new indices of all old ones."""
     for graph in model.subgraphs:
         for operator in graph.operators:
-            for name in subgraphs_of(operator):
+            for name in subgraph_options(operator):
                 place = numbers[getattr(operator.builtinOptions, name)]
                 setattr(operator.builtinOptions, name, place)
     for signature in model.signatureDefs:
@@ -129,8 +152,8 @@ def _arrange(model: Any, kept: list[int], numbers: list[int]) -> None:
 
 
 def _digest(graph: Any) -> bytes:
-    """Returns a hash of all of a subgraph but names, and the order that its tensors stand in."""
-    places: dict[int, int] = {-1: -1}  # -1: an input that an operation has not
+    """Returns a hash of a subgraph that ignores names and the order of its tensors."""
+    places: dict[int, int] = {-1: -1}  # -1: a missing optional input
 
     def used(tensors: Any) -> list[int]:
         return [places.setdefault(int(index), len(places)) for index in tensors]
@@ -145,7 +168,7 @@ def _digest(graph: Any) -> bytes:
 
 
 def _values(part: Any) -> Any:
-    """Returns what a part of a model consists of, without names, as lists of simple values."""
+    """Returns a part of a model as nested lists of simple values, without names."""
     if isinstance(part, np.ndarray):
         return part.tolist()
     if isinstance(part, (list, tuple)):
@@ -157,22 +180,33 @@ def _values(part: Any) -> Any:
     return part
 
 
-# Weights in fewer bits: those of products and of embeddings.
+# Quantization of the weights of products and embeddings.
 #
-# int8 has a scale for each output of a product, which is a row of the embeddings: the largest
-# weight of the row becomes 127. The inputs of a product are rounded to int8 while the model runs
-# (dynamic range), so no calibration is needed. float16 is converted to float32 when a model is
-# loaded.
+# int8 weights have a scale for each output of a product, which is a row of the embeddings: the
+# largest weight of the row becomes 127. The inputs of a product are rounded to int8 at run time
+# (dynamic range), so no calibration is needed. float16 weights are converted to float32 when a
+# model is loaded.
 
 
 def quantize(model: Any, quantization: str) -> None:
-    """Changes the weights of a `schema.ModelT`, in place, to one of `QUANTIZATIONS`."""
+    """Converts the weights of a model.
+
+    Args:
+        model: a `schema.ModelT`.
+        quantization: one of `QUANTIZATIONS`.
+
+    Example:
+    >>> from keras_transformer.export.litert.export import convert
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> model = convert(load_translator("build/run"), "none")
+    >>> quantize(model, "int8")
+    """
     if quantization == "none":
         return
     uses, others = _uses(model)
     for buffer, tensors in uses.items():
         if buffer in others:
-            continue  # something else reads it as float32
+            continue  # another operation needs float32
         shape = [int(size) for size in tensors[0][1].shape]
         weights = np.frombuffer(np.asarray(model.buffers[buffer].data).tobytes(), np.float32)
         if quantization == "int8":
@@ -189,23 +223,23 @@ def quantize(model: Any, quantization: str) -> None:
             code_of(model, builtin, version)
         for graph in model.subgraphs:
             for each in graph.operators:
-                if op_of(model, each).name == "FULLY_CONNECTED":
+                if op_name(model, each) == "FULLY_CONNECTED":
                     each.builtinOptions.asymmetricQuantizeInputs = True
 
 
 def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
-    """Returns subgraph and tensor of all weights by their buffer, and buffers of other use."""
+    """Returns subgraph and tensor of all weights by buffer, and buffers with other uses."""
     uses: dict[int, list[tuple[Any, Any]]] = {}
     others = set()
     for graph in model.subgraphs:
         weights = set()
         for each in graph.operators:
-            place = _WEIGHTS.get(op_of(model, each).name)
+            place = _WEIGHTS.get(op_name(model, each))
             for number, index in enumerate(each.inputs):
-                if index < 0:  # an input that the operation has not
+                if index < 0:  # a missing optional input
                     continue
                 found = graph.tensors[index]
-                if not _is_constant(model, found):
+                if model.buffers[found.buffer].data is None:
                     continue
                 if number == place and found.type == schema.TensorType.FLOAT32:
                     weights.add(int(index))
@@ -216,12 +250,8 @@ def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
     return uses, others
 
 
-def _is_constant(model: Any, found: Any) -> bool:
-    return model.buffers[found.buffer].data is not None
-
-
 def _rounded(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns scales float32 `[outputs]` and int8 `[outputs, inputs]` of weights like these."""
+    """Returns scales float32 `[outputs]` and weights int8 `[outputs, inputs]`."""
     largest = np.abs(weights).max(axis=1)
     scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
     rounded = np.rint(weights / scales[:, None])
@@ -237,12 +267,19 @@ def _parameters(scales: np.ndarray) -> Any:
 
 
 def _halve(model: Any, graph: Any, weights: Any) -> None:
-    """Makes weights float16, and lets what reads them read them as float32."""
+    """Makes a tensor float16, and inserts a DEQUANTIZE for its readers."""
     index = graph.tensors.index(weights)
-    shape = [int(size) for size in weights.shape]
+    restored = schema.TensorT()
+    restored.name = f"{graph.name.decode()}/float32_{len(graph.tensors)}".encode()  # unique
+    restored.type, restored.buffer, restored.hasRank = schema.TensorType.FLOAT32, 0, True
+    restored.shape = np.array(weights.shape, np.int32)
+    graph.tensors.append(restored)
     weights.type = schema.TensorType.FLOAT16
-    whole = add_tensor(graph, "float32", schema.TensorType.FLOAT32, shape)
+    restored_index = len(graph.tensors) - 1
     for each in graph.operators:
-        each.inputs = np.where(each.inputs == index, whole, each.inputs).astype(np.int32)
-    dequantize = code_of(model, schema.BuiltinOperator.DEQUANTIZE, _FLOAT16_VERSION)
-    graph.operators.insert(0, make_operator(dequantize, [index], whole))
+        each.inputs = np.where(each.inputs == index, restored_index, each.inputs).astype(np.int32)
+    dequantize = schema.OperatorT()
+    dequantize.opcodeIndex = code_of(model, schema.BuiltinOperator.DEQUANTIZE, _DEQUANTIZE_VERSION)
+    dequantize.inputs = np.array([index], np.int32)
+    dequantize.outputs = np.array([restored_index], np.int32)
+    graph.operators.insert(0, dequantize)

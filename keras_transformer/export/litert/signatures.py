@@ -1,6 +1,6 @@
-"""What a LiteRT model is asked through: the signatures of `model.tflite`.
+"""The signatures of `model.tflite`, which translate one sentence at a time.
 
-One sentence at a time, as on a phone. Nothing fails here either, see `request_params`.
+No request fails: invalid values are clamped (see `request_params`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import tensorflow_text
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.export.request_params import (
     Status,
-    checked_source_ids,
-    clamped_alpha,
-    clamped_max_lengths,
-    is_nothing,
-    status_of,
+    clamp_alpha,
+    clamp_max_lengths,
+    clean_source_ids,
+    encode_status,
+    has_no_translation,
 )
 from keras_transformer.inference.translator import Translator
 from keras_transformer.models.encoder_decoder import Memory
@@ -31,14 +31,20 @@ _TEXT = [tf.TensorSpec([1], tf.string, name="text"), *_OPTIONS]
 
 
 class LiteRTSignatures(tf.Module):
-    """The functions of one translator that become a LiteRT model.
+    """The functions of a translator that become a LiteRT model.
 
-    K are the translations of a sentence (`n_best`).
+    K is the number of translations of a sentence (`n_best`).
 
     Args:
-        translator: what translates.
-        with_text: also make `translate`. The vocabulary has to be one that LiteRT's tokenizer
-            segments as SentencePiece does: unigram, without byte fallback.
+        translator: the translator.
+        with_text: also make `translate`. The vocabulary must be a unigram model without byte
+            fallback, because LiteRT's tokenizer segments others differently.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> signatures = LiteRTSignatures(load_translator("build/run"), with_text=True)
+    >>> sorted(signatures.by_name())
+    ['translate', 'translate_ids']
     """
 
     def __init__(self, translator: Translator, with_text: bool):
@@ -53,7 +59,7 @@ class LiteRTSignatures(tf.Module):
                 self._target = tensorflow_text.FastSentencepieceTokenizer(vocabulary.target_model)
 
     def by_name(self) -> dict[str, Any]:
-        """Returns the functions as `tf.saved_model.save` takes them."""
+        """Returns the functions as `tf.saved_model.save` accepts them."""
         functions = {"translate_ids": self.translate_ids}
         return functions | ({"translate": self.translate} if self._with_text else {})
 
@@ -64,16 +70,16 @@ class LiteRTSignatures(tf.Module):
         """Translates the ids of one sentence.
 
         Args:
-            ids: int32 `[1, S]`, S at least 1, as the source's SentencePiece model gives them. An
-                end token is added where the last is none.
-            max_length: int32 `[1]`, the most tokens, the end token included; 0: as exported. It
-                can only lower what the sentence's own length allows.
-            length_penalty: float32 `[1]`, α; NaN: as exported.
+            ids: int32 `[1, S]`, S at least 1, from the source's SentencePiece model. An end token
+                is added if the last id is another one.
+            max_length: int32 `[1]`, the longest translation, including the end token. 0 means the
+                limit of the export. It cannot exceed the limit for the length of the sentence.
+            length_penalty: float32 `[1]`, α. NaN means the α of the export.
 
         Returns:
-            `ids` int32 `[1, K, L]`, the pad id beyond `lengths` int32 `[1, K]`, which count the
-            end token; `scores` float32 `[1, K]`, best first; `status` int32 `[1]`, bits of
-            `Status`. L is the most tokens that the sentence may have.
+            `ids` int32 `[1, K, L]`, padded; `lengths` int32 `[1, K]`, including the end token;
+            `scores` float32 `[1, K]`, best first; `status` int32 `[1]`, bits of `Status`. L is the
+            limit for the length of the sentence.
         """
         lengths = tf.reshape(tf.shape(ids)[1], [1])
         result, status = self._search(ids, lengths, max_length, length_penalty)
@@ -88,15 +94,15 @@ class LiteRTSignatures(tf.Module):
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Translates one sentence of text, UTF-8, string `[1]`, cut where it has too many tokens.
+        """Translates one sentence, UTF-8, string `[1]`, which is cut if it has too many tokens.
 
-        LiteRT has no operation that cuts bytes, so how long a text may be is the caller's to say.
+        LiteRT has no operation that cuts bytes, so the caller must limit the size of the text.
 
         Returns:
             `translations` string and `scores` float32 `[1, K]`, best first; `status` int32 `[1]`.
         """
         rows = self._source.tokenize(text)
-        # As many as there are texts, so that more than one fails, and is not taken for one.
+        # One length per text: several texts then fail instead of being joined to one.
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         ids = tf.expand_dims(rows.flat_values, 0)
         result, status = self._search(ids, lengths, max_length, length_penalty)
@@ -109,14 +115,14 @@ class LiteRTSignatures(tf.Module):
         max_length: tf.Tensor,
         length_penalty: tf.Tensor,
     ) -> tuple[SearchResult, tf.Tensor]:
-        """Returns the translations of int32 `[1, S]` of `lengths` `[1]`, and the status, `[1]`."""
+        """Translates ids int32 `[1, S]` of the length `[1]`, and returns the status `[1]` too."""
         translator = self._translator
         lengths = tf.minimum(lengths, translator.max_source_tokens)
         ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
-        source_ids, source_lengths, status = checked_source_ids(translator, ids, lengths)
-        max_lengths, length_changed = clamped_max_lengths(translator, source_lengths, max_length)
-        alpha, alpha_changed = clamped_alpha(translator, length_penalty)
-        # Of this size are the caches, which LiteRT copies at every step.
+        source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
+        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
+        alpha, alpha_changed = clamp_alpha(translator, length_penalty)
+        # The size of the caches, which LiteRT copies at every step.
         longest = tf.maximum(max_lengths[0], 1)
         memories = self._memories(source_ids, max_lengths[0] > 0)
         result = translator.search_ids(
@@ -124,18 +130,17 @@ class LiteRTSignatures(tf.Module):
             SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
             memories=memories,
         )
-        # What stands for "as exported" is no change.
-        alpha_changed &= ~tf.math.is_nan(length_penalty)
-        return result, status + status_of(
+        alpha_changed &= ~tf.math.is_nan(length_penalty)  # NaN means "as exported"
+        return result, status + encode_status(
             {
                 Status.MAX_LENGTH_CHANGED: length_changed,
                 Status.LENGTH_PENALTY_CHANGED: alpha_changed,
-                Status.NOT_TRANSLATED: is_nothing(result),
+                Status.NOT_TRANSLATED: has_no_translation(result),
             }
         )
 
     def _memories(self, source_ids: tf.Tensor, needed: tf.Tensor) -> list[Memory]:
-        """Encodes int32 `[1, S]`, if `needed`: in a branch, which all signatures can share."""
+        """Encodes int32 `[1, S]` if `needed`, in a branch that both signatures can share."""
         transformers = self._translator.transformers
 
         def encoded() -> list[Any]:
@@ -149,7 +154,7 @@ class LiteRTSignatures(tf.Module):
         return [Memory(None, mask, cache) for mask, cache in memories]
 
     def _texts(self, result: SearchResult) -> tf.Tensor:
-        """Returns string `[1, K]`, of the ids that are pieces of text."""
+        """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used."""
         tokenizer = self._translator.tokenizer
         ids = result.ids[0]  # --> [K, L]
         is_text = tf.constant(tokenizer.vocabulary.target_text_pieces())  # --> [V]

@@ -1,7 +1,7 @@
-"""SavedModel: text in, translations out, for TF Serving and for any program with TensorFlow.
+"""Exports a run as a SavedModel that takes text and returns translations.
 
-The signatures are those of `signatures.Signatures`. Weights and products are float32, or
-bfloat16 where that is asked for; scores are float32.
+TF Serving can run it, and so can any program with TensorFlow and tensorflow-text. `Signatures`
+defines its signatures. Weights and computation are float32 or bfloat16. Scores are float32.
 """
 
 from __future__ import annotations
@@ -16,191 +16,159 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
-from keras_transformer.export import Exported, ExportOptions
-from keras_transformer.export.comparison import Comparison, compare
-from keras_transformer.export.extra_signatures import ExtraSignatures
-from keras_transformer.export.manifest import Member, Provenance
-from keras_transformer.export.quantization_check import check_loss, check_references
+from keras_transformer.export import ExportOptions, ExportResult, ExtraSignatures
+from keras_transformer.export.comparison import Comparison, check_loss, check_references, compare
+from keras_transformer.export.manifest import Provenance
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
-    check_warmup_requests,
     model_name,
     write_base_files,
     write_version_files,
 )
-from keras_transformer.export.saved_model.model_card import About
+from keras_transformer.export.saved_model.model_card import ModelCardData
 from keras_transformer.export.saved_model.signatures import Signatures
-from keras_transformer.inference.loading import load_model, load_translator, members, trained_tokens
+from keras_transformer.inference.loading import (
+    load_model,
+    load_translator,
+    max_train_source_length,
+)
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
-# Of a lower precision than float32: a rounding changes words of some sentences, for better
-# as often as for worse.
-MAX_BLEU_LOSS = 0.1
-
-# What is left out where nobody uses it: these do nothing but return a value.
-_VALUES = frozenset(["Cast", "Const", "Identity", "Pack", "Range", "Shape", "StridedSlice"])
+MAX_BLEU_LOSS = 0.1  # default limit for exports in less than float32 precision
 
 
 def export(
-    run: str | RunDirectory,
+    run: str | Path | RunDirectory,
     output_dir: Path,
     sentences: Sequence[str],
     settings: Mapping[str, Any] | None,
     options: ExportOptions,
-) -> Exported:
-    """Writes the next version under `output_dir`; the arguments are `export.export`'s.
+) -> ExportResult:
+    """Exports a run as the next version under `output_dir`.
 
-    It gets its number only when nothing was found in it that a server cannot run, when another
-    process has read it and found it to translate as the run does in the same precision,
-    and when all its warm-up requests were answered.
+    The version appears only after three checks. TF Serving can run the graph. In another process,
+    the export gives the same translations as the run in the same precision. The export answers all
+    its warm-up requests.
+
+    Args:
+        run: a run, or any other value that `load_translator` accepts.
+        output_dir: directory that contains all versions.
+        sentences: source sentences. Both the run and the export translate them.
+        settings: values that replace `decoding.` fields of the run's configuration.
+        options: further options.
+
+    Example:
+    >>> exported = export("build/run", Path("build/new"), ["a dog"], None, ExportOptions())
+    >>> exported.path
+    PosixPath('build/new/1')
     """
     precision, references = options.precision, options.references
     max_bleu_loss = MAX_BLEU_LOSS if options.max_bleu_loss is None else options.max_bleu_loss
     translator = load_translator(run, settings, precision=precision)
-    extra = None
-    if options.extra_signatures is not None:
-        extra = options.extra_signatures(translator)
-    rounding = None if precision == "float32" else f"precision is {precision}"
-    check_references(sentences, references, rounding)
-    provenance = Provenance(
-        tuple(Member(*member) for member in members(run)),
-        translator.config,
-        precision,
-        translator.max_source_tokens,
-        translator.max_output_tokens,
+    extra = options.extra_signatures and options.extra_signatures(translator)
+    is_lossy = precision != "float32"
+    check_references(
+        sentences, references, f"precision is {precision}" if is_lossy else None, options.tokenize
     )
+    provenance = Provenance.of(run, translator, precision)
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
-        _save(translator, trained_tokens(run), path, extra)
+        _save(translator, max_train_source_length(run), path, extra)
         serving_checks.check(path)
         comparison = compare(translator, path, sentences, extra)
-        scores = None
+        card, scores = options.card or ModelCardData(), None
         if references is not None:
-            scores = metrics.evaluate(comparison.translations, references)
-            if precision != "float32":
-                exact = _translations(run, settings, sentences)
-                best = metrics.evaluate(exact, references)
-                check_loss(scores, best, precision, max_bleu_loss)
-            if extra is not None:
-                scores = None  # BLEU only says something about translations
-        said = _with_scores(options.about or About(), scores)
+            scores = metrics.evaluate(
+                comparison.translations, references, tokenize=options.tokenize
+            )
+            if is_lossy:
+                model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
+                exact = [best.text for best, *_ in translate_lines(model, sentences)]
+                exact_scores = metrics.evaluate(exact, references, tokenize=options.tokenize)
+                check_loss(scores, exact_scores, precision, max_bleu_loss)
         if extra is not None:
-            said = dataclasses.replace(said, task=extra.card)
-        _make_ready(path, model_name(output_dir), provenance, sentences, said)
+            scores = None  # BLEU is only meaningful for translations
+            card = dataclasses.replace(card, task=extra.card)
+        card = dataclasses.replace(card, scores=scores)
+        write_version_files(path, model_name(output_dir), provenance, sentences, card)
         write_base_files(output_dir)
         return comparison, scores
 
     path, (comparison, scores) = write_version(output_dir, write)
-    return Exported(path, len(sentences), comparison.ties, scores=scores)
-
-
-def _make_ready(
-    path: Path, name: str, provenance: Provenance, sentences: Sequence[str], about: About
-) -> None:
-    """Adds what a server and its people look for, and asks the model all of the warm-up."""
-    signatures = tf.saved_model.load(str(path)).signatures
-    write_version_files(path, name, provenance, sentences, signatures, about)
-    check_warmup_requests(path, signatures)
-
-
-def _with_scores(about: About, scores: metrics.Scores | None) -> About:
-    """Returns what is said of the model, and how it did on the sentences if nothing else is."""
-    if scores is None:
-        return about
-    return dataclasses.replace(about, evaluation={**dataclasses.asdict(scores), **about.evaluation})
-
-
-def _translations(
-    run: str | RunDirectory, settings: Mapping[str, Any] | None, sentences: Sequence[str]
-) -> list[str]:
-    """Returns the best translations by the run in float32."""
-    model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
-    return [best.text for best, *_ in translate_lines(model, sentences)]
+    return ExportResult(path, len(sentences), comparison.ties, scores=scores)
 
 
 def _save(
-    translator: Translator, longest: int | None, path: Path, extra: ExtraSignatures | None = None
+    translator: Translator,
+    max_source_length: int | None,
+    path: Path,
+    extra: ExtraSignatures | None = None,
 ) -> None:
     served = Signatures(translator, None if extra is None else extra.functions)
     module = tf.Module(name="translator")
-    # Functions, for whoever loads the model in Python: their outputs have no fixed shape.
+    # These functions are only for programs that load the model in Python, because the shapes of
+    # their outputs vary.
     module.search = translator.search
-    module.translate_in_detail = translator.translate_verbose  # the name in all exports
-    module.positions = served.inspection.positions
+    module.translate_verbose = translator.translate_verbose
+    module.positions = served.attention_signature.positions
     module.tokenizer = translator.tokenizer
-    # The variables alone, not the layers: nothing of Keras is left in what is saved.
+    # Only the variables are saved, not the layers, so that the file contains no Keras objects.
     module.weights = [
         variable.value for each in translator.transformers for variable in each.weights
     ]
-    # 0 where it is not known.
-    module.trained_tokens = tf.Variable(longest or 0, trainable=False, name="trained_tokens")
-    # Gradients are for training. SiLU's refers to nodes that pruning takes out.
+    # 0 means unknown.
+    module.max_train_source_length = tf.Variable(max_source_length or 0, trainable=False)
+    # Gradients are not needed, and the gradient of SiLU refers to nodes that `prune` removes.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     try:
         tf.saved_model.save(module, str(path), signatures=served.by_name(), options=options)
-    except (OSError, tf.errors.OpError) as error:  # TensorFlow writes through ops of its own
+    except (OSError, tf.errors.OpError) as error:  # TensorFlow raises its own file errors
         reason = str(error).strip().splitlines()[-1]
-        raise InputError(f"{path.parent} cannot be written ({reason}); expected room") from error
+        raise InputError(f"{path.parent} cannot be written: {reason}.") from error
     prune(path)
 
 
 def prune(path: Path) -> None:
-    """Removes unused nodes and repeated constants from the SavedModel at `path`, in place.
+    """Removes repeated constants from the SavedModel at `path`, in place.
 
-    TensorFlow writes a graph as it was traced, including sizes of tensors that nobody uses and
-    each constant as often as it occurs. These are a third of the nodes, which a program has to
-    read before its first translation.
+    TensorFlow writes each constant once per use. Without the copies, the graph has a third fewer
+    nodes and loads faster.
+
+    Example:
+    >>> prune(Path("build/export/1"))
+    >>> Path("build/export/1/fingerprint.pb").exists()
+    False
     """
     file = path / "saved_model.pb"
     saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta_graph in saved_model.meta_graphs:
         for function in meta_graph.graph_def.library.function:
             _merge_constants(function)
-            _drop_unused(function)
     file.write_bytes(saved_model.SerializeToString(deterministic=True))
-    # It is that of the graph as it was; loaders do without, and the manifest has hashes.
+    # The fingerprint describes the old graph. Loaders do not need it, and the manifest has hashes.
     (path / "fingerprint.pb").unlink(missing_ok=True)
 
 
 def _merge_constants(function: Any) -> None:
-    """Has the first of equal constants used in place of the others."""
+    """Keeps the first of several equal constants, and replaces all uses of the others by it."""
     first: dict[bytes, str] = {}
     same: dict[str, str] = {}
     for node in function.node_def:
         if node.op == "Const" and not node.input and not node.device:
             value = node.attr["value"].SerializeToString(deterministic=True)
             same[node.name] = first.setdefault(value, node.name)
-    for node in function.node_def:
-        for i, tensor in enumerate(node.input):
-            node.input[i] = _renamed(tensor, same)
+
+    def renamed(tensor: str) -> str:  # `node:output:0`, or the control input `^node`
+        name = tensor.removeprefix("^").partition(":")[0]
+        return tensor.replace(name, same.get(name, name), 1)
+
+    kept = [node for node in function.node_def if same.get(node.name, node.name) == node.name]
+    for node in kept:
+        node.input[:] = map(renamed, node.input)
     for name, tensor in function.ret.items():
-        function.ret[name] = _renamed(tensor, same)
-
-
-def _drop_unused(function: Any) -> None:
-    nodes = {node.name: node for node in function.node_def}
-    left = [name for name, node in nodes.items() if node.op not in _VALUES]
-    left += [_node(tensor) for tensor in (*function.ret.values(), *function.control_ret.values())]
-    used = set()
-    while left:
-        name = left.pop()
-        if name in nodes and name not in used:  # not an argument
-            used.add(name)
-            left += map(_node, nodes[name].input)
-    kept = [node for name, node in nodes.items() if name in used]
+        function.ret[name] = renamed(tensor)
     del function.node_def[:]
     function.node_def.extend(kept)
-
-
-def _renamed(tensor: str, names: dict[str, str]) -> str:
-    """Returns the same output of another node, where there is one for it."""
-    node = _node(tensor)
-    return tensor.replace(node, names.get(node, node), 1)
-
-
-def _node(tensor: str) -> str:
-    """Returns the node of `node:output:0`, or of `^node`, which is waited for."""
-    return tensor.removeprefix("^").partition(":")[0]

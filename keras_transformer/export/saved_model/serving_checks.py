@@ -1,26 +1,25 @@
-"""What TF Serving asks of a SavedModel, read from `saved_model.pb` without loading the model.
+"""Checks of a SavedModel against the limits of TF Serving, without loading the model.
 
-A server has the ops that were linked into it, neither Python nor XLA, and it merges
-requests into batches: what fails fails for all of them, and what takes long holds up
-all. That every op has a kernel for the CPU is not looked up here: an export is read
-back and run.
+TF Serving has the ops that were linked into it, but neither Python nor XLA. It merges requests
+into batches, so a failure fails all of them and a slow row delays all of them. Missing CPU kernels
+are not looked up here: they show when the export is compared with the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import importlib.resources
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.saved_model.loop_bounds import unbounded_loops
-from keras_transformer.export.saved_model.served_ops import served_ops
 
-# What `saved_model_cli scan` warns of: tensorflow/python/tools/saved_model_cli.py, _OP_DENYLIST.
+# The warnings of `saved_model_cli scan`: tensorflow/python/tools/saved_model_cli.py, _OP_DENYLIST.
 DANGEROUS_OPS = frozenset({"WriteFile", "ReadFile", "PrintV2"})
 _FAILING_OPS = {
     "Assert": "an assertion, which fails a whole batch",
@@ -28,101 +27,154 @@ _FAILING_OPS = {
     "CheckNumericsV2": "a check of numbers, which fails a whole batch",
     "Abort": "which ends the server",
 }
-_ADDED_BY_TENSORFLOW = "__saved_model_"  # as signatures' names begin that no request can ask for
+_LOOPS_OF_V1 = ("LoopCond", "For")
+_ADDED_BY_TENSORFLOW = "__saved_model_"  # a prefix of signatures that no request can name
 
 
-class _Node(NamedTuple):
-    """A node, and the name of the function that it is in, or "" for the graph's own."""
+@functools.cache
+def served_ops() -> frozenset[str]:
+    """Returns the ops that TF Serving's stock binary links; BUILD.md explains the list.
 
-    node: Any
-    function: str
-
-    def __str__(self) -> str:
-        return f"{_place(self.node, self.function)} is {self.node.op}"
+    Example:
+    >>> "MatMul" in served_ops(), "MyOwnOp" in served_ops()
+    (True, False)
+    """
+    text = importlib.resources.files(__package__).joinpath("tf_serving_ops.txt").read_text("utf-8")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def check(path: Path) -> None:
-    """Refuses a SavedModel that TF Serving could not run, or not as it should.
+    """Refuses a SavedModel that TF Serving cannot run safely.
 
     Args:
         path: directory of the SavedModel.
 
     Raises:
-        InputError: if there is no SavedModel.
-        RuntimeError: for the first thing that it must not hold, an op, a function, a
-            signature's shape or a loop, which the message names.
+        InputError: if the SavedModel is missing.
+        RuntimeError: for a forbidden op, an unbounded loop, or a signature whose requests
+            cannot be batched.
+
+    Example:
+    >>> check(Path("build/export/1"))
     """
-    try:
-        model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    except (OSError, DecodeError) as error:
-        raise InputError(f"{path} is no SavedModel ({error}); expected saved_model.pb") from error
-    for graph in model.meta_graphs:
-        check_xla(graph.graph_def)
-        check_python(graph.graph_def)
-        check_failures(graph.graph_def)
-        check_dangers(graph.graph_def)
-        check_served(graph.graph_def)
+    for graph in _read(path).meta_graphs:
+        check_ops(graph.graph_def)
         check_loops(graph.graph_def)
         check_batching(graph.signature_def)
 
 
-def check_xla(graph: Any) -> None:
-    """Refuses functions that XLA must compile, and ops of XLA's."""
+def check_ops(graph: Any) -> None:
+    """Refuses ops that are missing in TF Serving, that fail on purpose, or that are dangerous.
+
+    Example:
+    >>> graph = tf.function(lambda x: tf.sqrt(x)).get_concrete_function(1.0).graph.as_graph_def()
+    >>> check_ops(graph)
+    """
+    functions = {function.signature.name for function in graph.library.function}
     for function in graph.library.function:
         if _must_compile(function.attr):
             raise RuntimeError(
-                f"function {function.signature.name} is compiled by XLA, which is off in TF Serving"
+                f"function {function.signature.name} is compiled by XLA, which TF Serving disables"
             )
-    for found in _nodes(graph):
-        if _must_compile(found.node.attr):
-            raise RuntimeError(f"{found}, compiled by XLA, which is off in TF Serving")
-        if found.node.op.startswith("Xla"):
-            raise RuntimeError(f"{found}, an op of XLA's, which is off in TF Serving")
-
-
-def check_python(graph: Any) -> None:
-    """Refuses Python functions, which no SavedModel holds: it only refers to them."""
-    for found in _nodes(graph):
-        if "PyFunc" in found.node.op:
-            raise RuntimeError(f"{found}, a Python function, which TF Serving does not have")
-
-
-def check_failures(graph: Any) -> None:
-    """Refuses ops that are there to fail: they fail whoever shares the batch."""
-    for found in _nodes(graph):
-        if found.node.op in _FAILING_OPS:
-            raise RuntimeError(f"{found}, {_FAILING_OPS[found.node.op]}")
-
-
-def check_dangers(graph: Any) -> None:
-    """Refuses what `saved_model_cli scan` would warn of."""
-    for found in _nodes(graph):
-        if found.node.op in DANGEROUS_OPS:
-            raise RuntimeError(f"{found}, an op that saved_model_cli scan calls dangerous")
-
-
-def check_served(graph: Any) -> None:
-    """Refuses ops that are not linked into TF Serving's stock binary."""
-    functions = {function.signature.name for function in graph.library.function}
-    for found in _nodes(graph):
-        if found.node.op not in served_ops() and found.node.op not in functions:
-            raise RuntimeError(f"{found}, an op that TF Serving's stock binary does not link")
+    for node, function in _nodes(graph):
+        reason = None
+        if _must_compile(node.attr):
+            reason = "compiled by XLA, which TF Serving disables"
+        elif node.op.startswith("Xla"):
+            reason = "an op of XLA, which TF Serving disables"
+        elif "PyFunc" in node.op:
+            reason = "a Python function, which a SavedModel does not contain"
+        elif node.op in _FAILING_OPS:
+            reason = _FAILING_OPS[node.op]
+        elif node.op in DANGEROUS_OPS:
+            reason = "an op that saved_model_cli scan calls dangerous"
+        elif node.op not in served_ops() and node.op not in functions:
+            reason = "an op that the stock binary of TF Serving does not link"
+        if reason:
+            raise RuntimeError(f"{_place(node, function)} is {node.op}, {reason}")
 
 
 def check_loops(graph: Any) -> None:
-    """Refuses loops that no constant in the graph bounds: one request could hold the server."""
-    for body, node in unbounded_loops(graph):
-        raise RuntimeError(
-            f"{_place(node, body.name)} is {node.op}, a loop whose number of turns no constant "
-            "bounds; expected maximum_iterations, an int"
-        )
+    """Refuses loops without a constant bound: one request could block the server.
+
+    `tf.while_loop` creates a bounded loop if `maximum_iterations` is an int: the first variable
+    counts up from a constant, and the loop ends when it reaches the second, a constant.
+
+    Example:
+    >>> graph = tf.compat.v1.GraphDef()
+    >>> graph.node.add(name="loop", op="While")
+    name: "loop"
+    op: "While"
+    >>> check_loops(graph)
+    Traceback (most recent call last):
+    RuntimeError: node loop of the graph is While, a loop without a constant bound ...
+    """
+    functions = {function.signature.name: function for function in graph.library.function}
+    for node, place in _nodes(graph):
+        if node.op in _LOOPS_OF_V1 or (
+            node.op in ("While", "StatelessWhile")
+            and not (place and _is_bounded(node, functions[place], functions))
+        ):
+            raise RuntimeError(
+                f"{_place(node, place)} is {node.op}, a loop without a constant bound for the "
+                "number of iterations. Pass maximum_iterations, an int, to tf.while_loop."
+            )
+
+
+def _is_bounded(loop: Any, function: Any, functions: Mapping[str, Any]) -> bool:
+    condition, step = (functions[loop.attr[key].func.name] for key in ("cond", "body"))
+    counter, maximum = (argument.name for argument in step.signature.input_arg[:2])
+    results = [step.ret[result.name] for result in step.signature.output_arg]
+    added = [_source(step, each)[0] for each in _inputs(step, results[0], ("Add", "AddV2"))]
+    return (
+        _checks_maximum(condition, condition.ret[condition.signature.output_arg[0].name])
+        and added[:1] == [counter]
+        and (_constant(step, added[1]) or 0) > 0
+        and _source(step, results[1])[0] == maximum  # not changed by an iteration
+        and None not in [_constant(function, each) for each in loop.input[:2]]
+    )
+
+
+def _checks_maximum(condition: Any, tensor: str) -> bool:
+    """True if `tensor` is false when the first argument has reached the second."""
+    first_two = [argument.name for argument in condition.signature.input_arg[:2]]
+    compared = [_source(condition, each)[0] for each in _inputs(condition, tensor, ("Less",))]
+    return compared == first_two or any(
+        _checks_maximum(condition, each) for each in _inputs(condition, tensor, ("LogicalAnd",))
+    )
+
+
+def _constant(function: Any, tensor: str) -> int | None:
+    _, node = _source(function, tensor)
+    if node is None or node.op != "Const" or not tf.as_dtype(node.attr["dtype"].type).is_integer:
+        return None
+    value = tf.make_ndarray(node.attr["value"].tensor)
+    return int(value) if value.ndim == 0 else None
+
+
+def _inputs(function: Any, tensor: str, ops: tuple[str, ...]) -> list[str]:
+    """Returns the inputs of the node that computes a tensor, if it is one of `ops`."""
+    _, node = _source(function, tensor)
+    return list(node.input) if node is not None and node.op in ops else []
+
+
+def _source(function: Any, tensor: str) -> tuple[str, Any | None]:
+    """Returns the node behind a tensor, skipping `Identity`, and its name; None for an argument."""
+    nodes = {node.name: node for node in function.node_def}
+    name = tensor.split(":")[0]
+    while name in nodes and nodes[name].op == "Identity":
+        name = nodes[name].input[0].split(":")[0]
+    return name, nodes.get(name)
 
 
 def check_batching(signatures: Any) -> None:
-    """Refuses signatures whose requests cannot be merged, or answers split.
+    """Refuses signatures whose requests cannot be merged and whose responses cannot be split.
 
-    Every input and output has the batch first, of any size. Further dimensions are
-    constant, but for one of an input of integers `[batch, any]`, which are ids.
+    The first dimension of every input and output is the batch, of any size. Further dimensions
+    are constant, except the second one of an integer input `(batch, any)`, which holds ids.
+
+    Example:
+    >>> check_batching(_read(Path("build/export/1")).meta_graphs[0].signature_def)
     """
     for name, signature in sorted(signatures.items()):
         if name.startswith(_ADDED_BY_TENSORFLOW):
@@ -132,23 +184,34 @@ def check_batching(signatures: Any) -> None:
                 shape = tf.TensorShape(info.tensor_shape)
                 place = f"signature {name} has the {kind} {key} of shape {shape}"
                 if not shape.rank or shape[0] is not None:
-                    raise RuntimeError(f"{place}; expected any number of rows, as batches have")
+                    raise RuntimeError(f"{place}, whose first dimension is not any number of rows")
                 ids = kind == "input" and shape.rank == 2 and tf.as_dtype(info.dtype).is_integer
                 if not shape[1:].is_fully_defined() and not ids:
-                    raise RuntimeError(f"{place}; expected constants after the batch")
+                    raise RuntimeError(f"{place}, whose other dimensions are not constants")
 
 
 def _must_compile(attributes: Any) -> bool:
     return "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b
 
 
-def _nodes(graph: Any) -> Iterator[_Node]:
+def _nodes(graph: Any) -> Iterator[tuple[Any, str]]:
+    """Yields each node with the name of its function, which is "" for the graph itself."""
     for node in graph.node:
-        yield _Node(node, "")
+        yield node, ""
     for function in graph.library.function:
         for node in function.node_def:
-            yield _Node(node, function.signature.name)
+            yield node, function.signature.name
 
 
 def _place(node: Any, function: str) -> str:
     return f"node {node.name} of " + (f"function {function}" if function else "the graph")
+
+
+def _read(path: Path) -> Any:
+    file = path / "saved_model.pb"
+    try:
+        return saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"{file}, a SavedModel, cannot be read: {error.strerror}.") from error
+    except DecodeError as error:
+        raise InputError(f"{file} is not a SavedModel: {error}.") from error

@@ -1,9 +1,8 @@
-"""What an exported model is asked through: the signatures of its SavedModel.
+"""The signatures of an exported SavedModel, and the functions for its attention.
 
-A server merges requests into one batch and splits the results again. So every input and
-output has the batch first, all other dimensions of outputs are the same for every
-request, and nothing fails: a value that cannot be meant is replaced by the nearest that can,
-and `status` says so, for that row alone.
+A server merges requests into a batch and splits the results again. Therefore the first dimension
+of every input and output is the batch, all other dimensions of outputs are constants, and no
+request fails: invalid values are clamped, and the row's `status` reports it.
 """
 
 from __future__ import annotations
@@ -14,18 +13,23 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.decoding import RequestedOutputs, SearchInputs
+from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import (
     Status,
-    checked_source_ids,
-    clamped_alpha,
-    clamped_max_lengths,
-    is_nothing,
-    status_of,
+    clamp_alpha,
+    clamp_max_lengths,
+    clean_source_ids,
+    encode_status,
+    has_no_translation,
 )
-from keras_transformer.export.saved_model.attention_signature import Inspection
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translator import Translator, sample_offsets
-from keras_transformer.text.tokenizer import cut
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.text.tokenizer import truncate_text
+
+# The longest source and target of `attention`. The size of a row grows with their square: for
+# `base` it is 2.4 MB at 64 tokens and would be 600 MB at 1,024.
+MAX_ATTENTION_TOKENS = 64
 
 
 def _texts(name: str) -> tf.TensorSpec:
@@ -40,15 +44,21 @@ _LENGTH_PENALTY = tf.TensorSpec([None], tf.float32, name="length_penalty")
 
 
 class Signatures(tf.Module):
-    """The functions that a server offers of one translator.
+    """The functions that a server offers for a translator.
 
-    B is the batch; of an export constant are K, the translations of a sentence (`n_best`),
-    S, the most tokens of a source (`max_source_tokens`), and L, those of a translation
+    In the shapes, B is the batch. The others are constants of an export: K, the translations of a
+    sentence (`n_best`); S, the longest source (`max_source_tokens`); L, the longest translation
     (`max_output_tokens`). Texts are UTF-8.
 
     Args:
-        translator: what translates.
+        translator: the translator.
         extra: further functions by name.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> signatures = Signatures(load_translator("build/run"))
+    >>> signatures.tokenize(tf.constant(["a dog"]))["lengths"].numpy()
+    array([5], dtype=int32)
     """
 
     def __init__(
@@ -57,34 +67,34 @@ class Signatures(tf.Module):
         super().__init__(name="signatures")
         self._translator = translator
         self._scorer = Scorer(translator, translator.max_output_tokens)
-        self.inspection = Inspection(translator)
+        self.attention_signature = AttentionSignature(translator)
         self._extra = dict(extra or {})
-        self._source_places = translator.max_source_tokens
-        self._target_places = translator.max_output_tokens
+        self._source_width = translator.max_source_tokens
+        self._target_width = translator.max_output_tokens
 
     def by_name(self) -> dict[str, Any]:
-        """Returns the functions as `tf.saved_model.save` takes them."""
+        """Returns the functions as `tf.saved_model.save` accepts them."""
         return {
             **self._extra,
             "serving_default": self._translator.translate,
             "translate": self.translate,
-            "translate_ids": self._of_ids(self.translate_ids, self._source_places),
+            "translate_ids": self._of_ids(self.translate_ids, self._source_width),
             "score": self._scorer.score,
             "embed": self.embed,
-            "attention": self.inspection.attention,
+            "attention": self.attention_signature.attention,
             "tokenize": self.tokenize,
-            "detokenize": self._of_ids(self.detokenize, self._target_places),
+            "detokenize": self._of_ids(self.detokenize, self._target_width),
             "lengths": self.lengths,
         }
 
     @staticmethod
-    def _of_ids(function: Any, places: int) -> Any:
-        """Returns a function of ids int32 `[B, places]` and lengths int32 `[B]` as a graph.
+    def _of_ids(function: Any, width: int) -> Any:
+        """Returns a graph function of ids int32 `[B, width]` and lengths int32 `[B]`.
 
-        The width is constant: a server merges requests of one width alone, or pads them, and
-        one without any ids, which cannot be padded, would fail all others.
+        The width is constant, because a server only merges requests of one width, or pads them.
+        A request without any ids cannot be padded and would fail the whole batch.
         """
-        ids = tf.TensorSpec([None, places], tf.int32, name="ids")
+        ids = tf.TensorSpec([None, width], tf.int32, name="ids")
         return tf.function(function, input_signature=[ids, _integers("lengths")], autograph=False)
 
     @tf.function(
@@ -96,97 +106,97 @@ class Signatures(tf.Module):
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor, prefix: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Translates each text as it asks for, and returns all that is known of the result.
+        """Translates each text with its own options, and returns details of the translations.
 
         Args:
             text: string `[B]`.
-            max_length: int32 `[B]`, the most tokens, the end token included; 0: as exported. It
-                can only lower what the text's own length allows.
+            max_length: int32 `[B]`, the longest translation, including the end token. 0 means the
+                limit of the export. It cannot exceed the limit for the length of the text.
             length_penalty: float32 `[B]`, α, from 0 to `config.MAX_LENGTH_PENALTY`.
-            prefix: string `[B]`, what the translations begin with; may be empty.
+            prefix: string `[B]`, the beginning of the translations; may be empty.
 
         Returns:
-            `translations` string and `scores` float32 `[B, K]`, best first, and `lengths` int32
-            `[B, K]`, the end token included. `[B, K, L]`: `tokens` string (the pieces, ""
-            beyond the length), `token_scores` float32 (their log-probabilities, 0 beyond) and
-            `alignments` int32, the place among `source_tokens`, string `[B, S]`, that got
-            most of the last layer's attention, -1 beyond. `truncated` bool `[B]`, whether the
-            source was cut, and `status` int32 `[B]`, bits of `Status`.
+            `translations` string and `scores` float32 `[B, K]`, best first; `lengths` int32
+            `[B, K]`, including the end token. `[B, K, L]`: `tokens` string, the pieces ("" beyond
+            the length), `token_scores` float32, their log-probabilities (0 beyond), and
+            `alignments` int32, the position of the source token with the highest attention in
+            the last layer (-1 beyond). `source_tokens` string `[B, S]`; `truncated` bool `[B]`,
+            True if the source was cut; `status` int32 `[B]`, bits of `Status`.
         """
         translator = self._translator
         source_ids, source_lengths, is_cut = translator.cut_source_ids(text)
-        max_lengths, length_changed = clamped_max_lengths(translator, source_lengths, max_length)
-        alpha, alpha_changed = clamped_alpha(translator, length_penalty)
+        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
+        alpha, alpha_changed = clamp_alpha(translator, length_penalty)
         prefix_ids, prefix_cut = self._prefix_ids(prefix, max_lengths)
         result = translator.search_ids(
             source_ids,
             SearchInputs(max_lengths, prefix_ids, alpha=alpha, sample_offsets=sample_offsets(text)),
             RequestedOutputs(token_log_probs=True, alignment=True),
         )
-        places = self._target_places
-        inside = tf.sequence_mask(result.lengths, places)  # --> [B, K, L]
-        pieces = translator.tokenizer.target_pieces(_widened(result.ids, places))
-        alignments = _widened(result.alignment, places)
-        source = translator.tokenizer.source_pieces(_widened(source_ids, self._source_places))
-        in_source = tf.sequence_mask(source_lengths, self._source_places)
+        width = self._target_width
+        is_token = tf.sequence_mask(result.lengths, width)  # --> [B, K, L]
+        alignments = _pad_last(result.alignment, width)
+        tokenizer = translator.tokenizer
         return {
             "translations": translator.texts(result),
             "scores": result.scores,
-            "tokens": tf.where(inside, pieces, ""),
-            "token_scores": tf.where(inside, _widened(result.token_log_probs, places), 0.0),
+            "tokens": _pieces(tokenizer.target_pieces, result.ids, result.lengths, width),
+            "token_scores": tf.where(is_token, _pad_last(result.token_log_probs, width), 0.0),
             "lengths": result.lengths,
-            "alignments": tf.where(inside, alignments, -1),
-            "source_tokens": tf.where(in_source, source, ""),
+            "alignments": tf.where(is_token, alignments, -1),
+            "source_tokens": _pieces(
+                tokenizer.source_pieces, source_ids, source_lengths, self._source_width
+            ),
             "truncated": is_cut,
-            "status": status_of(
+            "status": encode_status(
                 {
                     Status.SOURCE_CUT: is_cut,
                     Status.MAX_LENGTH_CHANGED: length_changed,
                     Status.LENGTH_PENALTY_CHANGED: alpha_changed,
                     Status.PREFIX_CUT: prefix_cut,
-                    Status.NOT_TRANSLATED: is_nothing(result),
+                    Status.NOT_TRANSLATED: has_no_translation(result),
                 }
             ),
         }
 
     def _prefix_ids(self, prefix: tf.Tensor, max_lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns int32 `[B, any]`, -1 behind each prefix, and whether it was cut, bool `[B]`."""
-        prefix, is_cut = cut(prefix, self._translator.config.max_source_bytes)
+        """Returns int32 `[B, any]`, padded with -1, and bool `[B]`, True if the prefix was cut."""
+        prefix, is_cut = truncate_text(prefix, self._translator.config.max_source_bytes)
         tokens = self._translator.tokenizer.tokenize_target(prefix)[:, :-1]
         is_cut |= tf.cast(tokens.row_lengths(), tf.int32) > max_lengths
-        return tokens[:, : self._target_places].to_tensor(-1), is_cut
+        return tokens[:, : self._target_width].to_tensor(-1), is_cut
 
     def translate_ids(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates ids, for clients with the same tokenizer of their own.
+        """Translates ids, for clients that have the tokenizer.
 
         Args:
-            ids: int32 `[B, S]`, of the source, as `tokenize` returns them. An end token is
-                added where the last is none.
-            lengths: int32 `[B]`; only the first so many ids of a row count.
+            ids: int32 `[B, S]`, source ids as `tokenize` returns them. An end token is added if
+                the last id is another one.
+            lengths: int32 `[B]`, the number of ids of each row.
 
         Returns:
-            `ids` int32 `[B, K, L]`, the pad id beyond `lengths` int32 `[B, K]`, which count the
-            end token; `scores` float32 `[B, K]`; `status` int32 `[B]`, bits of `Status`.
+            `ids` int32 `[B, K, L]`, padded; `lengths` int32 `[B, K]`, including the end token;
+            `scores` float32 `[B, K]`; `status` int32 `[B]`, bits of `Status`.
         """
-        source_ids, source_lengths, status = checked_source_ids(self._translator, ids, lengths)
+        source_ids, source_lengths, status = clean_source_ids(self._translator, ids, lengths)
         max_lengths = self._translator.max_lengths(source_lengths)
-        # What is drawn, where outputs are drawn, depends on a row's own ids alone.
-        counted = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
-        spelled = tf.where(counted, tf.strings.as_string(source_ids) + " ", "")
+        # Samples depend only on the ids of their row.
+        is_token = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
+        spelled = tf.where(is_token, tf.strings.as_string(source_ids) + " ", "")
         offsets = sample_offsets(tf.strings.reduce_join(spelled, axis=1))
         result = self._translator.search_fn(source_ids, max_lengths, offsets)
         return {
-            "ids": _widened(result.ids, self._target_places, self._translator.tokenizer.pad_id),
+            "ids": _pad_last(result.ids, self._target_width, self._translator.tokenizer.pad_id),
             "lengths": result.lengths,
             "scores": result.scores,
-            "status": status + status_of({Status.NOT_TRANSLATED: is_nothing(result)}),
+            "status": status + encode_status({Status.NOT_TRANSLATED: has_no_translation(result)}),
         }
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
     def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `embeddings` float32 `[B, d_model]`, the means of the encoder's outputs.
+        """Returns `embeddings` float32 `[B, d_model]`, the mean of the encoder's outputs.
 
-        Over real tokens, the end token among them; of an ensemble those of its first model.
+        The mean includes the end token and excludes padding. An ensemble uses its first model.
         """
         source_ids, _ = self._translator.source_ids(text)
         memory, *_ = self._translator.encode(source_ids)
@@ -196,37 +206,227 @@ class Signatures(tf.Module):
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
     def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what the model reads of each source.
+        """Returns the model's input for each source text.
 
-        `ids` int32 and `tokens` string `[B, S]`, beyond `lengths` int32 `[B]` the pad id and "".
+        Returns:
+            `ids` int32 and `tokens` string `[B, S]`, padded; `lengths` int32 `[B]`.
         """
-        tokenizer, places = self._translator.tokenizer, self._source_places
+        tokenizer, width = self._translator.tokenizer, self._source_width
         source_ids, lengths = self._translator.source_ids(text)
-        ids = _widened(source_ids, places, tokenizer.pad_id)
-        tokens = tf.where(tf.sequence_mask(lengths, places), tokenizer.source_pieces(ids), "")
+        ids = _pad_last(source_ids, width, tokenizer.pad_id)
+        tokens = _pieces(tokenizer.source_pieces, ids, lengths, width)
         return {"ids": ids, "tokens": tokens, "lengths": lengths}
 
     def detokenize(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `text` string `[B]` of the first `lengths` of target ids int32 `[B, L]`."""
+        """Returns `text` string `[B]` for target ids int32 `[B, L]` and lengths int32 `[B]`."""
         return {"text": self._translator.tokenizer.detokenize(ids, lengths)}
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `tokens` int32 `[B]` of each text, and how many are `used`, int32 `[B]`.
+        """Returns `tokens` int32 `[B]`, the tokens of each text, and `used`, those translated.
 
-        Fewer are used where the text is cut. Of a text of more than twice `max_source_bytes` only
-        as much is counted: what SentencePiece takes for a word of n bytes grows with n².
+        Only twice `max_source_bytes` of a text are counted, because SentencePiece needs time that
+        grows with the square of the length of a word.
         """
         limit = self._translator.config.max_source_bytes
-        _, is_cut = cut(text, limit)
-        counts = self._translator.lengths(cut(text, 2 * limit)[0])
+        _, is_cut = truncate_text(text, limit)
+        counts = self._translator.lengths(truncate_text(text, 2 * limit)[0])
         least = counts["used"] + tf.cast(is_cut, tf.int32)
         return {"tokens": tf.maximum(counts["tokens"], least), "used": counts["used"]}
 
 
-def _widened(tensor: tf.Tensor, places: int, value: int = 0) -> tf.Tensor:
-    """Pads the last dimension to `places`, more than which it never has."""
-    missing = tf.maximum(places - tf.shape(tensor)[-1], 0)
+class AttentionSignature(tf.Module):
+    """Functions that return the attention of a translator's model (of an ensemble, the first).
+
+    Args:
+        translator: its model, tokenizer and search are used.
+
+    Raises:
+        InputError: if the model is not a `Transformer`.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> signature = AttentionSignature(load_translator("build/run"))
+    >>> found = signature.attention(tf.constant(["a dog"]), tf.constant([""]))
+    >>> found["cross"].shape
+    TensorShape([1, 2, 2, 45, 40])
+    """
+
+    def __init__(self, translator: Translator):
+        super().__init__(name="attention_signature")
+        self._translator = translator
+        model = translator.transformer
+        if not isinstance(model, Transformer):
+            raise InputError(
+                f"The architecture {model.run_config.architecture} has no attention to show, only "
+                "a Transformer has."
+            )
+        self._model = model
+        self._source_width = min(MAX_ATTENTION_TOKENS, translator.max_source_tokens)
+        self._target_width = min(MAX_ATTENTION_TOKENS, translator.max_output_tokens)
+
+    @tf.function(
+        input_signature=[_texts("source"), _texts("target")], autograph=False, jit_compile=False
+    )
+    def attention(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns all attention weights of a forward pass over `source` and `target`.
+
+        The shapes below use B for the batch, and constants of the export: N and M, the layers of
+        the encoder and the decoder; H, the heads; S and T, the longest source and target,
+        `MAX_ATTENTION_TOKENS` or the limit of the model. Row t of the decoder belongs to the input
+        token at position t; position 0 is the start token. It predicts the token after it.
+
+        Args:
+            source: string `[B]`.
+            target: string `[B]`. A target without tokens is replaced by the model's translation.
+
+        Returns:
+            The weights, float32: `encoder` `[B, N, H, S, S]`, `decoder` `[B, M, H, T, T]` and
+            `cross` `[B, M, H, T, S]`. Rows within the lengths sum to 1; the rest is 0. The pieces,
+            string: `source_tokens` `[B, S]`, `target_tokens` `[B, T]` (the decoder's input) and
+            `predicted_tokens` `[B, T]`; "" beyond the lengths. `source_lengths` and
+            `target_lengths`, int32 `[B]`, at least 1. `target_text`, string `[B]`, the predicted
+            text. `status`, int32 `[B]`, bits of `Status`.
+        """
+        tokenizer = self._translator.tokenizer
+        source_ids, source_lengths, source_cut = self._translator.cut_source_ids(
+            source, self._source_width
+        )
+        predicted, lengths, status = self._predicted_ids(source, target, source_ids, source_lengths)
+        is_token = tf.sequence_mask(lengths, tf.shape(predicted)[1])  # --> [B, T]
+        start = tf.fill([tf.shape(predicted)[0], 1], tokenizer.start_id)
+        inputs = tf.where(is_token, tf.concat([start, predicted[:, :-1]], 1), tokenizer.pad_id)
+        return {
+            **self._weights(source_ids, source_lengths, inputs, is_token),
+            "source_tokens": _pieces(
+                tokenizer.source_pieces, source_ids, source_lengths, self._source_width
+            ),
+            "target_tokens": _pieces(tokenizer.target_pieces, inputs, lengths, self._target_width),
+            "predicted_tokens": _pieces(
+                tokenizer.target_pieces, predicted, lengths, self._target_width
+            ),
+            "source_lengths": source_lengths,
+            "target_lengths": lengths,
+            "target_text": tokenizer.detokenize(predicted, lengths),
+            "status": status + encode_status({Status.SOURCE_CUT: source_cut}),
+        }
+
+    def _weights(
+        self,
+        source_ids: tf.Tensor,
+        source_lengths: tf.Tensor,
+        decoder_inputs: tf.Tensor,
+        is_token: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """Returns `[B, layers, H, queries, keys]` of each kind of attention (section 3.2.3)."""
+        translator = self._translator
+        encoder = self._model.encoder_attention(source_ids)
+        # The source is encoded once more by a function that the export contains anyway. A second
+        # copy of the decoder, for another memory, would make the export 5 % larger.
+        memories = translator.encode(source_ids)
+        _, decoder = translator.read_targets(decoder_inputs, memories, True)[0]
+        in_source = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
+        rows, columns = self._target_width, self._source_width
+        return {
+            "encoder": _pad_weights(encoder, in_source, columns, columns),
+            "decoder": _pad_weights([layer["self"] for layer in decoder], is_token, rows, rows),
+            "cross": _pad_weights([layer["cross"] for layer in decoder], is_token, rows, columns),
+        }
+
+    def _predicted_ids(
+        self,
+        source: tf.Tensor,
+        target: tf.Tensor,
+        source_ids: tf.Tensor,
+        source_lengths: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the predicted ids, int32 `[B, T]`, their lengths and the status.
+
+        They end with the end token unless they were cut.
+        """
+        translator, width = self._translator, self._target_width
+        pad_id, end_id = translator.tokenizer.pad_id, translator.tokenizer.end_id
+        text, is_cut = truncate_text(
+            target, 16 * width
+        )  # the bytes per token that `Scorer` accepts
+        tokens = translator.tokenizer.tokenize_target(text)
+        given_lengths = tf.cast(tokens.row_lengths(), tf.int32)
+        is_given = given_lengths > 1  # more than the end token
+        # With a limit of 0 tokens the search spends no step on rows that have a target.
+        limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
+        found = translator.search_fn(source_ids, limits, sample_offsets(source))
+        lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
+        is_cut = (is_cut & is_given) | (lengths > width)
+        status = encode_status(
+            {
+                Status.TARGET_CUT: is_cut,
+                Status.NOT_TRANSLATED: has_no_translation(found) & ~is_given,
+            }
+        )
+        given = tokens[:, :width].to_tensor(pad_id, shape=[None, width])
+        own = _pad_last(found.ids[:, 0], width, pad_id)
+        ids = tf.where(tf.expand_dims(is_given, 1), given, own)
+        # The translation of an empty source is empty: only the end token is predicted.
+        no_token = tf.expand_dims(lengths < 1, 1) & (tf.range(width) == 0)
+        ids = tf.where(no_token, end_id, ids)
+        lengths = tf.clip_by_value(lengths, 1, width)
+        longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
+        is_token = tf.sequence_mask(lengths, longest)
+        return tf.where(is_token, ids[:, :longest], pad_id), lengths, status
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([], tf.int32, name="count")],
+        autograph=False,
+        jit_compile=False,
+    )
+    def positions(self, count: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the encodings of the first `count` positions; learned ones may be fewer.
+
+        Returns:
+            `source` and `target`, float32 `[count, d_model]`, and `learned`, bool.
+        """
+        model = self._model
+        learned = model.config.positions == "learned"
+        if learned:
+            count = tf.minimum(count, model.config.max_positions)
+        positions = tf.range(count)
+        return {
+            "source": model.source_positions(positions),
+            "target": model.target_positions(positions),
+            "learned": tf.constant(learned),
+        }
+
+
+def _pieces(
+    pieces_of: Callable[[tf.Tensor], tf.Tensor], ids: tf.Tensor, lengths: tf.Tensor, width: int
+) -> tf.Tensor:
+    """Returns the pieces of ids int32 `[..., any]`, string `[..., width]`, "" beyond `lengths`."""
+    is_token = tf.sequence_mask(lengths, width)
+    return tf.where(is_token, pieces_of(_pad_last(ids, width)), "")
+
+
+def _pad_last(tensor: tf.Tensor, width: int, value: int = 0) -> tf.Tensor:
+    """Pads the last dimension to `width`, which it never exceeds."""
+    missing = tf.maximum(width - tf.shape(tensor)[-1], 0)
     paddings = [*[[0, 0]] * (len(tensor.shape) - 1), [0, missing]]
-    padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :places]
-    return tf.ensure_shape(padded, [*tensor.shape[:-1], places])
+    padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :width]
+    return tf.ensure_shape(padded, [*tensor.shape[:-1], width])
+
+
+def _pad_weights(
+    layers: list[tf.Tensor], is_token: tf.Tensor, rows: int, columns: int
+) -> tf.Tensor:
+    """Returns the weights of all layers, `[B, layers, H, rows, columns]`, padded with 0.
+
+    Args:
+        layers: for each layer `[B, H, queries, keys]`. The weights of padded keys are 0 already.
+        is_token: bool `[B, queries]`, False for padding.
+        rows: number of queries after padding.
+        columns: number of keys after padding.
+    """
+    weights = tf.stack(layers, axis=1)
+    weights *= tf.cast(is_token, weights.dtype)[:, None, None, :, None]
+    size = tf.shape(weights)
+    missing = [[0, rows - size[3]], [0, columns - size[4]]]
+    padded = tf.pad(weights, [*[[0, 0]] * 3, *missing])
+    return tf.ensure_shape(padded, [*weights.shape[:3], rows, columns])
