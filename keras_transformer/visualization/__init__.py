@@ -1,1 +1,1 @@
-"""What a model does, in numbers and in pictures: attention, its heads, positions, embeddings."""
+"""Pictures and pages of attention, heads, positions and embeddings, and the playground."""

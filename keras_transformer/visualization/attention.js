@@ -1,20 +1,20 @@
 "use strict";
 
-// The data: {attentions: {encoder: {title, queries, keys, layers, heads, weights}, …}, note}.
-// `weights` are bytes in base64, 255 for 1: layers, heads, queries, keys.
+// The data: {attentions: {encoder: {queries, keys, layers, heads, weights}, …}}. `weights` are
+// bytes in base64, with 255 for 1, in the order layers, heads, queries, keys.
 const data = JSON.parse(document.getElementById("data").textContent);
 const form = document.getElementById("choice");
 const SVG = "http://www.w3.org/2000/svg";
-const LISTED = 12; // weights
-const FAINT = 0.01; // the least weight that is drawn as a line
+const LISTED = 12; // weights in the table
+const FAINT = 0.01; // the smallest weight that is drawn as a line
 
 for (const attention of Object.values(data.attentions)) {
   attention.bytes = Uint8Array.from(atob(attention.weights), (sign) => sign.charCodeAt(0));
 }
 
-let attention; // that is shown
-let weights; // of it: a list of rows, each a number for every key
-let pinned = null; // {side: "queries" | "keys", index}, which stays when the pointer leaves
+let attention; // the attention on display
+let weights; // its weights: a row for each query, with a number for each key
+let pinned = null; // {side: "queries" | "keys", index}, the token to show when the pointer leaves
 
 const percent = (weight) => `${Math.round(100 * weight)} %`;
 
@@ -26,7 +26,7 @@ function element(name, attributes = {}, text = "") {
   return made;
 }
 
-// Returns the weights of a layer, of one head or the mean of all (head -1).
+// Returns the weights of a head of a layer. Head -1 is the mean of all heads.
 function read({ bytes, heads, queries, keys }, layer, head) {
   const some = head < 0 ? [...Array(heads).keys()] : [head];
   const at = (h, q, k) => bytes[((layer * heads + h) * queries.length + q) * keys.length + k];
@@ -93,7 +93,7 @@ function drawMatrix(row, above) {
   svg.replaceChildren(cells, frame, ...labels, element("rect", { class: "chosen", visibility: "hidden" }));
 }
 
-// Draws the lines of a chosen token, or all of them, and lists its weights.
+// Draws the lines of a chosen token and lists its weights. Without a token, draws all lines.
 function choose(chosen) {
   const { queries, keys } = attention;
   if (chosen && chosen.index >= attention[chosen.side].length) chosen = null;
@@ -152,7 +152,7 @@ function list(chosen, other, of) {
   }
   const order = of.map((weight, index) => [weight, index]).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
   const largest = order.slice(0, LISTED).filter(([weight]) => weight >= 0.005);
-  const does = chosen.side === "queries" ? "attends to" : "gets of the attention of";
+  const does = chosen.side === "queries" ? "attends to" : "is attended to by";
   title.textContent = `${attention[chosen.side][chosen.index]} ${does}`;
   body.replaceChildren(...largest.map(([weight, index]) => {
     const line = element("tr");
@@ -165,7 +165,7 @@ function list(chosen, other, of) {
   said.textContent = `${title.textContent} ${first.join(", ")}`;
 }
 
-// What the pointer or the keyboard is at, in a list of tokens or in the matrix.
+// Returns the token at the pointer or the keyboard focus.
 function tokenAt(event) {
   const button = event.target.closest(".drawing button");
   if (!button) return null;
@@ -188,7 +188,7 @@ function pin(chosen) {
 
 form.addEventListener("change", () => {
   const kind = form.elements.kind.value;
-  if (attention !== data.attentions[kind]) pinned = null; // other tokens
+  if (attention !== data.attentions[kind]) pinned = null; // which belongs to other tokens
   show();
 });
 form.addEventListener("submit", (event) => event.preventDefault());

@@ -11,7 +11,7 @@ const plot = document.getElementById("points");
 const list = document.getElementById("sentences");
 const find = document.querySelector("#choice input");
 
-// Returns a function from a coordinate to its place, of as many units as there is room.
+// Returns a function from a coordinate to its position in the plot.
 function scale(axis, from, to) {
   const values = points.map((point) => point[axis]);
   const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];

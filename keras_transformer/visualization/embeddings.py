@@ -1,4 +1,4 @@
-"""Sentence embeddings, and their view in two dimensions."""
+"""Sentence embeddings, and their projection to two dimensions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from keras_transformer.visualization.attention import Ask
 
 
 class Projection(NamedTuple):
-    """Points in the plane that shows most of their variance."""
+    """Points in the plane of the first two principal components.
 
-    points: np.ndarray  # float64 [N, 2]
-    explained: np.ndarray  # float64 [2], the share of the variance that each axis shows
+    Attributes:
+        points: float64 `[N, 2]`.
+        explained: float64 `[2]`, the share of the variance that each axis shows.
+    """
+
+    points: np.ndarray
+    explained: np.ndarray
 
 
 def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
-    """Returns float32 `[N, d_model]`: of each sentence the mean of the encoder's output.
+    """Returns the mean encoder output of each sentence, float32 `[N, d_model]`.
 
     Args:
         ask: the signature `embed` of a model.
         sentences: at least one.
 
     Raises:
-        InputError: for embeddings that are no numbers.
+        InputError: if an embedding is not finite.
     """
 
     def embed_batch(batch: list[int]) -> np.ndarray:
@@ -38,14 +43,14 @@ def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
         found |= dict(zip(batch, vectors, strict=True))
     result = np.stack([found[i] for i in range(len(sentences))])
     if not np.isfinite(result).all():
-        raise InputError("the embeddings are no numbers; expected a model of finite weights")
+        raise InputError("The embeddings are not finite. The weights of the model are damaged.")
     return result
 
 
 def project(vectors: np.ndarray) -> Projection:
-    """Returns principal components by singular values, the one of most variance first.
+    """Returns the first two principal components, the one with more variance first.
 
-    Of an axis the direction is chosen so that its largest component is positive.
+    Each axis points in the direction in which its largest component is positive.
 
     Args:
         vectors: `[N, d]`.
@@ -56,5 +61,5 @@ def project(vectors: np.ndarray) -> Projection:
     points = centred @ (axes * np.sign(largest)).T[:, :2]
     variances = lengths**2
     explained = variances[:2] / max(variances.sum(), np.finfo(np.float64).tiny)
-    missing = 2 - points.shape[1]  # of one sentence, or embeddings of one number
+    missing = 2 - points.shape[1]  # for one sentence, or embeddings of one number
     return Projection(np.pad(points, [[0, 0], [0, missing]]), np.pad(explained, [0, missing]))

@@ -1,6 +1,6 @@
-"""HTML pages: attention and sentence embeddings to explore, and the index of all pictures.
+"""HTML pages: interactive attention and sentence embeddings, and the index of all files.
 
-The first two are single files that need no other.
+The interactive pages are single files that load nothing.
 """
 
 from __future__ import annotations
@@ -9,64 +9,73 @@ import base64
 import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.runs.report.elements import Cell, document, facts, section, table, text
-from keras_transformer.visualization.attention import (
-    MEASURES,
-    TITLES,
-    Attention,
-    HeadSummary,
-    head_rows,
-)
+from keras_transformer.runs.report.elements import document, facts, section, text
+from keras_transformer.visualization.attention import MEASURES, TITLES, Attention
 from keras_transformer.visualization.embeddings import Projection
 
-# Nothing is loaded from anywhere, and nothing of the text could be a program.
+# Nothing is loaded, so text that looks like markup could not load anything either.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def attention_page(attention: Attention, model: str, source: str, target: str | None) -> str:
-    """Returns the page of one pair: lines and matrix of a layer and head that are chosen there.
+def pair_header(
+    title: str, attention: Attention, model: str, source: str, target: str | None
+) -> str:
+    """Returns the title of a page, with the model, the pair of sentences and its problems.
 
     Args:
-        attention: of the pair.
-        model: what the page says of where it is from.
-        source: the text that was read.
-        target: the text that was given, or None for the model's own translation.
+        title: the title.
+        attention: the attention of the pair.
+        model: the name of the model.
+        source: the source text.
+        target: the given target text, or None for the model's translation.
     """
     known = {
         "Model": text(model),
         "Source": text(source),
-        "Target" if target else "Target, the model's own": text(target or attention.target_text),
+        "Target" if target else "Target (by the model)": text(target or attention.target_text),
     }
+    return f"<h1>{title}</h1>\n{facts(known, 'facts counts')}\n{notices(attention.remarks())}"
+
+
+def notices(sentences: Sequence[str]) -> str:
+    """Returns a highlighted paragraph for each sentence."""
+    return "\n".join(f'<p class="notice">{text(sentence)}</p>' for sentence in sentences)
+
+
+def attention_page(attention: Attention, model: str, source: str, target: str | None) -> str:
+    """Returns the interactive page of one pair: lines and a matrix for a chosen layer and head.
+
+    Args:
+        attention: the attention of the pair.
+        model: the name of the model.
+        source: the source text.
+        target: the given target text, or None for the model's translation.
+    """
     data = {"attentions": {kind: _data(attention, kind) for kind in TITLES}}
     kinds = "\n".join(
         f'<label><input type="radio" name="kind" value="{kind}"'
         f"{' checked' * (kind == 'encoder')}> {name}</label>"
         for kind, name in TITLES.items()
     )
-    remarks = "".join(f'<p class="notice">{text(each)}.</p>\n' for each in attention.remarks())
     sections = [
-        f"<header>\n<h1>Attention</h1>\n{facts(known, 'facts counts')}\n{remarks}</header>",
+        f"<header>\n{pair_header('Attention', attention, model, source, target)}\n</header>",
         f'<form id="choice">\n<fieldset>\n<legend>Attention</legend>\n{kinds}\n</fieldset>\n'
         '<label>Layer <select name="layer"></select></label>\n'
         '<label>Head <select name="head"></select></label>\n</form>',
-        _NOTE,
         _VIEWS,
         _script("attention.js", data),
     ]
     return document("Attention", sections, _head("attention.css"))
 
 
-_NOTE = """\
-<p class="muted"><small>“_” begins a word. In the decoder “a → b” is the place where a is read and b
-is predicted. Weights are rounded to 1/255.</small></p>
-<noscript><p class="notice">This page needs JavaScript; the pictures do not.</p></noscript>"""
-
 _VIEWS = """\
+<p class="muted"><small>“_” begins a word. In the decoder, “a → b” is the position that reads a and
+predicts b. Weights are rounded to 1/255.</small></p>
+<noscript><p class="notice">This page needs JavaScript.</p></noscript>
 <main class="views">
 <div class="drawing">
 <ol id="queries" class="queries" aria-label="Tokens that attend"></ol>
@@ -74,34 +83,34 @@ _VIEWS = """\
 <ol id="keys" aria-label="Tokens that are attended to"></ol>
 </div>
 <section id="weights">
-<p id="help" class="muted">Point at a token, or go to it by Tab and the arrow keys, to see what it
-attends to, or, on the right, what attends to it. A click, or Enter, keeps it chosen; Escape lets
-it go.</p>
+<p id="help" class="muted">Point at a token on the left to see what it attends to, or on the right
+to see what attends to it. Tab and the arrow keys work as well. Click or press Enter to keep a
+token. Escape releases it.</p>
 <h2 id="of"></h2>
 <div class="wide"><table>
 <thead><tr><th scope="col" class="number">weight</th><th scope="col">token</th>
-<th scope="col" class="number">place</th></tr></thead>
+<th scope="col" class="number">position</th></tr></thead>
 <tbody></tbody></table></div>
 <p id="said" class="unseen" aria-live="polite"></p>
 </section>
 <svg id="matrix" class="matrix" role="img"
- aria-label="Matrix of the weights: tokens that attend by those attended to"></svg>
+ aria-label="Matrix of the weights: rows attend to columns"></svg>
 </main>"""
 
 
 def embeddings_page(projection: Projection, sentences: Sequence[str], model: str) -> str:
-    """Returns the page of sentences in two dimensions, a point each, with their texts.
+    """Returns the interactive page with a point for each sentence.
 
     Args:
-        projection: of their embeddings.
-        sentences: as many texts.
-        model: what the page says of where it is from.
+        projection: the embeddings in two dimensions.
+        sentences: the text of each point.
+        model: the name of the model.
     """
     first, second = (f"{100 * share:.1f} %" for share in projection.explained)
     known = {
         "Model": text(model),
         "Sentences": f"{len(sentences):,}",
-        "Variance shown": f"{first} across, {second} up",
+        "Variance shown": f"{first} horizontally, {second} vertically",
     }
     points = np.round(projection.points, 5).tolist()
     sections = [
@@ -115,6 +124,38 @@ def embeddings_page(projection: Projection, sentences: Sequence[str], model: str
         _script("embeddings.js", {"points": points, "sentences": list(sentences)}),
     ]
     return document("Sentence embeddings", sections, _head("embeddings.css"))
+
+
+def index_page(header: str, pages: Mapping[str, str], pictures: Mapping[str, Sequence[str]]) -> str:
+    """Returns the page that shows all pictures and links the other pages.
+
+    Args:
+        header: HTML from `pair_header`.
+        pages: titles by file.
+        pictures: files by the title of their section.
+    """
+    links = "\n".join(f'<li><a href="{file}">{title}</a></li>' for file, title in pages.items())
+    parts = [f"<header>\n{header}\n<ul>\n{links}\n</ul>\n</header>"]
+    for title, files in pictures.items():
+        images = "\n".join(f'<img src="{file}" alt="{file}" loading="lazy">' for file in files)
+        parts.append(section(title, f'<div class="pictures">\n{images}\n</div>'))
+    names = "\n".join(f"<li>{name}: {meaning}</li>" for name, meaning in MEASURES.items())
+    parts.append(section("Columns of heads.tsv", f"<ul>\n{names}\n</ul>"))
+    return document("Visualization", parts, _INDEX_STYLE)
+
+
+_INDEX_STYLE = """\
+<style>
+body { max-width: 90rem; }
+.pictures {
+  display: grid;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 36rem), 1fr));
+  gap: 1rem;
+  align-items: start;
+}
+img { max-width: 100%; height: auto; background: #fff; }
+</style>
+"""
 
 
 def _data(attention: Attention, kind: str) -> dict[str, Any]:
@@ -138,7 +179,7 @@ def _head(style: str) -> str:
 
 
 def _script(name: str, data: Any) -> str:
-    # In JSON a "<" stands only in strings; as \u003c it can end no element.
+    # In JSON "<" occurs only in strings. As \u003c it cannot end the element.
     content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<script type="application/json" id="data">{content}</script>\n'
@@ -148,86 +189,3 @@ def _script(name: str, data: Any) -> str:
 
 def _resource(name: str) -> str:
     return importlib.resources.files(__package__).joinpath(name).read_text("utf-8")
-
-
-# The index.
-
-_INDEX_STYLE = """\
-<style>
-body { max-width: 90rem; }
-.pictures {
-  display: grid;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 36rem), 1fr));
-  gap: 1rem;
-  align-items: start;
-}
-img { max-width: 100%; height: auto; background: #fff; }
-</style>
-"""
-
-
-class Picture(NamedTuple):
-    """A picture beside the page, and the section that it belongs to."""
-
-    file: str
-    section: str
-
-
-def index_page(
-    model: str,
-    pair: Attention,
-    source: str,
-    target: str | None,
-    *,
-    pictures: Sequence[Picture],
-    pages: Mapping[str, str],
-    summary: HeadSummary,
-    remarks: Sequence[str],
-) -> str:
-    """Returns the page.
-
-    Args:
-        model: where it was read.
-        pair: whose attention is drawn.
-        source, target: its texts; no target for the model's own.
-        pictures: in their order, those of a section together.
-        pages: titles by file.
-        summary: of the heads, as a table.
-        remarks: what is not as was asked for.
-    """
-    known = {
-        "Model": text(model),
-        "Source": text(source),
-        "Target" if target else "Target, the model's own": text(target or pair.target_text),
-    }
-    links = "\n".join(
-        f'<li><a href="{text(file)}">{text(title)}</a></li>' for file, title in pages.items()
-    )
-    notices = "\n".join(f'<p class="notice">{text(each)}.</p>' for each in remarks)
-    parts = [
-        f"<header>\n<h1>What the model does</h1>\n{facts(known, 'facts counts')}\n{notices}\n"
-        f"<ul>\n{links}\n</ul>\n</header>"
-    ]
-    for name, some in groupby(pictures, key=lambda picture: picture.section):
-        images = "\n".join(_image(each) for each in some)
-        counted = _table(summary) if name == "Heads" else ""
-        parts.append(section(name, f'<div class="pictures">\n{images}\n</div>{counted}'))
-    return document("What the model does", parts, _INDEX_STYLE)
-
-
-def _image(picture: Picture) -> str:
-    name = picture.file.removesuffix(".png").replace("_", " ")
-    return f'<img src="{text(picture.file)}" alt="{text(name)}" loading="lazy">'
-
-
-def _table(summary: HeadSummary) -> str:
-    lines: list[list[Cell]] = [
-        [TITLES[kind], str(layer), str(head), *(round(value, 3) for value in values)]
-        for kind, layer, head, values in head_rows(summary)
-    ]
-    names = "\n".join(f"<li>{text(name)}: {text(what)}</li>" for name, what in MEASURES.items())
-    counted = table(("attention", "layer", "head", *MEASURES), lines)
-    return (
-        f"\n<details><summary>All numbers: means over the rows of {summary.pairs:,} pairs"
-        f"</summary>\n<ul>\n{names}\n</ul>\n{counted}\n</details>"
-    )

@@ -1,10 +1,10 @@
-"""A model to look at: a run, an ensemble or an export, asked through an export's signatures."""
+"""Opens a run, an ensemble or an export for visualization."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,75 +16,88 @@ from keras_transformer.inference.translator import Translator
 from keras_transformer.visualization.attention import Ask, Inputs
 
 
-class VisibleModel(NamedTuple):
-    """What can be asked of a model; of an ensemble its first is shown.
+class VisibleModel:
+    """A model with the signatures of an export. For an ensemble, attention is its first model's.
 
     Attributes:
-        place: where it was read.
-        attention: the signature `attention`.
-        embed: the signature `embed`.
-        positions: a number of positions → `source` and `target`, float32 `[positions, d_model]`,
-            and `learned`, bool.
-        owner: what holds the weights.
+        place: the path of the model.
+        signatures: functions from lists of inputs to arrays, by name.
     """
 
-    place: str
-    attention: Ask
-    embed: Ask
-    positions: Callable[[int], Mapping[str, np.ndarray]]
-    owner: Any
+    def __init__(self, place: str, owner: Any, functions: Mapping[str, Any], positions: Any):
+        self.place = place
+        self.signatures: dict[str, Ask] = {
+            name: _as_ask(function) for name, function in functions.items()
+        }
+        self._owner = owner  # which holds the weights
+        self._positions = positions
+
+    def attention(self, inputs: Inputs) -> Mapping[str, Any]:
+        """Calls the signature `attention` with `source` and `target`."""
+        return self.signatures["attention"](inputs)
+
+    def embed(self, inputs: Inputs) -> Mapping[str, Any]:
+        """Calls the signature `embed` with `text`."""
+        return self.signatures["embed"](inputs)
+
+    def positions(self, count: int) -> Mapping[str, np.ndarray]:
+        """Returns `source` and `target`, float32 `[count, d_model]`, and `learned`, bool."""
+        found = self._positions(count=tf.constant(count))
+        return {name: each.numpy() for name, each in found.items()}
 
 
-class Opened(NamedTuple):
-    """A model read from disk, with an export's signatures."""
+def model_name(place: str) -> str:
+    """Returns a short name of a model for titles, from its path or address.
 
-    place: str
-    signatures: dict[str, Ask]  # by name
-    owner: Any  # what holds the weights
+    Example:
+    >>> model_name("build/run@best,build/other"), model_name("build/export/1")
+    ('run@best, other', 'export/1')
+    >>> model_name("grpc://localhost:8500/export")
+    'grpc://localhost:8500/export'
+    """
+    if "://" in place:
+        return place
+    paths = [Path(member) for member in place.split(",")]
+    return ", ".join(
+        f"{path.parent.name}/{path.name}" if path.name.isdigit() else path.name for path in paths
+    )
 
 
-def open_signatures(model_dir: str | Path, settings: Mapping[str, Any] | None = None) -> Opened:
-    """Reads what `loading.load_model` takes, and returns the signatures that it has.
+def open_visible_model(
+    model_dir: str | Path, settings: Mapping[str, Any] | None = None
+) -> VisibleModel:
+    """Opens a model.
 
-    A run has those of an export; a LiteRT model has none.
+    Args:
+        model_dir: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, or a SavedModel.
+        settings: changes of the configuration of a run, such as `decoding.beam_size`.
 
     Raises:
-        InputError: where there is nothing, or for settings that do not fit.
+        InputError: if there is no model, if it does not return its attention, or if a setting is
+            invalid.
+
+    Example:
+    >>> model = open_visible_model("build/run")
+    >>> model.attention({"source": ["a dog"], "target": [""]})["status"]
+    array([0], dtype=int32)
     """
     model = load_model(model_dir, settings)
     owner: Any = model.owner
     if isinstance(owner, Translator):
         owner = Signatures(owner)
-        functions = owner.by_name()
+        functions, positions = owner.by_name(), owner.attention_signature.positions
     else:
         functions = dict(getattr(owner, "signatures", {}))
-    return Opened(model.place, {name: _asking(each) for name, each in functions.items()}, owner)
-
-
-def open_model(model_dir: str | Path) -> VisibleModel:
-    """Reads what `loading.load_model` takes.
-
-    Raises:
-        InputError: where there is nothing, a LiteRT model, or an export from before it
-            could be looked into.
-    """
-    opened = open_signatures(model_dir)
-    inspected = getattr(opened.owner, "inspection", opened.owner)  # a run's, or the export itself
-    positions = getattr(inspected, "positions", None)
-    if "attention" not in opened.signatures or positions is None:
+        positions = getattr(owner, "positions", None)
+    if "attention" not in functions or positions is None:
         raise InputError(
-            f"{opened.place} does not show its attention, as LiteRT models and older exports; "
-            "expected the run directory or a new SavedModel"
+            f"{model.place} does not return its attention, like LiteRT models and older exports. "
+            "Use the run directory, or a new SavedModel."
         )
-
-    def encodings(count: int) -> Mapping[str, np.ndarray]:
-        return {name: each.numpy() for name, each in positions(count=tf.constant(count)).items()}
-
-    ask = opened.signatures
-    return VisibleModel(opened.place, ask["attention"], ask["embed"], encodings, opened.owner)
+    return VisibleModel(model.place, owner, functions, positions)
 
 
-def _asking(function: Callable[..., Mapping[str, Any]]) -> Ask:
+def _as_ask(function: Any) -> Ask:
     def ask(inputs: Inputs) -> Mapping[str, Any]:
         columns = {name: tf.constant(list(column)) for name, column in inputs.items()}
         return {name: each.numpy() for name, each in function(**columns).items()}

@@ -1,4 +1,4 @@
-"""Clients of TF Serving, by REST and by gRPC, with one interface.
+"""Clients of TF Serving for REST and gRPC, with the same interface.
 
     with connect("localhost:8501/export") as client:  # or grpc://localhost:8500/export
         client.wait_until_ready()
@@ -9,7 +9,8 @@ REST needs httpx, and gRPC needs grpcio and tensorflow-serving-api, which loads 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.inference import Translation
@@ -17,6 +18,9 @@ from keras_transformer.serving.client.base import Client, ServerError
 from keras_transformer.serving.client.grpc import GrpcClient
 from keras_transformer.serving.client.rest import RestClient
 from keras_transformer.serving.client.tensors import Signature, Tensor
+
+if TYPE_CHECKING:
+    from keras_transformer.inference.loading import LoadedModel
 
 __all__ = [
     "Client",
@@ -27,20 +31,23 @@ __all__ = [
     "Tensor",
     "Translation",
     "connect",
+    "connect_model",
 ]
+
+_READY_SECONDS = 5.0
 
 
 def connect(address: str, **options: Any) -> Client:
     """Returns a client for `[SCHEME://]HOST:PORT[/MODEL]`.
 
     Args:
-        address: with grpc:// for gRPC, and http://, https:// or nothing for REST. Without
-            a model, bin/serve.py is asked by REST which one it serves.
-        options: of `Client`.
+        address: the address. grpc:// means gRPC; http://, https:// and no scheme mean REST.
+            Without MODEL, bin/serve.py reports its model (only REST).
+        **options: arguments of `Client`.
 
     Raises:
-        InputError: for another form.
-        ServerError: where nothing says which model there is.
+        InputError: for an invalid address.
+        ServerError: if no server reports its model.
     """
     scheme, separator, rest = address.rpartition("://")
     scheme = scheme.lower()
@@ -50,11 +57,11 @@ def connect(address: str, **options: Any) -> Client:
     host, colon, port = place.rpartition(":")
     if scheme not in ("", "http", "https", "grpc") or not (host and colon and _is_port(port)):
         raise InputError(
-            f"{address} is no address of a server; expected [grpc://]HOST:PORT/MODEL, as in "
-            "localhost:8501/export"
+            f"{address} is not the address of a server. Use [grpc://]HOST:PORT/MODEL, as in "
+            "localhost:8501/export."
         )
     if scheme == "grpc" and not model:
-        raise InputError(f"{address} names no model; expected grpc://HOST:PORT/MODEL")
+        raise InputError(f"{address} names no model. Use grpc://HOST:PORT/MODEL.")
     if scheme == "grpc":
         return GrpcClient(place, model, **options)
     url = f"{scheme}{separator}{place}"
@@ -73,8 +80,45 @@ def _served_model(url: str) -> str:
     try:
         return str(httpx.get(health).raise_for_status().json()["model"])
     except httpx.TransportError as error:
-        raise ServerError(f"nothing answers at {url} ({error}); expected a server there") from error
+        raise ServerError(f"No server responds at {url} ({error}).") from error
     except (httpx.HTTPStatusError, ValueError, KeyError, TypeError):
         raise InputError(
-            f"{url} does not say which model it serves; expected HOST:PORT/MODEL"
+            f"{url} does not report which model it serves. Use HOST:PORT/MODEL."
         ) from None
+
+
+def connect_model(address: str) -> LoadedModel:
+    """Returns a model on a server for the functions of `inference`.
+
+    Args:
+        address: address as in `connect`.
+
+    Raises:
+        InputError: if no model answers, or the model was not written by bin/export.py.
+    """
+    from keras_transformer.inference.loading import LoadedModel  # late: it loads TensorFlow
+
+    client = connect(address)
+    client.wait_until_ready(_READY_SECONDS)
+    signatures = client.metadata()
+    try:
+        n_best = signatures["serving_default"].outputs["translations"].shape[1]
+        _ = signatures["lengths"]
+    except (KeyError, IndexError):
+        raise InputError(
+            f"The model at {address} was not written by bin/export.py: it needs the signatures "
+            "serving_default and lengths."
+        ) from None
+    return LoadedModel(
+        address, n_best, _function(client, "serving_default"), _function(client, "lengths"), client
+    )
+
+
+def _function(client: Client, signature: str) -> Callable[..., dict[str, Any]]:
+    import tensorflow as tf
+
+    def run(**inputs: Any) -> dict[str, Any]:
+        arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+        return {name: tf.constant(a) for name, a in client.predict(arrays, signature).items()}
+
+    return run

@@ -1,4 +1,4 @@
-"""What the clients have in common."""
+"""The base class of the clients."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from keras_transformer.inference import Translation, translations_of
 from keras_transformer.serving.client.tensors import Signature, input_array, signatures_of
 
 _Result = TypeVar("_Result")
-_BATCH_BYTES = 2**20  # of text in a request
+_BATCH_BYTES = 2**20  # text of a request
 
 
 class ServerError(InputError):
-    """A server that does not answer, or that fails: in its own sentence where it has one."""
+    """The server does not answer, or has failed. The message has its answer."""
 
 
 class NotNowError(Exception):
-    """What may be different when it is tried again."""
+    """A temporary failure. The request is retried."""
 
 
 class Client(abc.ABC):
-    """What both clients do. It may be used by several threads at once.
+    """A client of a model. It is thread-safe.
 
     Args:
         address: HOST:PORT.
-        model: the model's name.
-        version: its number; the one that is served where it is None.
-        timeout: seconds that a call may take, with all that is tried again.
-        max_batch_size: most rows that the server takes at once; what has more is split.
-        connections: requests that `translate` has under way at once.
+        model: name of the model.
+        version: number of the version; None for the version that is served.
+        timeout: seconds that a call may take, including retries.
+        max_batch_size: maximum rows of a request. Larger inputs are split.
+        connections: number of parallel requests of `translate`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Client(abc.ABC):
         if not (timeout > 0 and max_batch_size >= 1 and connections >= 1):
             raise InputError(
                 f"timeout is {timeout}, max_batch_size {max_batch_size} and connections "
-                f"{connections}; expected more than 0, at least 1 and at least 1"
+                f"{connections}. The first must be more than 0, the others at least 1."
             )
         self.address = address
         self.model = model
@@ -78,25 +78,24 @@ class Client(abc.ABC):
         """Runs a signature.
 
         Args:
-            inputs: arrays or nested lists by name, with the batch as first dimension;
-                text is str or UTF-8 bytes.
-            signature: its name.
-            timeout: seconds, where they are not the client's.
+            inputs: arrays or nested lists by name, with the batch as first dimension. Text is str
+                or UTF-8 bytes.
+            signature: name of the signature.
+            timeout: seconds; None for the timeout of the client.
 
         Returns:
-            Arrays by name; strings are bytes, in arrays of objects.
+            Arrays by name. Strings are bytes in arrays of objects.
 
         Raises:
-            InputError: for inputs that the signature does not take, or that the server
-                refuses, in its sentence.
-            ServerError: where it fails, or gives no answer in time.
+            InputError: for invalid inputs, also if the server refuses them.
+            ServerError: if the server fails, or does not answer in time.
         """
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         known = self._signature(signature, deadline)
         if set(inputs) != set(known.inputs):
             raise InputError(
-                f"the inputs are {', '.join(sorted(inputs)) or 'none'}; expected "
-                f"{', '.join(sorted(known.inputs))}, which {signature} of {self.model} takes"
+                f"The inputs are {', '.join(sorted(inputs)) or 'none'}, but {signature} of "
+                f"{self.model} takes {', '.join(sorted(known.inputs))}."
             )
         arrays = {
             name: input_array(name, inputs[name], known.inputs[name].dtype) for name in inputs
@@ -104,7 +103,7 @@ class Client(abc.ABC):
         rows = {len(array) for array in arrays.values()}
         if len(rows) != 1 or rows == {0}:
             raise InputError(
-                f"the inputs have {sorted(rows)} rows; expected the same number, at least 1"
+                f"The inputs have {sorted(rows)} rows. All need the same number, at least 1."
             )
 
         def part(start: int) -> dict[str, np.ndarray]:
@@ -117,15 +116,21 @@ class Client(abc.ABC):
     def translate(
         self, lines: Sequence[str], timeout: float | None = None
     ) -> list[list[Translation]]:
-        """Translates lines; each result, in their order, is best first, with what was found.
+        """Translates lines in batches of similar lengths, several at the same time.
 
-        They are sent in batches of similar lengths, several at once.
+        Args:
+            lines: lines of text.
+            timeout: seconds for each batch; None for the timeout of the client.
+
+        Returns:
+            The translations of each line, best first.
 
         Raises:
-            InputError, ServerError: as `predict`; the timeout is that of a batch.
+            InputError: for invalid lines.
+            ServerError: if the server fails, or does not answer in time.
         """
         if isinstance(lines, (str, bytes)):
-            raise InputError(f"{lines[:40]!r} is one line; expected a list of lines")
+            raise InputError(f"{lines[:40]!r} is a string. Pass a list of lines.")
         lines = list(lines)
         results: list[list[Translation]] = [[] for _ in lines]
         batches = list(_batches([_text_bytes(line) for line in lines], self.max_batch_size))
@@ -160,13 +165,13 @@ class Client(abc.ABC):
         """Returns when the model is available.
 
         Raises:
-            ServerError: where it is not in time, with what the server said last.
+            ServerError: if it is not available in time, with the last answer of the server.
         """
 
         def ready(left: float) -> None:
             try:
                 states = self._states(left)
-            except InputError as error:  # not there yet
+            except InputError as error:  # it may be loading
                 raise NotNowError(str(error)) from error
             if "AVAILABLE" not in states:
                 raise NotNowError(f"the states of {self.model} are {', '.join(states)}")
@@ -184,24 +189,24 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def _metadata(self, timeout: float) -> Any:
-        """Returns the field `metadata` of REST's answer, which may be anything."""
+        """Returns the unchecked field `metadata` of the REST answer."""
 
     @abc.abstractmethod
     def _states(self, timeout: float) -> list[str]:
-        """Returns the states of the model's versions."""
+        """Returns the states of all versions."""
 
     def _signature(self, name: str, deadline: float) -> Signature:
         if name not in self._signatures:
             self.metadata(deadline - time.monotonic())
         if name not in self._signatures:
             raise InputError(
-                f"{self.model} at {self.address} has no signature {name}; expected one of "
-                f"{', '.join(sorted(self._signatures))}"
+                f"{self.model} at {self.address} has no signature {name}. Choose one of "
+                f"{', '.join(sorted(self._signatures))}."
             )
         return self._signatures[name]
 
     def _again(self, call: Callable[[float], _Result], deadline: float) -> _Result:
-        """Returns what `call` does; it is told the seconds left, and tried again until then."""
+        """Calls `call` with the seconds left, and retries until the deadline."""
         start = time.monotonic()
         for attempt in itertools.count():
             try:
@@ -210,8 +215,8 @@ class Client(abc.ABC):
                 pause = min(0.05 * 2**attempt, 5.0) * random.uniform(0.5, 1)
                 if time.monotonic() + pause >= deadline:
                     raise ServerError(
-                        f"{self.address} gave no answer in {deadline - start:.1f} s ({error}); "
-                        f"expected TF Serving or bin/serve.py there, with the model {self.model}"
+                        f"{self.address} did not respond within {deadline - start:.1f} s "
+                        f"({error}). Is a server with the model {self.model} running there?"
                     ) from error
             time.sleep(pause)
         raise AssertionError("unreachable")
@@ -221,7 +226,7 @@ def _text_bytes(line: Any) -> bytes:
     try:
         return line.encode() if isinstance(line, str) else bytes(memoryview(line))
     except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{line!r} cannot be sent ({error}); expected text") from error
+        raise InputError(f"{line!r} cannot be sent as text ({error}).") from error
 
 
 def _batches(texts: Sequence[bytes], most: int) -> Iterator[list[int]]:

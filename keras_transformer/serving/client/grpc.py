@@ -1,4 +1,4 @@
-"""The client by gRPC."""
+"""The gRPC client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_transformer.serving.client.base import Client, NotNowError, ServerErr
 
 
 class GrpcClient(Client):
-    """Asks by gRPC, without encryption; `address` is HOST:PORT."""
+    """A client that uses gRPC without encryption; `address` is HOST:PORT."""
 
     def __init__(self, address: str, model: str, version: int | None = None, **options: Any):
         import grpc
@@ -70,7 +70,7 @@ class GrpcClient(Client):
             spec.version.value = self.version
 
     def _asked(self, method: Callable[..., Any], request: Any, timeout: float) -> Any:
-        """Returns the answer of a method."""
+        """Calls a method and returns its answer."""
         import grpc
 
         try:
@@ -78,7 +78,7 @@ class GrpcClient(Client):
         except grpc.RpcError as error:
             code, said = error.code(), error.details()
             sentence = f"{self.address} answers {code.name}: {said}"
-            too_large = "larger than max" in said  # which is RESOURCE_EXHAUSTED, too, and stays so
+            too_large = "larger than max" in said  # a retry does not help
             again = (
                 grpc.StatusCode.UNAVAILABLE,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

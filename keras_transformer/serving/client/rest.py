@@ -1,4 +1,4 @@
-"""The client by REST."""
+"""The REST client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_transformer.serving.client.tensors import from_json, json_values
 
 
 class RestClient(Client):
-    """Asks by REST; `address` is HOST:PORT, or a URL that the paths of the API follow."""
+    """A client that uses REST; `address` is HOST:PORT or a URL."""
 
     def __init__(self, address: str, model: str, version: int | None = None, **options: Any):
         with needs_extra("serving", "a server's REST API"):
@@ -28,7 +28,7 @@ class RestClient(Client):
         try:
             self._http = httpx.Client(base_url=url)
         except httpx.InvalidURL as error:
-            raise InputError(f"{address!r} is no address ({error}); expected HOST:PORT") from error
+            raise InputError(f"{address!r} is not an address ({error}). Use HOST:PORT.") from error
 
     def close(self) -> None:
         """Closes the connections."""
@@ -41,7 +41,7 @@ class RestClient(Client):
         body = {"signature_name": signature, "inputs": columns}
         outputs = self._asked("outputs", "POST", f"{self._place}:predict", timeout, body)
         expected = self._signatures[signature].outputs
-        if len(expected) == 1:  # then it has no name
+        if len(expected) == 1:  # a single output has no name
             outputs = dict.fromkeys(expected, outputs)
         return {name: from_json(outputs[name], tensor.dtype) for name, tensor in expected.items()}
 
@@ -53,20 +53,20 @@ class RestClient(Client):
         return [version["state"] for version in versions]
 
     def _asked(self, field: str, method: str, path: str, timeout: float, body: Any = None) -> Any:
-        """Returns a field of the answer's JSON."""
+        """Sends a request and returns a field of the JSON answer."""
         import httpx
 
-        content = None if body is None else json.dumps(body).encode()  # with NaN, unlike httpx's
+        content = None if body is None else json.dumps(body).encode()  # httpx refuses NaN
         end, chunks = time.monotonic() + timeout, []
         try:
             with self._http.stream(method, path, content=content, timeout=timeout) as response:
                 for chunk in response.iter_bytes():
                     chunks.append(chunk)
-                    if time.monotonic() > end:  # httpx's time-out is of each read alone
-                        raise NotNowError(f"the answer is not whole after {timeout:g} s")
+                    if time.monotonic() > end:  # the timeout of httpx is for each read
+                        raise NotNowError(f"the answer is incomplete after {timeout:g} s")
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise InputError(
-                f"{self.address} is no address ({error}); expected HOST:PORT"
+                f"{self.address} is not an address ({error}). Use HOST:PORT."
             ) from error
         except httpx.RequestError as error:
             raise NotNowError(str(error) or type(error).__name__) from error

@@ -29,19 +29,19 @@ _DTYPES: dict[str, Any] = {
 class Tensor(NamedTuple):
     """An input or output of a signature."""
 
-    dtype: Any  # of NumPy; strings are bytes, in arrays of objects
-    shape: tuple[int, ...]  # -1 where any size is taken
+    dtype: Any  # NumPy dtype; object for strings
+    shape: tuple[int, ...]  # -1 for any size
 
 
 class Signature(NamedTuple):
-    """What a model takes and returns."""
+    """The inputs and outputs of a signature."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
 
 
 def signatures_of(fields: Mapping[str, Any]) -> dict[str, Signature]:
-    """Reads `{signature: {"inputs": {name: TensorInfo}, "outputs": ...}}`, as JSON has it."""
+    """Reads signatures from JSON: `{signature: {"inputs": {name: TensorInfo}, "outputs": ...}}`."""
 
     def tensors(infos: Mapping[str, Any]) -> dict[str, Tensor]:
         return {
@@ -55,7 +55,7 @@ def signatures_of(fields: Mapping[str, Any]) -> dict[str, Signature]:
     return {
         name: Signature(tensors(signature["inputs"]), tensors(signature["outputs"]))
         for name, signature in fields.items()
-        if signature.get("inputs")  # all but what initializes the model
+        if signature.get("inputs")  # without the initialization of the model
     }
 
 
@@ -63,7 +63,7 @@ def input_array(name: str, value: Any, dtype: Any) -> np.ndarray:
     """Returns an input as an array of at least one dimension.
 
     Raises:
-        InputError: for values that are not of the dtype, or lists of different lengths.
+        InputError: for values of another dtype, or lists of different lengths.
     """
     try:
         if dtype is object:
@@ -77,12 +77,14 @@ def input_array(name: str, value: Any, dtype: Any) -> np.ndarray:
             raise ValueError("it has no batch dimension")
     except (TypeError, ValueError) as error:
         expected = "strings" if dtype is object else f"values of {np.dtype(dtype).name}"
-        raise InputError(f"input {name} cannot be sent ({error}); expected {expected}") from error
+        raise InputError(
+            f"The input {name} cannot be sent ({error}). It must be {expected}."
+        ) from error
     return array
 
 
 def _each(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray:
-    """Returns an array of objects, of what the function returns for each value."""
+    """Applies a function to each value of an array of objects."""
     result = np.empty(array.size, object)
     result[:] = [function(value) for value in array.flat]
     return result.reshape(array.shape)
@@ -90,12 +92,12 @@ def _each(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray:
 
 def _bytes(text: Any) -> bytes:
     if not isinstance(text, (str, bytes)):
-        raise TypeError(f"{text!r} is no text")
+        raise TypeError(f"{text!r} is not text")
     return text.encode() if isinstance(text, str) else bytes(text)
 
 
 def json_values(array: np.ndarray) -> Any:
-    """Returns an array as nested lists for JSON; what is no text goes in base64."""
+    """Returns an array as nested lists for JSON. Invalid UTF-8 becomes base64."""
     if array.dtype != object:
         return array.tolist()
     return _each(_json_text, array).tolist()

@@ -1,4 +1,4 @@
-"""Requests merged into batches, run in threads beside the event loop, and split again."""
+"""Merges requests into batches, runs the batches in threads, and splits the results."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
-# Of a batch of more than one row, all as wide as the widest: attention takes the square of it.
-_MOST_BYTES = 2**16
-_BATCH_ROWS = 4  # what a batch costs by itself, in rows: of `small` and `base` on CPUs
-_ROW_BYTES = 16  # what a row costs besides its own
-_LONGEST = 1000  # bytes of what is said of a request; gRPC sends three for each beyond ASCII
-_PATIENCE = 10  # for others that keep coming, in times of what it is for one
+_MAX_ERROR_BYTES = 1000  # gRPC sends three bytes for each byte outside ASCII
+# A row is merged with rows up to this many times as long, because all rows of a batch take as long
+# as the longest. The extra bytes let all short rows go together.
+_MAX_LENGTH_RATIO = 3
+_EXTRA_BYTES = 32
 
 
 class RequestError(Exception):
-    """Why a request gets no answer, in one sentence.
+    """An error that is sent to the client.
 
     Attributes:
-        code: gRPC's status; REST sends the HTTP status that stands for it.
+        code: status of gRPC. REST sends the corresponding HTTP status.
     """
 
-    def __init__(self, code: grpc.StatusCode, sentence: str):
-        # A name in it may be as long as the request, and of signs that are no text.
-        sentence = sentence.encode("utf-8", "backslashreplace").decode()
-        data = sentence.encode()
-        if len(data) > _LONGEST:
-            sentence = data[:_LONGEST].decode("utf-8", "ignore") + "…"
-        super().__init__(sentence)
+    def __init__(self, code: grpc.StatusCode, message: str):
+        # A name in the message may be as long as the request, and contain surrogates.
+        message = message.encode("utf-8", "backslashreplace").decode()
+        data = message.encode()
+        if len(data) > _MAX_ERROR_BYTES:
+            message = data[:_MAX_ERROR_BYTES].decode("utf-8", "ignore") + "…"
+        super().__init__(message)
         self.code = code
 
 
 class Call(Hashable, Protocol):
-    """What is done to a batch. Requests whose calls are equal are merged."""
+    """The function of a batch. Requests whose calls are equal are merged."""
 
     def __call__(self, inputs: Arrays) -> Arrays:
         """Returns outputs for inputs, all with the batch as their first dimension."""
@@ -48,29 +47,25 @@ class Call(Hashable, Protocol):
 
 @dataclass(eq=False)
 class _Part:
-    """Rows of one request, no more than a batch has."""
+    """Rows of one request that go into one batch."""
 
     call: Call
     inputs: Arrays
     rows: int
-    row_bytes: int  # of the longest
-    all_bytes: int  # what it holds in memory
-    came: float  # by the event loop's clock
-    answer: asyncio.Future[Arrays]
+    row_bytes: int  # of the longest row
+    arrived: float  # time of the event loop
+    result: asyncio.Future[Arrays]
 
 
 class Batcher:
-    """Runs requests in batches: the oldest first, with others that wait for the same call.
+    """Runs requests in batches, the oldest first, together with others of the same call.
 
     Args:
-        max_batch_size: most rows of a batch, fewer of long ones; larger requests are split.
-        batch_timeout: seconds in which nothing more has come when a batch starts, if a
-            thread is idle. One that is full starts at once, and one that others keep
-            coming for after ten times as long.
-        max_queue: most rows that wait.
-        max_queue_bytes: most bytes of the rows that wait.
-        batches_at_once: number of threads.
-        observe: is told the rows of each batch that is run.
+        max_batch_size: maximum rows of a batch. Larger requests are split.
+        batch_timeout: seconds that a request waits for others if a thread is idle.
+        max_queue: maximum rows that wait.
+        num_threads: number of threads; each runs one batch at a time.
+        observe: called with the number of rows of each batch.
     """
 
     def __init__(
@@ -78,179 +73,139 @@ class Batcher:
         max_batch_size: int,
         batch_timeout: float,
         max_queue: int,
-        max_queue_bytes: int,
-        batches_at_once: int,
+        num_threads: int,
         observe: Callable[[int], object],
     ):
         self._max_batch_size = max_batch_size
         self._batch_timeout = batch_timeout
         self._max_queue = max_queue
-        self._max_queue_bytes = max_queue_bytes
         self._observe = observe
-        self._threads = concurrent.futures.ThreadPoolExecutor(batches_at_once, "batch")
-        self._idle = batches_at_once
+        self._threads = concurrent.futures.ThreadPoolExecutor(num_threads, "batch")
+        self._idle = num_threads
         self._waiting: list[_Part] = []
         self._running: set[asyncio.Task[None]] = set()
 
     @property
     def waiting_rows(self) -> int:
-        """Rows of requests that somebody waits for and no thread has begun with."""
-        return sum(part.rows for part in self._waiting if not part.answer.done())
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of the same."""
-        return sum(part.all_bytes for part in self._waiting if not part.answer.done())
-
-    @property
-    def running(self) -> int:
-        """Batches that have begun and not ended."""
-        return len(self._running)
+        """Number of rows that wait."""
+        return sum(part.rows for part in self._waiting if not part.result.done())
 
     async def run(self, call: Call, inputs: Arrays) -> Arrays:
-        """Returns what `call` returns for `inputs`, of which each has the same number of rows.
+        """Returns the result of `call` for `inputs`, all with the same number of rows.
 
-        Where it is cancelled before its batch begins, nothing is run.
+        If it is cancelled before its batch starts, the rows are not computed.
 
         Raises:
-            RequestError: INVALID_ARGUMENT for no rows, or more rows or bytes than the queue
-                ever takes; RESOURCE_EXHAUSTED for more than it has room for now.
+            RequestError: INVALID_ARGUMENT for no rows, or more than `max_queue`;
+                RESOURCE_EXHAUSTED if the queue is full.
         """
-        rows = len(next(iter(inputs.values())))
-        _check_room("rows", rows, 1, self.waiting_rows, self._max_queue)
-        sizes = _row_bytes(inputs)
-        held = sizes + _pointer_bytes(inputs)
-        _check_room("bytes", int(held.sum()), 0, self.waiting_bytes, self._max_queue_bytes)
+        rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
+        if not 1 <= rows <= self._max_queue:
+            raise RequestError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"The request has {rows:,} rows. It must have 1 to {self._max_queue:,}.",
+            )
+        if waiting + rows > self._max_queue:
+            raise RequestError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"The queue is full: {waiting:,} of {self._max_queue:,} rows wait, and the request "
+                f"has {rows:,}. Try again later.",
+            )
         loop = asyncio.get_running_loop()
-        now, groups = loop.time(), self._groups(sizes)
+        sizes = _row_bytes(inputs)
+        order = np.argsort(sizes, kind="stable")  # a part has rows of similar lengths
+        groups = np.split(order, range(self._max_batch_size, rows, self._max_batch_size))
         parts = [
             _Part(
                 call,
                 {name: array[group] for name, array in inputs.items()},
                 len(group),
                 int(sizes[group].max()),
-                int(held[group].sum()),
-                now,
+                loop.time(),
                 loop.create_future(),
             )
             for group in groups
         ]
         self._waiting += parts
-        loop.call_at(now + self._batch_timeout, self._start_batches)
+        loop.call_later(self._batch_timeout, self._start_batches)
         self._start_batches()
         try:
-            outputs = concatenate(await asyncio.gather(*(part.answer for part in parts)))
-            places = np.argsort(np.concatenate(groups))
+            outputs = concatenate(await asyncio.gather(*(part.result for part in parts)))
+            places = np.argsort(order)
             return {name: array[places] for name, array in outputs.items()}
         finally:
-            for part in parts:  # that are left, where one has failed or nobody waits any more
-                part.answer.cancel()
-
-    def _groups(self, sizes: np.ndarray) -> list[np.ndarray]:
-        """Returns the places of rows that may be in one batch, of lengths as equal as can be."""
-        order = np.argsort(sizes, kind="stable")
-        starts = [0]
-        for end, size in enumerate(sizes[order].tolist()):
-            count = end - starts[-1]
-            if count == self._max_batch_size or (count and (count + 1) * size > _MOST_BYTES):
-                starts.append(end)
-        return [np.sort(group) for group in np.split(order, starts[1:])]
+            for part in parts:  # if another part failed, or the client disconnected
+                part.result.cancel()
 
     def close(self) -> None:
-        """Waits for the threads; to be called when no request is left."""
+        """Waits for the threads. Call it when no requests are left."""
         self._threads.shutdown()
 
     def _start_batches(self) -> None:
-        """Starts what is due, while there are threads for it."""
-        self._waiting = [part for part in self._waiting if not part.answer.done()]
+        """Starts batches while threads are idle and requests have waited long enough."""
+        self._waiting = [part for part in self._waiting if not part.result.done()]
         while self._idle and (batch := self._next_batch()):
             taken = set(batch)
             self._waiting = [part for part in self._waiting if part not in taken]
             self._idle -= 1
             task = asyncio.get_running_loop().create_task(self._run(batch))
-            self._running.add(task)  # the loop alone would not keep it
+            self._running.add(task)  # the event loop has only a weak reference
             task.add_done_callback(self._running.discard)
 
     def _next_batch(self) -> list[_Part]:
-        """Returns parts of the call that has waited longest of those that need not wait more."""
+        """Returns the parts of the next batch, or none if all should wait longer."""
         now = asyncio.get_running_loop().time()
         for call in dict.fromkeys(part.call for part in self._waiting):
-            same = [part for part in self._waiting if part.call == call]
-            patience = same[0].came + _PATIENCE * self._batch_timeout
-            due = min(patience, same[-1].came + self._batch_timeout)
-            if now >= due or sum(part.rows for part in same) >= self._max_batch_size:
-                return self._best_batch(same)
+            parts = [part for part in self._waiting if part.call == call]
+            rows = sum(part.rows for part in parts)
+            if now >= parts[0].arrived + self._batch_timeout or rows >= self._max_batch_size:
+                max_rows = min(-(-rows // self._idle), self._max_batch_size)  # idle threads share
+                return _similar_parts(parts, max_rows)
         return []
-
-    def _best_batch(self, same: list[_Part]) -> list[_Part]:
-        """Returns the first of parts of one call, and what goes with it.
-
-        Threads that are idle share what waits. A batch takes as long as its longest row, so
-        parts with rows as long as the oldest's go first, and of the others as many as leave
-        the largest share of the time to real bytes: time is taken to be
-        longest row × (rows + `_BATCH_ROWS`).
-        """
-        oldest, rows = same[0], sum(part.rows for part in same)
-        most = min(-(-rows // self._idle), self._max_batch_size)
-        same = sorted(same, key=lambda part: abs(part.row_bytes - oldest.row_bytes))
-        taken: list[_Part] = []
-        count, best, end, widest, useful = 0, 0.0, 0, 0, 0
-        for part in same:
-            wider = max(widest, part.row_bytes)
-            fits = end + part.rows <= most and (end + part.rows) * wider <= _MOST_BYTES
-            if not fits and taken:
-                continue
-            taken, end, widest = [*taken, part], end + part.rows, wider
-            useful += part.rows * (part.row_bytes + _ROW_BYTES)
-            share = useful / ((widest + _ROW_BYTES) * (end + _BATCH_ROWS))
-            if share >= best:
-                count, best = len(taken), share
-        return taken[:count]
 
     async def _run(self, batch: list[_Part]) -> None:
         try:
-            await self._answer(batch)
+            await self._set_results(batch)
         finally:
             self._idle += 1
             self._start_batches()
 
-    async def _answer(self, batch: Sequence[_Part]) -> None:
-        """Answers the parts of a batch, one by one where together they fail."""
+    async def _set_results(self, batch: Sequence[_Part]) -> None:
+        """Runs a batch, or its parts one by one if it fails as a whole."""
         self._observe(sum(part.rows for part in batch))
         loop = asyncio.get_running_loop()
         inputs = [part.inputs for part in batch]
         try:
-            answers = await loop.run_in_executor(self._threads, _merged, batch[0].call, inputs)
+            results = await loop.run_in_executor(self._threads, _run_merged, batch[0].call, inputs)
         except Exception as error:
             if len(batch) > 1:
                 for part in batch:
-                    if not part.answer.done():
-                        await self._answer([part])
-            elif not batch[0].answer.done():
-                batch[0].answer.set_exception(error)
+                    if not part.result.done():
+                        await self._set_results([part])
+            elif not batch[0].result.done():
+                batch[0].result.set_exception(error)
         else:
-            for part, answer in zip(batch, answers, strict=True):
-                if not part.answer.done():
-                    part.answer.set_result(answer)
+            for part, result in zip(batch, results, strict=True):
+                if not part.result.done():
+                    part.result.set_result(result)
 
 
-def _check_room(what: str, more: int, least: int, waiting: int, most: int) -> None:
-    """Refuses rows, or their bytes, that the queue never takes, or has no room for now."""
-    if not least <= more <= most:
-        raise RequestError(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            f"the request has {more:,} {what}; expected {least} to {most:,}",
-        )
-    if waiting + more > most:
-        raise RequestError(
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            f"the queue is full ({waiting:,} of {most:,} {what} wait, and {more:,} more have "
-            "come); try again later",
-        )
+def _similar_parts(parts: Sequence[_Part], max_rows: int) -> list[_Part]:
+    """Returns the first part, and others of similar length, the most similar first."""
+    length = parts[0].row_bytes
+    batch: list[_Part] = []
+    rows = 0
+    for part in sorted(parts, key=lambda part: abs(part.row_bytes - length)):
+        shorter, longer = sorted((length, part.row_bytes))
+        is_similar = longer <= _MAX_LENGTH_RATIO * shorter + _EXTRA_BYTES
+        if not batch or (is_similar and rows + part.rows <= max_rows):
+            batch.append(part)
+            rows += part.rows
+    return batch
 
 
 def _row_bytes(inputs: Arrays) -> np.ndarray:
-    """Returns the bytes of each row, int64 `[B]`; of strings their text alone."""
+    """Returns the bytes of each row, int64 `[B]`."""
     sizes = []
     for array in inputs.values():
         rows = len(array)
@@ -262,26 +217,21 @@ def _row_bytes(inputs: Arrays) -> np.ndarray:
     return np.sum(sizes, axis=0)
 
 
-def _pointer_bytes(inputs: Arrays) -> int:
-    """Returns the bytes that a row has besides: an array of strings points to each of them."""
-    return sum(array[:1].nbytes for array in inputs.values() if array.dtype == object)
-
-
-def _merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:
-    """Returns the outputs of each request, of one call for them all."""
+def _run_merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:
+    """Runs one call for several requests and returns the outputs of each."""
     if len(requests) == 1:
         return [call(requests[0])]
     ends = np.cumsum([len(next(iter(inputs.values()))) for inputs in requests])
     outputs = call(concatenate(requests))
     for name, array in outputs.items():
         if array.shape[:1] != (ends[-1],):
-            raise ValueError(f"output {name} does not have the batch as its first dimension")
+            raise ValueError(f"The output {name} does not have the batch as its first dimension.")
     parts = {name: np.split(array, ends[:-1]) for name, array in outputs.items()}
     return [{name: parts[name][i] for name in parts} for i in range(len(requests))]
 
 
 def concatenate(requests: Sequence[Arrays]) -> Arrays:
-    """Joins arrays of the same name, padded with 0 (strings: empty) to the largest of them."""
+    """Concatenates arrays of the same name, padded with zeros or empty strings."""
     if len(requests) == 1:
         return requests[0]
     joined = {}
@@ -293,7 +243,7 @@ def concatenate(requests: Sequence[Arrays]) -> Arrays:
 
 
 def _padded(array: np.ndarray, shape: list[int]) -> np.ndarray:
-    """Returns `array` with the inner dimensions `shape`."""
+    """Pads the inner dimensions of an array to `shape`."""
     if list(array.shape[1:]) == shape:
         return array
     padding = b"" if array.dtype == object else 0

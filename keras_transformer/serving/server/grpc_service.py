@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _SERVICES = ("", "tensorflow.serving.PredictionService")
-_LAST_WORD_SECONDS = 0.1  # in which those who watch the health are told
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -41,7 +40,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         return await _answered(context, self._predict(request), self._server.metrics.count)
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:
-        """Answers a GetModelMetadataRequest, of which the field can only be signature_def."""
+        """Answers a GetModelMetadataRequest. The field must be signature_def."""
         return await _answered(context, self._metadata(request))
 
     async def _predict(self, request: Any) -> Any:
@@ -63,7 +62,8 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         if list(request.metadata_field) != ["signature_def"]:
             raise RequestError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"metadata_field is {list(request.metadata_field)}; expected signature_def",
+                f"metadata_field is {list(request.metadata_field)}. Only signature_def is "
+                "supported.",
             )
         with self._server.model.version(*_version(request.model_spec)) as version:
             response = get_model_metadata_pb2.GetModelMetadataResponse()
@@ -88,48 +88,22 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         return self._server.model.status(name, number)
 
 
-class _Health(health.aio.HealthServicer):
-    """gRPC's health service, whose streams end with the server."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ended = asyncio.Event()
-
-    async def Watch(self, request: Any, context: Any) -> None:
-        """Sends the status now and whenever it changes."""
-        watch = asyncio.ensure_future(super().Watch(request, context))
-        end = asyncio.ensure_future(self._ended.wait())
-        try:
-            await asyncio.wait({watch, end}, return_when=asyncio.FIRST_COMPLETED)
-            if watch.done():
-                watch.result()
-        finally:
-            watch.cancel()
-            end.cancel()
-
-    async def end(self) -> None:
-        """Tells those who watch that nothing is served any more, and ends their streams."""
-        await self.enter_graceful_shutdown()
-        await asyncio.sleep(_LAST_WORD_SECONDS)
-        self._ended.set()
-
-
 class GrpcApi:
     """The services of a server, at an address.
 
     Args:
-        server: what answers.
-        address: HOST:PORT; port 0 takes any that is free.
-        max_bytes: of a message.
+        server: the state of the server.
+        address: HOST:PORT; port 0 for any free port.
+        max_bytes: maximum bytes of a message.
 
     Attributes:
-        port: where it listens; 0 where the address cannot be had.
+        port: the port; 0 if the address is not available.
     """
 
     def __init__(self, server: Server, address: str, max_bytes: int):
         options = [("grpc.max_receive_message_length", max_bytes), ("grpc.so_reuseport", 0)]
         self._grpc = grpc.aio.server(options=options)
-        self._health = _Health()
+        self._health = health.aio.HealthServicer()
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
             PredictionService(server, max_bytes), self._grpc
         )
@@ -141,17 +115,14 @@ class GrpcApi:
             self.port = 0
 
     async def start(self) -> None:
-        """Begins to answer."""
+        """Starts to answer requests."""
         await self._grpc.start()
         for service in _SERVICES:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, seconds: float) -> None:
-        """Takes no more requests, and returns when those that are there are answered.
-
-        Or, where that is earlier, in `seconds`.
-        """
-        await self._health.end()
+        """Refuses new requests, and waits at most `seconds` for the others."""
+        await self._health.enter_graceful_shutdown()
         await self._grpc.stop(grace=seconds)
 
 
@@ -165,7 +136,7 @@ async def _answered(
     answer: Awaitable[Any],
     count: Callable[[str, str, float], None] = lambda *_: None,
 ) -> Any:
-    """Returns the answer, or ends the call with the status of what has failed."""
+    """Returns the answer, or aborts the call with the status of the error."""
     start = time.perf_counter()
     result, code, sentence = None, grpc.StatusCode.CANCELLED, ""
     try:
@@ -173,8 +144,8 @@ async def _answered(
     except RequestError as error:
         code, sentence = error.code, str(error)
     except Exception:
-        code, sentence = grpc.StatusCode.INTERNAL, "the server has a defect, which its log shows"
-        _LOG.exception("a request has failed")
+        code, sentence = grpc.StatusCode.INTERNAL, "The server has an internal error. See its log."
+        _LOG.exception("A request has failed.")
     finally:
         count("gRPC", code.name, time.perf_counter() - start)
     if code != grpc.StatusCode.OK:

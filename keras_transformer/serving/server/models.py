@@ -1,4 +1,4 @@
-"""The versions of an exported model: found on disk, loaded beside each other, run, unloaded."""
+"""The versions of an exported model: finds, loads, runs and unloads them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from keras_transformer.serving.server.tensors import read_tensors
 _LOG = logging.getLogger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 _DEFAULT = "serving_default"
-# Of an answer before it is JSON, which takes ten times as much memory while it is made.
-_MOST_ANSWER_BYTES = 2**27
-_HIGHEST = 2**63 - 1  # of versions, which are int64 in the API
+_MAX_ANSWER_BYTES = 2**27  # as arrays; JSON needs ten times the memory
+_MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 _State = get_model_status_pb2.ModelVersionStatus
-_Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time of change of each file
+_Stamp = tuple[tuple[str, int, int], ...]  # path, size and modification time of each file
 
 
 class _Folder(NamedTuple):
@@ -40,16 +39,16 @@ class _Folder(NamedTuple):
 
 
 class Version:
-    """A loaded SavedModel, in a session of TensorFlow, as TF Serving holds it.
+    """A loaded SavedModel in a TensorFlow session, as in TF Serving.
 
     Args:
-        path: its directory, whose name is its number.
-        batches_at_once: calls of `run` that share the cores.
-        max_bytes: most bytes of the inputs of one of its warm-up requests.
+        path: its directory, whose name is the number of the version.
+        batches_at_once: number of calls of `run` at the same time, which share the cores.
+        max_bytes: maximum bytes of the inputs of a warm-up request.
 
     Attributes:
         signatures: SignatureDef by name.
-        users: requests that are at work with it.
+        users: number of requests that use the version.
     """
 
     def __init__(self, path: Path, batches_at_once: int, max_bytes: int):
@@ -59,7 +58,7 @@ class Version:
             intra_op_parallelism_threads=max(1, available_cores() // batches_at_once),
             inter_op_parallelism_threads=-1,  # operations run in the thread that calls `run`
         )
-        config.gpu_options.allow_growth = True  # two versions share the GPU while they change
+        config.gpu_options.allow_growth = True  # two versions share the GPU during a change
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
         try:
             with self._session.graph.as_default(), _without_deprecation_notice():
@@ -76,100 +75,104 @@ class Version:
             log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
             request = log.predict_log.request
             name = request.model_spec.signature_name
-            self.run(name, (), self.checked(name, read_tensors(request.inputs, max_bytes)))
+            self.run(name, None, self.checked(name, read_tensors(request.inputs, max_bytes)))
 
     def signature(self, name: str) -> Any:
-        """Returns a SignatureDef; that of `serving_default` for an empty name.
+        """Returns a SignatureDef; an empty name means `serving_default`.
 
         Raises:
-            RequestError: where there is none of the name.
+            RequestError: if the signature does not exist.
         """
         signature = self.signatures.get(name or _DEFAULT)
         if signature is None or not signature.inputs:
             known = ", ".join(sorted(key for key in self.signatures if key[:2] != "__"))
             raise RequestError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f'Serving signature key "{name or _DEFAULT}" not found; expected one of {known}',
+                f'Serving signature key "{name or _DEFAULT}" not found. Choose one of {known}',
             )
         return signature
 
     def checked(self, name: str, inputs: Arrays) -> Arrays:
-        """Returns inputs of one request as they are, if they are what the signature takes.
+        """Checks the inputs of a request, and returns them.
 
-        What is checked cannot fail the requests that they are merged with.
+        Checked inputs cannot fail the requests that they are merged with.
 
         Raises:
-            RequestError: for unknown or missing inputs, other dtypes, shapes that do not
-                fit, or different numbers of rows.
+            RequestError: for unknown or missing inputs, wrong dtypes or shapes, or different
+                numbers of rows.
         """
         expected = self.signature(name).inputs
         problem = None
         if set(inputs) != set(expected):
             problem = (
-                f"the inputs are {', '.join(sorted(inputs)) or 'none'}; expected "
-                f"{', '.join(sorted(expected))}"
+                f"The inputs are {', '.join(sorted(inputs)) or 'none'}, but they must be "
+                f"{', '.join(sorted(expected))}."
             )
         for key, array in inputs.items() if problem is None else ():
             dtype = tf.dtypes.as_dtype(expected[key].dtype)
             shape = tf.TensorShape(expected[key].tensor_shape)
             if array.dtype != dtype.as_numpy_dtype:
-                problem = f"input {key} is {_dtype_name(array.dtype)}; expected {dtype.name}"
+                problem = (
+                    f"The input {key} is {_dtype_name(array.dtype)}, but it must be {dtype.name}."
+                )
             elif not (array.ndim and shape.is_compatible_with(array.shape)):
-                problem = f"input {key} has the shape {list(array.shape)}; expected {shape}"
+                problem = (
+                    f"The input {key} has the shape {list(array.shape)}, but it must have {shape}."
+                )
         if problem is None and len({len(array) for array in inputs.values()}) > 1:
             rows = ", ".join(f"{len(array):,} of {key}" for key, array in sorted(inputs.items()))
-            problem = f"the inputs have different numbers of rows ({rows}); expected the same"
+            problem = f"The inputs have different numbers of rows ({rows})."
         if problem is not None:
             raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, problem)
         return inputs
 
-    def output_names(self, name: str, chosen: Sequence[str]) -> tuple[str, ...]:
-        """Returns the outputs to compute, in one order: those `chosen`, or all.
+    def output_names(self, name: str, chosen: Sequence[str] | None) -> tuple[str, ...]:
+        """Returns the sorted names of the outputs to compute: `chosen`, or all if None or empty.
 
         Raises:
-            RequestError: for an output that the signature does not have.
+            RequestError: if the signature does not have an output.
         """
         names = set(self.signature(name).outputs)
-        for output in chosen:
+        for output in chosen or ():
             if output not in names:
                 raise RequestError(
                     grpc.StatusCode.INVALID_ARGUMENT,
-                    f"output {output} is not in the signature; expected one of "
-                    f"{', '.join(sorted(names))}",
+                    f"The signature has no output {output}. Choose one of "
+                    f"{', '.join(sorted(names))}.",
                 )
-        return tuple(sorted(set(chosen) or names))
+        return tuple(sorted(set(chosen or names)))
 
     def check_answer(self, name: str, outputs: Sequence[str], rows: int) -> None:
-        """Refuses rows of which the answer would not fit into memory beside others.
+        """Refuses requests whose answer would need too much memory.
 
         Args:
-            name: of the signature, whose outputs have constant sizes, as an export's.
-            outputs: those that are asked for.
-            rows: of the request.
+            name: name of the signature.
+            outputs: names of the requested outputs.
+            rows: number of rows of the request.
 
         Raises:
-            RequestError: where they are too many.
+            RequestError: if there are too many rows.
         """
         infos = [self.signature(name).outputs[output] for output in outputs]
         row_bytes = max(1, sum(map(_bytes_a_row, infos)))
-        most = max(1, _MOST_ANSWER_BYTES // row_bytes)
+        most = max(1, _MAX_ANSWER_BYTES // row_bytes)
         if rows > most:
             raise RequestError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"the answer to {rows:,} rows would have {rows * row_bytes:,} bytes; expected at "
-                f"most {most:,} rows in a request to {name or _DEFAULT}",
+                f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes. Send at most "
+                f"{most:,} rows per request to {name or _DEFAULT}.",
             )
 
-    def run(self, name: str, outputs: Sequence[str], inputs: Arrays) -> Arrays:
-        """Runs a signature; threads may call it at once.
+    def run(self, name: str, outputs: Sequence[str] | None, inputs: Arrays) -> Arrays:
+        """Runs a signature. It is thread-safe.
 
         Args:
-            name: of the signature.
-            outputs: which are computed; all where there are none.
-            inputs: what `checked` has returned.
+            name: name of the signature.
+            outputs: names of the outputs to compute; None for all.
+            inputs: inputs from `checked`.
 
         Raises:
-            RequestError: where TensorFlow fails, with its code.
+            RequestError: if TensorFlow fails, with its code.
         """
         signature = self.signature(name)
         fetches = {key: signature.outputs[key].name for key in outputs or signature.outputs}
@@ -177,7 +180,7 @@ class Version:
         try:
             result: Arrays = self._session.run(fetches, feeds)
         except tf.errors.OpError as error:
-            original = error.__context__  # before it was told where in Python the node was made
+            original = error.__context__  # without the place in Python
             message = (original if isinstance(original, tf.errors.OpError) else error).message
             sentence = next(iter(message.strip().splitlines()), "TensorFlow has failed")
             code = _CODES.get(error.error_code, grpc.StatusCode.UNKNOWN)
@@ -185,30 +188,31 @@ class Version:
         return {key: np.asarray(array) for key, array in result.items()}
 
     def close(self) -> None:
-        """Frees what TensorFlow holds of it."""
+        """Frees the memory of the version."""
         self._session.close()
 
 
 @dataclass(frozen=True)
 class SignatureCall:
-    """A `batching.Call`: outputs of a signature of a version."""
+    """A `batching.Call` for outputs of a signature of a version."""
 
     version: Version
     signature: str
     outputs: tuple[str, ...]
 
     def __call__(self, inputs: Arrays) -> Arrays:
-        """Runs it."""
+        """Runs the signature."""
         return self.version.run(self.signature, self.outputs, inputs)
 
 
 class ServedModel:
-    """What a base path holds: of its versions the highest is served.
+    """The model of a directory of versions. The highest version is served.
 
     Args:
         path: directory of the versions.
-        name: that requests give.
-        batches_at_once, max_bytes: `Version`'s.
+        name: name in requests.
+        batches_at_once: number of batches at the same time.
+        max_bytes: maximum bytes of the inputs of a warm-up request.
     """
 
     def __init__(self, path: Path, name: str, batches_at_once: int, max_bytes: int):
@@ -216,13 +220,13 @@ class ServedModel:
         self.name = name
         self._arguments = batches_at_once, max_bytes
         self._current: Version | None = None
-        self._states: dict[int, tuple[int, str]] = {}  # of ModelVersionStatus, and what failed
-        self._failed: dict[int, _Folder] = {}  # versions, as they were
+        self._states: dict[int, tuple[int, str]] = {}  # state and error
+        self._failed: dict[int, _Folder] = {}  # versions that failed, with their files
         self._closing: set[asyncio.Future[None]] = set()
 
     @contextlib.contextmanager
     def version(self, name: str, number: int | None = None, label: str = "") -> Iterator[Version]:
-        """Gives the version that a request names; it stays loaded until the block has ended.
+        """Yields the version that a request names, which stays loaded during the block.
 
         Raises:
             RequestError: NOT_FOUND for another model or a version that is not served.
@@ -246,7 +250,7 @@ class ServedModel:
         """Returns the GetModelStatusResponse of a version, or of all.
 
         Raises:
-            RequestError: NOT_FOUND where there is none.
+            RequestError: NOT_FOUND if it does not exist.
         """
         states = self._states if name == self.name else {}
         chosen = sorted(states, reverse=True) if number is None else [number]
@@ -267,36 +271,36 @@ class ServedModel:
         """Loads the highest version that can be loaded.
 
         Raises:
-            InputError: where there is none.
+            InputError: if there is none.
         """
         while await self.refresh():
             if self._current is not None:
                 return
-        problem = next((problem for _, problem in self._states.values()), "there is none")
+        problem = next((problem for _, problem in self._states.values()), "it is empty")
         if (self.path / "saved_model.pb").is_file():
-            problem = f"it is a version itself: {self.path.resolve().parent} holds it"
+            problem = f"it is a version; its directory is {self.path.resolve().parent}"
         elif not self.path.is_dir():
-            problem = "it is not there"
+            problem = "it does not exist"
         raise InputError(
-            f"{self.path} has no version that can be served ({problem}); expected a directory "
-            "of what bin/export.py writes"
+            f"{self.path} has no version that can be served ({problem}). It must be a directory of "
+            "versions, as bin/export.py writes it."
         )
 
     async def watch(self, seconds: float) -> None:
-        """Looks for other versions for ever, each time after so many seconds."""
+        """Checks for new versions every few seconds, forever."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 await self.refresh()
-            except Exception:  # whatever a file system may do
-                _LOG.exception("%s cannot be looked through", self.path)
+            except Exception:  # of the file system
+                _LOG.exception("Cannot check %s for new versions.", self.path)
 
     async def refresh(self) -> bool:
-        """Changes to the highest version on disk that loads; False where nothing is to be done.
+        """Loads the highest version on disk. Returns False if nothing has changed.
 
-        The old version answers until the new one is warm. A version that has failed is
-        tried again when its files have changed (it may have been half copied), and the last
-        that works is kept, even if its directory has gone.
+        The old version answers until the new one is warm. A version that fails to load is tried
+        again when its files change, because it may have been copied only in part. The last working
+        version is kept even if its directory is deleted.
         """
         found = await asyncio.to_thread(self._found)
         current = self._current.number if self._current else None
@@ -313,7 +317,7 @@ class ServedModel:
         self._states[wanted] = (_State.LOADING, "")
         try:
             version = await asyncio.to_thread(Version, found[wanted].path, *self._arguments)
-        except Exception as error:  # of any kind: the old version is to stay
+        except Exception as error:  # the old version must stay, whatever the error
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
             self._states[wanted] = (_State.END, problem)
@@ -321,7 +325,7 @@ class ServedModel:
             return True
         old, self._current = self._current, version
         self._states[wanted] = (_State.AVAILABLE, "")
-        _LOG.info("%s: version %d is served", self.name, wanted)
+        _LOG.info("Serving %s, version %d.", self.name, wanted)
         if old is not None:
             self._states[old.number] = (_State.UNLOADING, "")
             self._unload_unused(old)
@@ -330,25 +334,28 @@ class ServedModel:
     def _found(self) -> dict[int, _Folder]:
         """Returns the versions on disk by number."""
         found = {}
-        with contextlib.suppress(FileNotFoundError):  # then the last version stays
+        with contextlib.suppress(FileNotFoundError):  # the last version stays
             for folder in [path.parent for path in self.path.glob("*/saved_model.pb")]:
                 if not (folder.name.isascii() and folder.name.isdecimal()):
                     continue
-                if (number := int(folder.name)) <= _HIGHEST:
+                if (number := int(folder.name)) <= _MAX_VERSION:
                     found[number] = _Folder(folder, _stamp(folder))
         return found
 
     def _unload_unused(self, version: Version) -> None:
         if version is self._current or version.users:
             return
-        if self._states.get(version.number) == (_State.UNLOADING, ""):  # or it is loaded again
+        if self._states.get(version.number) == (
+            _State.UNLOADING,
+            "",
+        ):  # else loaded again
             self._states[version.number] = (_State.END, "")
         closing = asyncio.get_running_loop().run_in_executor(None, version.close)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
     def close(self) -> None:
-        """Frees the version that is served."""
+        """Frees the memory of the current version."""
         if self._current is not None:
             self._current.close()
 
@@ -356,14 +363,14 @@ class ServedModel:
 def _stamp(folder: Path) -> _Stamp:
     stamp = []
     for path in sorted(folder.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):  # gone by now, or a link to nothing
+        with contextlib.suppress(FileNotFoundError):  # deleted, or a broken link
             stat = path.stat()
             stamp.append((str(path), stat.st_size, stat.st_mtime_ns))
     return tuple(stamp)
 
 
 def _bytes_a_row(info: Any) -> int:
-    """Returns the bytes of a row of a `TensorInfo`, where its sizes are constant."""
+    """Returns the bytes of a row of a `TensorInfo` with constant sizes."""
     sizes = (max(dim.size, 1) for dim in info.tensor_shape.dim[1:])
     dtype = tf.dtypes.as_dtype(info.dtype)
     return math.prod(sizes) * (8 if dtype == tf.string else dtype.size)
@@ -375,7 +382,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 @contextlib.contextmanager
 def _without_deprecation_notice() -> Iterator[None]:
-    """Loading into a session is what TF Serving does, too."""
+    """Hides the notice that loading into a session is deprecated. TF Serving does it, too."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import time
-import zlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,16 +27,15 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _PATH = re.compile(
-    r"/v1/models(/(?P<name>[^/:]+))?(/versions/(?P<number>\d+)|/labels/(?P<label>[^/:]+))?"
+    r"/v1/models(/(?P<name>[^/:]+))?(/versions/(?P<number>\d+))?"
     r"(?P<what>:predict|:classify|:regress|/metadata)?",
     re.IGNORECASE,
 )
-_BODY_SECONDS = 60  # in which a body has to arrive
+_BODY_SECONDS = 60  # time limit for receiving a body
 _MAX_VERSION = 2**63 - 1
-_GZIP = 16 + zlib.MAX_WBITS  # 16: with gzip's header
-_PIECE_BYTES = 1024  # unzipped at once: what follows a member, which may be of 20, is copied
+_DEFECT = "The server has an internal error. See its log."
 
-# As TF Serving's http_server.cc; what is not here is a 500.
+# From TF Serving's http_server.cc. All other codes are 500.
 _HTTP_STATUS = {
     grpc.StatusCode.CANCELLED: 499,
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -61,21 +59,15 @@ class RestApi:
     """The routes of `/v1/models`, `/healthz` and `/monitoring/prometheus/metrics`.
 
     Args:
-        server: what answers.
-        max_body_bytes: of a request.
+        server: the state of the server.
+        max_body_bytes: maximum bytes of a request.
     """
 
     def __init__(self, server: Server, max_body_bytes: int):
         self._server = server
         self._max_body_bytes = max_body_bytes
-        methods = [
-            "DELETE",
-            "GET",
-            "HEAD",
-            "PATCH",
-            "POST",
-            "PUT",
-        ]  # refused by a sentence, not by a 405
+        # Other methods get a message of TF Serving instead of Starlette's status 405.
+        methods = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
         self.app = Starlette(
             routes=[
                 Route("/v1/models{rest:path}", self._models, methods=methods),
@@ -92,11 +84,11 @@ class RestApi:
     async def _models(self, request: Request) -> Response:
         try:
             response = await self._answer(request)
-        except Exception as error:  # Starlette would answer too, and then break the connection
+        except Exception as error:  # Starlette would close the connection
             if not isinstance(error, (RequestError, HTTPException)):
                 _LOG.exception("%s %s", request.method, request.url.path)
             response = await _refusal(request, error)
-        if self._server.ending:  # or the client would send its next request into nothing
+        if self._server.ending:  # the client should use another connection for its next request
             response.headers["Connection"] = "close"
         return response
 
@@ -109,32 +101,28 @@ class RestApi:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"Malformed request: {request.method} {request.url.path}",
             )
-        name, label, what = match["name"] or "", match["label"] or "", match["what"]
+        name, what = match["name"] or "", match["what"]
         number = None if match["number"] is None else int(match["number"][:20])
         if not name or (number or 0) > _MAX_VERSION:
             raise RequestError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{request.url.path} names no model or no version; expected "
-                f"/v1/models/{self._server.model.name}",
+                f"{request.url.path} names no model or no version. Use "
+                f"/v1/models/{self._server.model.name}.",
             )
         if what is None:
             return _json(self._server.model.status(name, number))
         if what == "/metadata":
-            return self._metadata(name, number, label)
+            return self._metadata(name, number)
         if what.lower() != ":predict":
             raise RequestError(
-                grpc.StatusCode.UNIMPLEMENTED, f"{what} is not served; expected :predict"
+                grpc.StatusCode.UNIMPLEMENTED, f"{what} is not supported. Use :predict."
             )
-        return await self._timed(request, lambda: self._predict(request, name, number, label))
+        return await self._timed(request, lambda: self._predict(request, name, number))
 
-    async def _predict(
-        self, request: Request, name: str, number: int | None, label: str
-    ) -> Response:
+    async def _predict(self, request: Request, name: str, number: int | None) -> Response:
         body = await self._body(request)
-        encoding = request.headers.get("content-encoding", "identity").strip().lower()
-        body = await asyncio.to_thread(_decoded, body, encoding, self._max_body_bytes)
         document = await asyncio.to_thread(read_document, body)
-        with self._server.model.version(name, number, label) as version:
+        with self._server.model.version(name, number) as version:
             signature = document.get("signature_name", "")
             expected = version.signature(signature).inputs
             inputs = await asyncio.to_thread(read_inputs, document, expected)
@@ -144,9 +132,10 @@ class RestApi:
         return Response(answer, media_type="application/json")
 
     async def _body(self, request: Request) -> bytes:
-        """Returns the body. One that is too large is read to its end, but not kept.
+        """Returns the body.
 
-        A client that still sends would not see an answer.
+        A body that is too large is read to the end and discarded, because a client that is still
+        sending would not see the answer.
         """
         chunks: list[bytes] = []
         size = 0
@@ -157,19 +146,17 @@ class RestApi:
                     if size <= self._max_body_bytes:
                         chunks.append(chunk)
         except TimeoutError:
-            raise HTTPException(
-                408, f"the body has not arrived in {_BODY_SECONDS} s; expected all of it"
-            ) from None
+            raise HTTPException(408, f"The body did not arrive within {_BODY_SECONDS} s.") from None
         except ClientDisconnect:
-            raise RequestError(grpc.StatusCode.CANCELLED, "the client has gone") from None
+            raise RequestError(grpc.StatusCode.CANCELLED, "The client has disconnected.") from None
         if size > self._max_body_bytes:
             raise HTTPException(
-                413, f"the body has {size:,} bytes; expected at most {self._max_body_bytes:,}"
+                413, f"The body has {size:,} bytes, but the limit is {self._max_body_bytes:,}."
             )
         return b"".join(chunks)
 
     async def _timed(self, request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
-        """Counts a request, with the status of its answer."""
+        """Counts a request with the status of its answer."""
         start = time.perf_counter()
         status = 500
         try:
@@ -182,8 +169,8 @@ class RestApi:
             self._server.metrics.count("REST", str(status), time.perf_counter() - start)
         return response
 
-    def _metadata(self, name: str, number: int | None, label: str) -> Response:
-        with self._server.model.version(name, number, label) as version:
+    def _metadata(self, name: str, number: int | None) -> Response:
+        with self._server.model.version(name, number) as version:
             signatures = self._server.signatures(version)
             return JSONResponse(
                 {
@@ -206,31 +193,6 @@ class RestApi:
         return Response(body, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
-def _decoded(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    """Returns a body as it was before gzip, which TF Serving takes too."""
-    if encoding in ("", "identity"):
-        return body
-    if encoding not in ("gzip", "x-gzip"):
-        raise HTTPException(415, f"the body is encoded by {encoding!r}; expected gzip, or nothing")
-    decoded = bytearray()
-    member = zlib.decompressobj(_GZIP)
-    for start in range(0, len(body), _PIECE_BYTES):
-        piece = body[start : start + _PIECE_BYTES]
-        while piece:
-            if member.eof:  # one follows the other
-                member = zlib.decompressobj(_GZIP)
-            try:
-                decoded += member.decompress(piece, max_bytes - len(decoded) + 1)
-            except zlib.error as error:
-                raise HTTPException(400, f"the body is no gzip ({error})") from error
-            if len(decoded) > max_bytes:
-                raise HTTPException(413, f"the body has more than the {max_bytes:,} bytes expected")
-            piece = member.unused_data
-    if not member.eof:
-        raise HTTPException(400, "the body ends within its gzip; expected all of it")
-    return bytes(decoded)
-
-
 def _status(error: Exception) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
@@ -238,27 +200,27 @@ def _status(error: Exception) -> int:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """Returns the answer to what has failed: always JSON, `{"error": sentence}`."""
-    sentence = str(error)
+    """Returns the answer to a failed request, the JSON `{"error": message}`."""
+    message = str(error)
     if isinstance(error, HTTPException):
-        sentence = error.detail
-        if error.status_code in (404, 405):  # Starlette's own
-            sentence = f"{error.detail}: {request.method} {request.url.path}"
+        message = error.detail
+        if error.status_code in (404, 405):  # of Starlette
+            message = f"{error.detail}: {request.method} {request.url.path}"
     elif not isinstance(error, RequestError):
-        sentence = "the server has a defect, which its log shows"
+        message = _DEFECT
     status = _status(error)
     headers = {"Retry-After": "1"} if status in (429, 503) else None
-    return JSONResponse({"error": sentence}, status, headers)
+    return JSONResponse({"error": message}, status, headers)
 
 
 async def _while_connected(request: Request, work: Awaitable[_Result]) -> _Result:
-    """Returns what `work` does, and cancels it when the client has gone."""
+    """Returns the result of `work`, and cancels it if the client disconnects."""
     result = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.receive())  # the body is read: nothing else can come
+    gone = asyncio.ensure_future(request.receive())  # after the body, only a disconnect can come
     try:
         await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            raise RequestError(grpc.StatusCode.CANCELLED, "the client has gone")
+            raise RequestError(grpc.StatusCode.CANCELLED, "The client has disconnected.")
         return result.result()
     finally:
         gone.cancel()
@@ -270,7 +232,7 @@ def _json(message: object) -> Response:
 
 
 def _fields(message: object, keep_names: bool = False) -> dict[str, object]:
-    """Returns a protobuf message as TF Serving writes it: with the fields that are not set."""
+    """Returns a protobuf message as TF Serving writes it, including unset fields."""
     fields: dict[str, object] = json_format.MessageToDict(
         message,
         always_print_fields_with_no_presence=True,

@@ -19,18 +19,16 @@ from keras_transformer.serving.server.rest import RestApi
 from keras_transformer.serving.server.state import Server, Settings
 
 _LOG = logging.getLogger(__name__)
-_KEEP_ALIVE_SECONDS = 75  # of connections between requests
-_DRAIN_SECONDS = 0.5  # in which clients are told to come no more, and those who do are answered
-_LAST_SECONDS = 3.0  # that an end may take besides the grace: draining, the last words of both APIs
-_LONGEST_SECONDS = 2.0**31  # that a timer takes
-_ENDS = (signal.SIGINT, signal.SIGTERM)
-_BACKLOG = 2048  # connections that wait to be taken
+_KEEP_ALIVE_SECONDS = 75  # of idle connections
+_DRAIN_SECONDS = 0.5  # clients get answers that close their connections
+_LAST_SECONDS = 3.0  # that stopping may take after the grace period
+_BACKLOG = 2048  # connections that are not accepted yet
 
 
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to `run`, which ends gRPC with them, too."""
+        """Leaves signals to `run`, which also stops gRPC."""
         yield
 
 
@@ -39,15 +37,15 @@ async def serve(
     stop: asyncio.Event,
     started: Callable[[Server, int, int], object] = lambda *_: None,
 ) -> None:
-    """Serves until `stop` is set and all requests are answered, or the grace is over.
+    """Serves until `stop` is set, and then for at most `grace_seconds`.
 
     Args:
-        settings: what is served.
-        stop: ends it.
-        started: is told the server and its REST and gRPC ports, once it answers.
+        settings: the settings.
+        stop: stops the server.
+        started: called with the server and its REST and gRPC ports when it answers requests.
 
     Raises:
-        InputError: for a directory without a version that loads, or a port that is taken.
+        InputError: if no version can be loaded, or a port is in use.
     """
     server = Server(settings)
     with _listener(settings.host, settings.rest_port) as rest_socket:
@@ -56,11 +54,11 @@ async def serve(
         )
         if not grpc_api.port:
             raise _taken(settings.host, settings.grpc_port)
-        _LOG.info("%s is being loaded and warmed up", settings.model_dir)
+        _LOG.info("Loading %s.", settings.model_dir)
         await server.model.start()
         try:
             rest_socket.listen(_BACKLOG)
-        except OSError as error:  # another process was as quick
+        except OSError as error:  # another process has taken the port
             raise _taken(settings.host, settings.rest_port) from error
         app = RestApi(server, settings.max_body_bytes).app
         config = uvicorn.Config(
@@ -84,47 +82,49 @@ async def serve(
         )
         started(server, rest_port, grpc_api.port)
         await stop.wait()
-        _LOG.info("no more requests are taken; those that wait are answered")
+        _LOG.info("Stopping: answering the requests that wait.")
         server.ending = True
         await asyncio.sleep(_DRAIN_SECONDS)
         rest_api.should_exit = True
         await asyncio.gather(rest, grpc_api.stop(settings.grace_seconds))
         watch.cancel()
-        if running := server.batcher.running:
-            _LOG.warning("batches that have not ended, and are waited for: %d", running)
-        server.batcher.close()
+        await asyncio.to_thread(server.batcher.close)
         server.model.close()
 
 
 def run(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT, as `serve` does; a second signal ends it at once.
+    """Serves until SIGTERM or SIGINT. A second signal ends the process immediately.
 
-    So does SIGALRM when the grace is over, whatever hangs.
+    Args:
+        settings: the settings.
+
+    Raises:
+        InputError: as in `serve`.
     """
 
     async def main() -> None:
-        loop, stop, serves = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
         def end(number: int) -> None:
-            if not serves.is_set():  # a model that is being loaded cannot be told to stop
-                _LOG.info("ended before anything was served")
-                os._exit(0)
-            if stop.is_set():  # both had come before the first was looked at
+            if stop.is_set():
+                signal.signal(number, signal.SIG_DFL)  # Python would first wait for the threads
                 signal.raise_signal(number)
             stop.set()
-            # From here on the system ends the process: Python would wait for what it computes.
-            for each in _ENDS:
-                loop.remove_signal_handler(each)
-                signal.signal(each, signal.SIG_DFL)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            seconds = min(settings.grace_seconds + _LAST_SECONDS, _LONGEST_SECONDS)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            loop.call_later(settings.grace_seconds + _LAST_SECONDS, _give_up)
 
-        for each in _ENDS:
-            loop.add_signal_handler(each, end, each)
-        await serve(settings, stop, lambda *_: serves.set())
+        def on_signals(callback: Callable[[int], object]) -> None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, callback, number)
+
+        on_signals(lambda _: os._exit(0))  # loading a model cannot be interrupted
+        await serve(settings, stop, lambda *_: on_signals(end))
 
     asyncio.run(main())
+
+
+def _give_up() -> None:
+    _LOG.error("A request still runs after the grace period. Ending without its answer.")
+    os._exit(1)
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -135,7 +135,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that nobody can connect to before it listens."""
+    """Returns a bound socket that does not listen yet."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -150,11 +150,9 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _address(host: str, port: int) -> str:
-    """Returns both as URLs and gRPC write them, an IPv6 address in brackets."""
+    """Returns HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _taken(host: str, port: int) -> InputError:
-    return InputError(
-        f"{_address(host, port)} cannot be listened at; expected an address that is free"
-    )
+    return InputError(f"{_address(host, port)} is not available. Choose a free address.")

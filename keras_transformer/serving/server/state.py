@@ -1,4 +1,4 @@
-"""The state that REST and gRPC share: the settings, the metrics, the model and its queue."""
+"""The state that REST and gRPC share: settings, metrics, the model and its queue."""
 
 from __future__ import annotations
 
@@ -23,23 +23,21 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Settings:
-    """What is served, where, and within which bounds.
+    """Settings of a server.
 
     Attributes:
-        model_dir: directory of the versions, of which the highest is served.
-        model_name: that requests give; the last name of `model_dir` where it is None.
+        model_dir: directory of the versions. The highest is served.
+        model_name: name in requests; None for the name of `model_dir`.
         host: address to listen at.
-        rest_port: of HTTP; 0 takes any that is free.
-        grpc_port: of gRPC; 0 takes any that is free.
-        max_batch_size: most rows of a batch.
-        batch_timeout_ms: milliseconds that a request waits for others, if a core is idle.
-        max_queue: most rows that wait; what comes then is refused.
-        max_queue_bytes: most bytes of the rows that wait, likewise.
-        max_body_bytes: of a request.
-        batches_at_once: batches that are computed beside each other; one for each core
-            where it is None.
-        poll_seconds: after which new versions are looked for again.
-        grace_seconds: that requests may still take when the server is to end.
+        rest_port: port of HTTP; 0 for any free port.
+        grpc_port: port of gRPC; 0 for any free port.
+        max_batch_size: maximum rows of a batch.
+        batch_timeout_ms: milliseconds that a request waits for others if a core is idle.
+        max_queue: maximum rows that wait. Further requests are refused.
+        max_body_bytes: maximum bytes of a request.
+        batches_at_once: batches that are computed at the same time; None for one per core.
+        poll_seconds: seconds between checks for new versions.
+        grace_seconds: seconds that requests may take after a stop signal.
     """
 
     model_dir: Path
@@ -50,29 +48,30 @@ class Settings:
     max_batch_size: int = 64
     batch_timeout_ms: float = 2.0
     max_queue: int = 1024
-    max_queue_bytes: int = 256 * 2**20
     max_body_bytes: int = 16 * 2**20
     batches_at_once: int | None = None
     poll_seconds: float = 1.0
     grace_seconds: float = 25.0
 
     def __post_init__(self) -> None:
-        counts = ("max_batch_size", "max_queue", "max_queue_bytes", "max_body_bytes")
-        at_least = dict.fromkeys(counts, 1)
-        for name, least in {**at_least, "batch_timeout_ms": 0, "batches_at_once": 1}.items():
+        minimums = {
+            "max_batch_size": 1, "max_queue": 1, "max_body_bytes": 1, "batches_at_once": 1,
+            "batch_timeout_ms": 0,
+        }  # fmt: skip
+        for name, minimum in minimums.items():
             value = getattr(self, name)
-            if value is not None and not least <= value < math.inf:  # so that NaN is not
-                raise InputError(f"{name} is {value}; expected at least {least}")
+            if value is not None and not minimum <= value < math.inf:  # also refuses NaN
+                raise InputError(f"{name} is {value}, but it must be at least {minimum}.")
         for name in ("poll_seconds", "grace_seconds"):
             if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}; expected more than 0")
+                raise InputError(f"{name} is {getattr(self, name)}, but it must be more than 0.")
 
 
 class Metrics:
-    """What Prometheus is told."""
+    """Metrics for Prometheus."""
 
     def __init__(self) -> None:
-        prometheus_client.disable_created_metrics()  # a series more for each, of no use
+        prometheus_client.disable_created_metrics()  # they double the number of series
         self.registry = registry = prometheus_client.CollectorRegistry()
         self.requests = prometheus_client.Counter(
             "serving_requests",
@@ -95,19 +94,19 @@ class Metrics:
         )
 
     def count(self, entrypoint: str, status: str, seconds: float) -> None:
-        """Counts a request that came by REST or gRPC."""
+        """Counts a request by REST or gRPC."""
         self.requests.labels(entrypoint, status).inc()
         self.seconds.labels(entrypoint).observe(seconds)
 
 
 class Server:
-    """What REST and gRPC have in common.
+    """The state that REST and gRPC share.
 
     Attributes:
-        model: the versions.
-        batcher: what merges requests.
-        metrics: what is counted.
-        ending: whether no more requests are wanted.
+        model: the versions of the model.
+        batcher: the queue of requests.
+        metrics: the metrics.
+        ending: True when the server is stopping.
     """
 
     def __init__(self, settings: Settings):
@@ -116,8 +115,8 @@ class Server:
         name = settings.model_name or path.resolve().name
         if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
             raise InputError(
-                f"the model's name is {name!r}, which no URL can hold as it is; expected letters, "
-                "digits, _, . and - (--model_name)"
+                f"The model name {name!r} cannot be part of a URL. Use letters, digits, _, . and - "
+                "(--model_name)."
             )
         self.ending = False
         self.metrics = Metrics()
@@ -126,20 +125,19 @@ class Server:
             settings.max_batch_size,
             settings.batch_timeout_ms / 1000,
             settings.max_queue,
-            settings.max_queue_bytes,
             at_once,
             self.metrics.batch_rows.observe,
         )
         self.metrics.waiting_rows.set_function(lambda: self.batcher.waiting_rows)
 
     async def predict(
-        self, version: Version, signature: str, inputs: Arrays, outputs: Sequence[str] = ()
+        self, version: Version, signature: str, inputs: Arrays, outputs: Sequence[str] | None = None
     ) -> Arrays:
-        """Returns outputs of a signature, all or those named.
+        """Returns the named outputs of a signature, or all of them.
 
         Raises:
-            RequestError: for inputs that the signature does not take, an answer that would be
-                too large, a queue that is full, or a failure of the model's.
+            RequestError: for invalid inputs, an answer that would be too large, a full queue, or
+                an error of the model.
         """
         names = version.output_names(signature, outputs)
         call = SignatureCall(version, signature or "serving_default", names)

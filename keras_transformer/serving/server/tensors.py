@@ -1,8 +1,7 @@
-"""Arrays of requests and answers, from and to JSON, and from protocol buffers.
+"""Converts requests and answers between arrays, JSON and protocol buffers.
 
-JSON is that of TF Serving's REST API (its `json_tensor.cc`), but three mistakes are
-refused that it lets pass: text that is no UTF-8, anything after the object, and inputs
-that the signature does not have.
+The JSON format is the same as in TF Serving's REST API (`json_tensor.cc`). But three errors that TF
+Serving ignores are refused: invalid UTF-8, data after the object, and unknown inputs.
 """
 
 from __future__ import annotations
@@ -21,40 +20,42 @@ import tensorflow as tf
 
 from keras_transformer.serving.server.batching import Arrays, RequestError
 
-_MANY_DIGITS = 2**16  # numbers that are written as text at once, which has 128 bytes of each
+_MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
 
 
 def read_document(body: bytes) -> dict[str, Any]:
-    """Returns the object that the body of a request is.
+    """Returns the JSON object of a request.
 
     Raises:
-        RequestError: for what is no JSON, or no object, or whose `signature_name` is no string.
+        RequestError: for invalid JSON, another type, or a `signature_name` that is not a string.
     """
     try:
         document = json.loads(body.decode("utf-8-sig"))
     except ValueError as error:
         _refuse(f"JSON Parse error: {error}")
     except RecursionError:
-        _refuse("JSON Parse error: the body is nested too deep; expected lists of an input's rank")
+        _refuse("JSON Parse error: the body is nested too deep")
     if not isinstance(document, dict):
         _refuse(f"JSON Value: {_shown(document)} Is not object")
     if not isinstance(document.get("signature_name", ""), str):
-        _refuse(f"signature_name is {_shown(document['signature_name'])}; expected a string")
+        _refuse(f"signature_name is {_shown(document['signature_name'])}, but it must be a string.")
     return document
 
 
 def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Any]) -> Arrays:
-    """Returns the inputs of a request, of either format.
+    """Returns the inputs of a request in the row or the column format.
 
     Args:
-        document: what `read_document` has returned.
-        expected: TensorInfo by name, of the signature.
+        document: the object from `read_document`.
+        expected: TensorInfo of the signature by name.
 
     Raises:
-        RequestError: for values that are not what the signature takes.
+        RequestError: for inputs that do not match the signature.
     """
     if ("instances" in document) == ("inputs" in document):
-        _refuse("the request has both or neither of 'inputs' and 'instances'; expected one of them")
+        _refuse(
+            "The request has both or neither of 'inputs' and 'instances'. Send exactly one of them."
+        )
     if "instances" in document:
         columns = _columns(document["instances"], list(expected))
     elif _is_named(document["inputs"]):
@@ -62,21 +63,28 @@ def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Any]) -> Arr
     elif len(expected) == 1:
         columns = dict.fromkeys(expected, document["inputs"])
     else:
-        _refuse(f"inputs is {_shown(document['inputs'])}; expected an object of {_names(expected)}")
+        _refuse(
+            f"inputs is {_shown(document['inputs'])}, but it must be an object with "
+            f"{_names(expected)}."
+        )
     if set(columns) != set(expected):
-        _refuse(f"the inputs are {_names(columns)}; expected {_names(expected)}")
+        _refuse(f"The inputs are {_names(columns)}, but they must be {_names(expected)}.")
     return {name: _array(columns[name], name, info) for name, info in expected.items()}
 
 
 def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
-    """Returns the body of an answer, in the format of the request.
+    """Returns the body of an answer.
+
+    Args:
+        outputs: arrays by name.
+        by_row: use the row format ("predictions") instead of the column format ("outputs").
 
     Raises:
-        RequestError: for outputs of different numbers of rows, in rows.
+        RequestError: for outputs with different numbers of rows in the row format.
     """
     rows = {array.shape[:1] for array in outputs.values()}
     if by_row and (len(rows) > 1 or () in rows):
-        _refuse("the outputs have different numbers of rows; expected a request by 'inputs'")
+        _refuse("The outputs have different numbers of rows. Send the request with 'inputs'.")
     columns = {name: _values(array, name) for name, array in outputs.items()}
     only = next(iter(columns.values())) if len(columns) == 1 else None
     answer: dict[str, Any]
@@ -87,19 +95,18 @@ def write_outputs(outputs: Arrays, by_row: bool) -> bytes:
     else:
         instances = zip(*columns.values(), strict=True)
         answer = {"predictions": [dict(zip(columns, row, strict=True)) for row in instances]}
-    return json.dumps(answer, ensure_ascii=False).encode()  # NaN and Infinity as TF Serving's
+    return json.dumps(answer, ensure_ascii=False).encode()  # with NaN and Infinity
 
 
 def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
-    """Returns arrays of TensorProtos; strings are bytes in arrays of objects.
+    """Converts TensorProtos to arrays; strings are bytes in arrays of objects.
 
     Args:
-        tensors: of one request, by name.
-        max_bytes: most bytes of them all, of which a string has those of its pointer, too.
+        tensors: the tensors of a request by name.
+        max_bytes: maximum bytes of all arrays. A string counts with its pointer.
 
     Raises:
-        RequestError: for a damaged one, or where they have more bytes than that; a shape
-            alone can claim any number.
+        RequestError: for damaged tensors, or too many bytes, which a shape can claim without data.
     """
     arrays = {}
     total = 0
@@ -110,49 +117,51 @@ def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
             sizes = [dimension.size for dimension in proto.tensor_shape.dim]
             count, strings = math.prod(sizes), len(proto.string_val)
             if min(sizes, default=0) < 0:
-                problem = f"input {name} has the shape {sizes}; expected no size below 0"
-            elif dtype == tf.string and strings != count:  # one would be repeated for all
-                problem = f"input {name} has the shape {sizes} and {strings:,} strings; expected as"
-                problem += f" many of one as of the other, {count:,}"
+                problem = f"Input {name} has the shape {sizes}, with a size below 0."
+            elif dtype == tf.string and strings != count:  # TensorFlow would repeat a single string
+                problem = f"Input {name} has the shape {sizes} and {strings:,} strings, "
+                problem += f"but the shape needs {count:,}."
             else:
                 total += count * np.dtype(dtype.as_numpy_dtype).itemsize
                 total += sum(map(len, proto.string_val))
                 if total <= max_bytes:
                     arrays[name] = tf.make_ndarray(proto)
                 else:
-                    problem = f"input {name} has the shape {sizes}, which makes {total:,} bytes of "
-                    problem += f"inputs; expected at most {max_bytes:,} in a request"
+                    problem = f"Input {name} has the shape {sizes}, which brings the request to "
+                    problem += f"{total:,} bytes. At most {max_bytes:,} are allowed."
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            problem = f"input {name} is no tensor ({error})"
+            problem = f"Input {name} is not a valid tensor: {error}."
         if problem is not None:
             _refuse(problem)
     return arrays
 
 
 def _columns(instances: Any, names: list[str]) -> dict[str, list[Any]]:
-    """Turns rows, plain ones or objects with the same keys, into a list for each input."""
+    """Converts rows, which are values or objects with the same keys, to a list per input."""
     if not isinstance(instances, list) or not instances:
-        _refuse(f"instances is {_shown(instances)}; expected a list with at least one value")
+        _refuse(f"instances is {_shown(instances)}, but it must be a list with at least one value.")
     if not _is_named(instances[0]):
         if len(names) > 1:
-            _refuse(f"instances is a plain list; expected a list of objects of {_names(names)}")
+            _refuse(
+                f"instances is a plain list, but it must be a list of objects with {_names(names)}."
+            )
         return {names[0]: instances}
     for number, instance in enumerate(instances):
         if not _is_named(instance) or set(instance) != set(names):
-            _refuse(f"instances[{number}] is {_shown(instance)}; expected {_names(names)}")
+            _refuse(f"instances[{number}] is {_shown(instance)}, but it must be {_names(names)}.")
     return {name: [instance[name] for instance in instances] for name in names}
 
 
 def _array(value: Any, name: str, info: Any) -> np.ndarray:
-    """Returns the array that nested lists are."""
+    """Converts nested lists to an array."""
     shape, first = [], value
     while isinstance(first, list):
         shape.append(len(first))
         first = first[0] if first else None
-    # Before the rest is looked at: how deep it may be.
+    # Checked first, because the lists may be nested too deep for recursion.
     if not tf.TensorShape(info.tensor_shape).is_compatible_with(shape) or len(shape) > 8:
         expected = tf.TensorShape(info.tensor_shape)
-        _refuse(f"input {name} has the shape {shape}; expected {expected}")
+        _refuse(f"The input {name} has the shape {shape}, but it must have {expected}.")
     dtype = tf.dtypes.as_dtype(info.dtype)
     convert = _converter(dtype)
     values = []
@@ -160,25 +169,25 @@ def _array(value: Any, name: str, info: Any) -> np.ndarray:
         try:
             values.append(convert(leaf))
         except (TypeError, ValueError, OverflowError):
-            _refuse(f"{place} is {_shown(leaf)}; expected {dtype.name}")
+            _refuse(f"{place} is {_shown(leaf)}, but it must be {dtype.name}.")
     result = np.empty(len(values), dtype.as_numpy_dtype)
     result[:] = values
     return result.reshape(shape)
 
 
 def _leaves(value: Any, shape: list[int], place: str) -> Iterator[tuple[str, Any]]:
-    """Yields what nested lists hold, and where; all lists of one depth must be of one size."""
+    """Yields the values of nested lists and their places. Lists must have equal sizes."""
     if not shape:
         yield place, value
     elif not isinstance(value, list) or len(value) != shape[0]:
-        _refuse(f"{place} is {_shown(value)}; expected a list of {shape[0]} values")
+        _refuse(f"{place} is {_shown(value)}, but it must be a list of {shape[0]} values.")
     else:
         for index, each in enumerate(value):
             yield from _leaves(each, shape[1:], f"{place}[{index}]")
 
 
 def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
-    """Returns a function from a value of JSON to one of a dtype."""
+    """Returns a function that converts JSON values to a dtype."""
     if dtype == tf.string:
         return _string
     if dtype == tf.bool:
@@ -194,9 +203,7 @@ def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
             return value
 
         return integer
-    raise RequestError(
-        grpc.StatusCode.UNIMPLEMENTED, f"JSON does not go into {dtype.name}; expected gRPC"
-    )
+    raise RequestError(grpc.StatusCode.UNIMPLEMENTED, f"JSON cannot hold {dtype.name}. Use gRPC.")
 
 
 def _of_type(value: Any, *types: type) -> Any:
@@ -209,7 +216,7 @@ def _string(value: Any) -> bytes:
     if _is_base64(value):
         encoded = value["b64"]
         return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-    return _of_type(value, str).encode()  # half of a surrogate pair is a ValueError
+    return _of_type(value, str).encode()  # a lone surrogate raises ValueError
 
 
 def _is_base64(value: Any) -> bool:
@@ -221,13 +228,13 @@ def _is_named(value: Any) -> bool:
 
 
 def _values(array: np.ndarray, name: str) -> Any:
-    """Returns an array as nested lists for JSON; what ends with `_bytes` in base64."""
+    """Returns an array as nested lists for JSON. Outputs named `*_bytes` become base64."""
     if array.dtype == object:
         write = _base64 if name.endswith("_bytes") else _text
         result = np.empty(array.size, object)
         result[:] = [write(value) for value in array.flat]
         return result.reshape(array.shape).tolist()
-    if array.dtype == np.float32:  # its own digits: 0.1, not 0.10000000149011612
+    if array.dtype == np.float32:  # writes 0.1, not 0.10000000149011612
         if array.ndim > 1 and array.size > _MANY_DIGITS:
             return [_values(part, name) for part in array]
         return array.astype(str).astype(float).tolist()
@@ -247,7 +254,7 @@ def _names(names: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    # Piece by piece, each of a character at least: what is read can be too deep to be written.
+    # Only the first characters are encoded, because the value may be too deep for recursion.
     text = "".join(itertools.islice(json.JSONEncoder().iterencode(value), 61))
     return text if len(text) <= 60 else f"{text[:60]}..."
 

@@ -1,1 +1,1 @@
-"""A page to try models on: what they translate, how sure they are, and what they attend to."""
+"""A page to try models: translations with scores, alignment and attention."""

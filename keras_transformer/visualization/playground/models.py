@@ -1,10 +1,13 @@
-"""A model that answers the page: of a run, an export or a server, all asked by signatures."""
+"""Models for the playground: a run, an export or a server, called through signatures."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,54 +18,82 @@ from keras_transformer.export.request_params import Status
 from keras_transformer.inference import translations_of
 from keras_transformer.inference.loading import members
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.schema import nested
 from keras_transformer.serving.client import connect
-from keras_transformer.visualization.attention import Ask, Attention, Inputs, attention
-from keras_transformer.visualization.visible_model import open_signatures
+from keras_transformer.visualization import visible_model
+from keras_transformer.visualization.attention import (
+    Ask,
+    Attention,
+    Inputs,
+    attention,
+    decode_texts,
+)
 
 _NEEDED = ("translate", "attention")
 _ADDRESS = re.compile(r"((https?|grpc)://)?[^/@,\s]+:\d+(/.*)?", re.IGNORECASE)
 _READY_SECONDS, _ANSWER_SECONDS = 5.0, 15.0
-MAX_CHARACTERS = 10_000  # of a text: what is longer is refused before it is sent anywhere
+MAX_CHARACTERS = 10_000  # longer texts are refused before they are sent to a server
 
 
 class Hypothesis(NamedTuple):
-    """One of the n-best."""
+    """One translation.
+
+    Attributes:
+        text: the translation.
+        score: the log-probability divided by the length penalty.
+        tokens: the pieces, with the end token if there is one.
+        log_probs: the log-probability of each token.
+        alignment: for each token, the position of the source token with the most attention.
+    """
 
     text: str
-    score: float  # log P and the length penalty, as it was ranked by
-    tokens: list[str]  # pieces, the end token included where there is one
-    log_probs: list[float]  # of each token
-    alignment: list[int]  # the place of the source token that each attends to most
+    score: float
+    tokens: list[str]
+    log_probs: list[float]
+    alignment: list[int]
 
 
 class Translated(NamedTuple):
-    """What a model says to a source; best first, nothing where it finds nothing."""
+    """The translations of a text.
+
+    Attributes:
+        source_tokens: the pieces of the source.
+        hypotheses: the translations, best first.
+        remarks: a sentence for each problem.
+    """
 
     source_tokens: list[str]
     hypotheses: list[Hypothesis]
-    remarks: list[str]  # a sentence for each thing that is not as was asked for
+    remarks: list[str]
 
 
 class PlaygroundModel:
-    """A model, opened.
+    """A model that translates and returns its attention.
 
     Args:
-        place: where it is, as the page says.
-        ask: its signatures by name.
+        place: the path or address of the model.
+        ask: the signatures by name.
+        examples: sentences to try; None if none are known.
     """
 
-    def __init__(self, place: str, ask: Mapping[str, Ask]):
+    def __init__(self, place: str, ask: Mapping[str, Ask], examples: Sequence[str] | None = None):
         missing = [name for name in _NEEDED if name not in ask]
         if missing:
             raise InputError(
-                f"{place} has no signature {' and no '.join(missing)}, as LiteRT models and older "
-                "exports; expected a run directory, a new SavedModel, or a server of one"
+                f"{place} lacks the signatures {' and '.join(missing)}, as LiteRT models and older "
+                "exports do. Use a run directory, a new SavedModel, or a server with one."
             )
         self.place = place
+        self.examples = list(examples or ())
         self._ask = ask
 
+    @property
+    def name(self) -> str:
+        """A short name for the page."""
+        return visible_model.model_name(self.place)
+
     def warm_up(self) -> None:
-        """Answers once, so that the first who asks does not wait for graphs to be traced."""
+        """Traces all graphs, so that the first user does not wait for them."""
         self.attention("a", "a")
         self.translate("a")
 
@@ -72,18 +103,18 @@ class PlaygroundModel:
         """Translates one text.
 
         Args:
-            source: text.
-            prefix: what the translations begin with.
-            length_penalty: α, or None for the model's own.
+            source: the source text.
+            prefix: the beginning of all translations.
+            length_penalty: the exponent of the length penalty, or None for the model's default.
 
         Raises:
-            InputError: for a blank or very long source, or where a server fails.
+            InputError: if the source is blank or very long, or if a server fails.
         """
         if not source.strip():
-            raise InputError("there is nothing to translate; expected a sentence")
+            raise InputError("There is nothing to translate. Enter a sentence.")
         for name, text in (("text", source), ("beginning", prefix)):
             _check_text(name, text)
-        # NaN stands for its own. A float: what is typed as 1 comes as an integer.
+        # NaN is the model's default. The page returns integers for texts like "1".
         alpha = math.nan if length_penalty is None else float(length_penalty)
         inputs: Inputs = {
             "text": [source], "prefix": [prefix], "max_length": [0], "length_penalty": [alpha]
@@ -93,92 +124,89 @@ class PlaygroundModel:
         status = Status(int(row["status"]))
         if length_penalty is None:
             status &= ~Status.LENGTH_PENALTY_CHANGED
-        source_tokens = [text for text in _texts(row["source_tokens"]) if text]
+        tokens = [text for text in decode_texts(row["source_tokens"]) if text]
+        sentences = {
+            Status.SOURCE_CUT: f"The source is too long. Only its first {len(tokens)} tokens are "
+            "used.",
+            Status.LENGTH_PENALTY_CHANGED: "The length penalty is out of range. The nearest valid "
+            "value is used.",
+            Status.PREFIX_CUT: "The beginning of the translation is too long.",
+            Status.NOT_TRANSLATED: "The model finds no translation.",
+        }
         return Translated(
-            source_tokens,
+            tokens,
             [_hypothesis(row, i) for i in range(count)],
-            _remarks(status, len(source_tokens)),
+            [sentence for bit, sentence in sentences.items() if bit in status],
         )
 
     def attention(self, source: str, target: str) -> Attention:
-        """Returns who attends to whom while `target` is read."""
+        """Returns the attention of a source and a target text."""
         return attention(self._ask["attention"], source, target)
 
 
-def open_model(place: str, settings: Mapping[str, Any] | None = None) -> PlaygroundModel:
+def open_playground_model(place: str, settings: Mapping[str, Any] | None = None) -> PlaygroundModel:
     """Opens a model.
 
     Args:
-        place: a run, RUN@WEIGHTS, an ensemble RUN,RUN, a SavedModel, or a server as
-            `client.connect` takes it.
-        settings: of a run's `decoding.` configuration; without `decoding.n_best` all of its beam
-            is shown. What is exported or served takes none.
+        place: a run, `RUN@WEIGHTS`, an ensemble `RUN,RUN`, a SavedModel, or the address of a server
+            such as `grpc://localhost:8500/MODEL`.
+        settings: changes of the `decoding.` configuration of a run. Without `decoding.n_best`, all
+            hypotheses of the beam are shown. Exports and servers take no settings.
 
     Raises:
-        InputError: where there is none, or one that does not tell enough.
+        InputError: if there is no model, or if it lacks a signature.
     """
     path = Path(place)
+    settings = dict(settings or {})
     if _ADDRESS.fullmatch(place) and not path.exists():
         if settings:
             raise InputError(
-                f"{place} is a server, in whose model {' and '.join(settings)} were fixed at "
-                "export; expected none of them, or a run directory"
+                f"{place} is a server, and {' and '.join(settings)} were fixed when its model was "
+                "exported. Remove them, or use a run directory."
             )
-        return _served(place)
-    settings = dict(settings or {})
-    if RunDirectory.is_run(path) or not path.exists():  # an export takes no settings
+        client = connect(place, timeout=_ANSWER_SECONDS)
+        client.wait_until_ready(_READY_SECONDS)
+        names = client.metadata()
+        return PlaygroundModel(
+            place, {name: functools.partial(client.predict, signature=name) for name in names}
+        )
+    examples = None
+    if RunDirectory.is_run(path) or not path.exists():
         run, _ = members(place)[0]
+        examples = _examples(run)
         beam = settings.get("decoding.beam_size", run.config.decoding.beam_size)
         settings.setdefault("decoding.n_best", beam)
-    opened = open_signatures(place, settings)
-    return PlaygroundModel(opened.place, opened.signatures)
+    model = visible_model.open_visible_model(place, settings)
+    return PlaygroundModel(model.place, model.signatures, examples)
 
 
-def _served(address: str) -> PlaygroundModel:
-    client = connect(address, timeout=_ANSWER_SECONDS)
-    client.wait_until_ready(_READY_SECONDS)
-
-    def asking(signature: str) -> Ask:
-        return lambda inputs: client.predict(inputs, signature)
-
-    return PlaygroundModel(address, {name: asking(name) for name in client.metadata()})
+def _examples(run: RunDirectory) -> list[str]:
+    """Returns validation sentences from the reports of the data of a run."""
+    found: list[Any] = []
+    for path in run.data_reports():
+        with contextlib.suppress(OSError, ValueError, RecursionError):  # they are optional
+            found += nested(json.loads(path.read_bytes()), "examples") or []
+    return [each for each in found if isinstance(each, str) and each.strip()][:3]
 
 
 def _check_text(name: str, text: str) -> None:
     if len(text) > MAX_CHARACTERS:
         raise InputError(
-            f"the {name} has {len(text):,} characters; expected at most {MAX_CHARACTERS:,}, and a "
-            "sentence at a time"
+            f"The {name} has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}. Enter "
+            "one sentence at a time."
         )
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # half a sign, as JSON can hold it
-        raise InputError(
-            f"the {name} cannot be written in UTF-8 ({error.reason}); expected text"
-        ) from None
+    except UnicodeEncodeError as error:  # half of a surrogate pair in JSON
+        raise InputError(f"The {name} cannot be encoded in UTF-8 ({error.reason}).") from None
 
 
 def _hypothesis(row: Mapping[str, np.ndarray], i: int) -> Hypothesis:
     length = int(row["lengths"][i])
     return Hypothesis(
-        _texts([row["translations"][i]])[0],
+        decode_texts([row["translations"][i]])[0],
         float(row["scores"][i]),
-        _texts(row["tokens"][i][:length]),
+        decode_texts(row["tokens"][i][:length]),
         [float(each) for each in row["token_scores"][i][:length]],
         [int(each) for each in row["alignments"][i][:length]],
     )
-
-
-def _remarks(status: Status, source_tokens: int) -> list[str]:
-    said = {
-        Status.SOURCE_CUT: f"the source is longer; its first {source_tokens} tokens were taken",
-        Status.LENGTH_PENALTY_CHANGED: "the length penalty is one that cannot be; the nearest that "
-        "can was taken",
-        Status.PREFIX_CUT: "what the translation is to begin with is longer than it may be",
-        Status.NOT_TRANSLATED: "the model finds no translation",
-    }
-    return [sentence for bit, sentence in said.items() if bit in status]
-
-
-def _texts(values: Any) -> list[str]:
-    return [value.decode("utf-8", "replace") for value in values]
