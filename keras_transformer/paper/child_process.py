@@ -1,8 +1,8 @@
 """Calls a function in a separate process, which receives the same signals as this one.
 
 TensorFlow frees memory only when a process ends, and several devices in one process cannot
-train two models of different sizes. A trial in a new process finds the machine as the first
-trial did.
+train two models of different sizes. In a new process, a trial has the same conditions as the first
+one.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ def call(function: Callable[..., _Result], *arguments: Any) -> _Result:
     code = process.exitcode or 0
     if code < 0:
         raise InputError(
-            f"a process was killed by signal {-code}, most likely for want of memory; the same "
-            "command continues"
+            f"A process was killed by signal {-code}, most likely because memory ran out. The same "
+            "command resumes."
         )
     if code:
-        raise RuntimeError(f"a process ended with exit code {code}; its stack trace is above")
+        raise RuntimeError(f"A process ended with exit code {code}. Its stack trace is above.")
     return result
 
 
 @contextlib.contextmanager
 def _signals_passed_to(process: BaseProcess) -> Iterator[list[int]]:
-    """Passes signals on to a process within the block; yields the list of those received."""
+    """Passes on signals to a process inside the block. Yields the list of received signals."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received  # only the main thread can handle signals
         return
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        # The first as SIGTERM, which ends the process gently even before it handles signals.
+        # The first signal becomes SIGTERM, which is safe even before the process handles signals.
         received.append(number)
         if process.is_alive():
             os.kill(process.pid or 0, number if len(received) > 1 else signal.SIGTERM)
@@ -97,7 +97,7 @@ def _run(
     sender: Connection, level: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     """Runs in the new process."""
-    os.setpgid(0, 0)  # a terminal's Ctrl-C reaches it only through the process that waits
+    os.setpgid(0, 0)  # Ctrl-C in a terminal reaches it only through the parent process
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=end_with_parent, daemon=True).start()

@@ -1,10 +1,10 @@
-"""Runs experiments: trials one after the other, each once, resumed where they were killed.
+"""Runs experiments: a sequence of trials. Each runs once, and resumes after a kill.
 
-The recipes, the paper's Table 3 and the studies are experiments. Each has a work directory:
+The recipes, Table 3 and the comparison of architectures are experiments. Each has a work directory:
 
-experiment.json    the identity: all settings, data and tests that it was begun with
-NAME/              the files of a trial
-NAME/results.json  the results of the trial, and by which command, code and machine it was run
+    experiment.json    the identity: all settings, data and tests of the first call
+    NAME/              the files of a trial
+    NAME/results.json  the results of the trial, with its command, code and machine
 
 A second process may run other trials of the same experiment at the same time.
 """
@@ -25,9 +25,12 @@ from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.paper import child_process
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.results import read_results, run_metadata, write_results
+from keras_transformer.tf_import import load_tensorflow
 
-if TYPE_CHECKING:  # it loads TensorFlow, which a process that only starts others does not need
+if TYPE_CHECKING:  # they load TensorFlow, which a process that only starts others does not need
+    from keras_transformer.models.encoder_decoder import EncoderDecoder
     from keras_transformer.runs.run_directory import RunDirectory
+    from keras_transformer.training.training_run import Trained
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +40,13 @@ RESULTS = "results.json"
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A part of an experiment that is trained, scored and recorded by itself.
+    """A part of an experiment that is trained, scored and recorded separately.
 
     Attributes:
         name: name of its directory.
-        function: trains and scores, or continues to. It is called with the trial's directory,
-            the minutes that are left (None: no limit) and `arguments`. It returns JSON values;
-            `finished` is True unless time was over, and absent if a later call should repeat it.
+        function: trains and scores, or resumes. Its arguments are the directory of the trial, the
+            remaining minutes (None: no limit) and `arguments`. It returns JSON values. `finished`
+            is False if time was over, and missing if a later call should repeat the trial.
         arguments: further arguments.
         title: a few words for the log.
         facts: recorded with the results.
@@ -59,23 +62,23 @@ class Trial:
 
 
 class Deadline:
-    """The time at which the training of this call ends.
+    """The end of this call's training.
 
     Args:
         max_minutes: minutes from now; None for no limit.
 
     Raises:
-        InputError: if there are no minutes.
+        InputError: if `max_minutes` is not above 0.
     """
 
     def __init__(self, max_minutes: float | None) -> None:
         if max_minutes is not None and not max_minutes > 0:
-            raise InputError(f"max_minutes is {max_minutes}; expected more than 0")
+            raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
         self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
 
     @property
     def minutes_left(self) -> float | None:
-        """The minutes until then, more than 0; None if there is no limit."""
+        """Minutes until the end, more than 0; None for no limit."""
         return None if self._end is None else max(1e-9, (self._end - time.monotonic()) / 60)
 
     @property
@@ -101,7 +104,7 @@ def check_identity(work_dir: Path, identity: Mapping[str, Any]) -> None:
         found = read_results(path)
         entries = list(work_dir.iterdir()) if work_dir.is_dir() and not found else []
     if any(not entry.name.startswith(".") for entry in entries):  # a kill may leave hidden ones
-        raise InputError(f"{work_dir} exists, but has no {_IDENTITY}. Name a new directory.")
+        raise InputError(f"{work_dir} exists, but lacks {_IDENTITY}. Name a new directory.")
     if found and (difference := _difference(found, json.loads(json.dumps(identity)))):
         raise InputError(
             f"{work_dir} was begun with {difference}. Use the settings, the data and the tests "
@@ -111,14 +114,14 @@ def check_identity(work_dir: Path, identity: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def begun(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[None]:
-    """Makes a directory that of an experiment, at least while the block runs.
+    """Starts an experiment in a directory.
 
-    If the block writes nothing there, the directory is left as it was: settings that are
-    refused begin nothing.
+    If the block writes nothing there, for example because settings are refused, the directory stays
+    as it was.
 
     Args:
         work_dir: the directory.
-        identity: as `check_identity` takes it.
+        identity: see `check_identity`.
 
     Raises:
         InputError: if the directory belongs to something else, or cannot be read or written.
@@ -127,7 +130,7 @@ def begun(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[None]:
     with _readable(work_dir):
         new = [each for each in (work_dir, *work_dir.parents) if not each.exists()]
         work_dir.mkdir(parents=True, exist_ok=True)
-        is_first = not (work_dir / _IDENTITY).exists()  # else it is another process's to remove
+        is_first = not (work_dir / _IDENTITY).exists()  # otherwise another process created it
         write_results(work_dir / _IDENTITY, identity)
         try:
             yield
@@ -145,13 +148,13 @@ def _readable(work_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{work_dir} cannot be read or written ({error}); once it can, the same command "
-            "continues"
+            f"{work_dir} cannot be read or written ({error}). Fix this, and run the same command "
+            "again."
         ) from error
 
 
 def _difference(found: Any, expected: Any, place: str = "") -> str | None:
-    """Names the first value that differs between two JSON values."""
+    """Returns the first difference between two JSON values."""
     if not (isinstance(found, dict) and isinstance(expected, dict)):
         return None if found == expected else f"{place} {_shown(found)}, not {_shown(expected)}"
     for key in dict.fromkeys([*expected, *found]):
@@ -189,7 +192,7 @@ def run_trials(
         InputError: for settings, data or a directory that do not fit together.
         KeyboardInterrupt: if training was interrupted; it can be continued.
     """
-    metadata = run_metadata()  # now: this process runs the code that was there when it began
+    metadata = run_metadata()  # read now, because the files may change while this process runs
     results: dict[str, dict[str, Any]] = {}
     has_begun = False
     for number, trial in enumerate(trials, 1):
@@ -228,7 +231,7 @@ def run_trial(
             process runs the trial.
     """
     directory = work_dir / trial.name
-    with exclusive_lock(directory):  # until the results are written, longer than training
+    with exclusive_lock(directory):  # held until the results are written
         found = read_results(directory / RESULTS)
         if found.get("finished"):
             return found
@@ -245,24 +248,64 @@ def run_trial(
         return results
 
 
-def check_converged(run: RunDirectory, step: int) -> None:
-    """Checks that the last checkpoint of a run is of the step at which its training has ended.
+def train(
+    directory: Path,
+    max_minutes: float | None,
+    data_dir: Path,
+    settings: Mapping[str, Any],
+    *,
+    preset_name: str | None = None,
+    architecture: type[EncoderDecoder] | None = None,
+) -> tuple[Trained, RunDirectory]:
+    """Trains or resumes the run of a trial.
 
-    No checkpoint is written where the validation loss is not finite.
+    Args:
+        directory: directory of the trial. Its run is in `run/`.
+        max_minutes: minutes after which training stops, to be resumed; None for no limit.
+        data_dir: prepared data.
+        settings: changes to the configuration.
+        preset_name: name of the configuration; None for the default of the architecture.
+        architecture: class of the model; None for the Transformer.
+
+    Returns:
+        The result of the training, and the run.
 
     Raises:
-        DivergedError: if there is no such checkpoint.
+        DivergedError: if training has diverged.
+        InputError: if the run cannot be trained or resumed.
+        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
     """
+    load_tensorflow()  # here, because the parent process must not hold the GPU
+    from keras_transformer.models.transformer import Transformer
+    from keras_transformer.runs.run_directory import RunDirectory
+    from keras_transformer.training import training_run
+
+    architecture = architecture or Transformer
+    run_dir = directory / "run"
+    trained = training_run.train(
+        data_dir,
+        run_dir,
+        preset_name,
+        settings,
+        training_run.TrainOptions(max_minutes=max_minutes),
+        architecture=architecture,
+    )
+    log.info(trained.summary(run_dir))
+    if trained.interrupted:
+        raise KeyboardInterrupt
+    run = RunDirectory(run_dir, architecture.run_config)
     saved = run.checkpoints()
-    if not saved or saved[-1].step != step:
+    # Training writes no checkpoint if the validation loss is not finite.
+    if not saved or saved[-1].step != trained.step:
         raise DivergedError(
-            f"{run.path} has diverged: its validation loss at step {step} is not finite; expected "
-            "a lower training.learning_rate"
+            f"{run.path} has diverged: its validation loss at step {trained.step} is not finite. "
+            "Lower training.learning_rate."
         )
+    return trained, run
 
 
 def results_of(trials: Iterable[Trial], work_dir: Path) -> dict[str, dict[str, Any]]:
-    """Returns all results that earlier calls and this one have left, by name of the trial."""
+    """Returns the results of all calls so far, by the name of the trial."""
     found = {trial.name: read_results(work_dir / trial.name / RESULTS) for trial in trials}
     return {name: results for name, results in found.items() if results}
 

@@ -1,7 +1,3 @@
-"""Registers the baselines. Import this module to load or train run directories of them."""
+"""Registers the baselines. Import this module to load or train their runs."""
 
-from keras_transformer.paper.baselines import (  # noqa: F401
-    attention,
-    convolutional,
-    gru,
-)
+from keras_transformer.paper.baselines import convolutional, gru  # noqa: F401

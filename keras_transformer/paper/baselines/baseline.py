@@ -28,8 +28,8 @@ class BaselineConfig(EncoderDecoderConfig):
         super().__post_init__()
         require(
             self.tie_embeddings != "none",
-            "model.tie_embeddings is none; expected all or target: a baseline's output is its "
-            "target embedding",
+            "model.tie_embeddings is none, but the output layer of a baseline is its target "
+            "embedding. Choose all or target.",
         )
 
 

@@ -1,10 +1,10 @@
 """A convolutional encoder-decoder in the style of ConvS2S (Gehring et al., 2017).
 
-Layers of gated linear convolutions (a window of k tokens gives a value and a gate), each
-residual and scaled by √0.5; learned positions; and in every layer of the decoder attention by
-dot products, whose keys are the encoder's output and whose values are that plus the embedding.
-Weights are not normalized, as they are there (Salimans and Kingma, 2016): Keras has no
-such layer. Nothing is recurrent, so teacher-forced training is one pass over all positions.
+Layers of gated linear convolutions are residual and scaled by √0.5: a window of k tokens gives a
+value and a gate. Positions are learned. Every layer of the decoder has dot-product attention. Its
+keys are the encoder's output, and its values are the output plus the embedding. Unlike the
+original, weights are not normalized (Salimans and Kingma, 2016), because Keras lacks such a layer.
+Teacher-forced training is one pass over all positions.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import keras
 from keras import ops
 
 from keras_transformer.config import PositiveInt, RunConfig, require
+from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.models.encoder_decoder import Decoded, Memory, register_architecture
 from keras_transformer.paper.baselines.baseline import Baseline, BaselineConfig
-from keras_transformer.paper.baselines.gated_convolutions import (
-    HALF,
-    ConvolutionalDecoderLayer,
-    GatedConvolution,
-    linear_map,
-)
+
+HALF = 0.5**0.5  # keeps the variance of a sum of two
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +42,7 @@ class ConvolutionalConfig(BaselineConfig):
         super().__post_init__()
         require(
             self.kernel_size % 2 == 1,
-            f"model.kernel_size is {self.kernel_size}; expected an odd number, as many tokens on "
-            "either side",
+            f"model.kernel_size is {self.kernel_size}, but it must be odd.",
         )
 
     def num_parameters(self) -> int:
@@ -69,6 +65,136 @@ class ConvolutionalRun(RunConfig):
     model: ConvolutionalConfig = dataclasses.field(default_factory=ConvolutionalConfig)
 
 
+def _linear_map(units: int, name: str, policy: Any) -> keras.layers.Layer:
+    """Returns a linear map that keeps the variance of its input."""
+    initializer = keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal")
+    return keras.layers.Dense(units, kernel_initializer=initializer, name=name, dtype=policy)
+
+
+class GatedConvolution(keras.layers.Layer):
+    """A convolution, half of whose outputs are gates of the other half (section 3.2).
+
+    Args:
+        filters: width of the output.
+        kernel_size: tokens of a window, k.
+        padding: "same", or "valid" for an output of k - 1 positions less.
+        variance: variance of the outputs before the gate, for inputs of variance 1. With 4 it is
+            1 after the gate; dropout of the input needs less (appendix A.3).
+
+    Call arguments:
+        inputs: `[B, T, d]`.
+
+    Returns:
+        `[B, T, filters]`, or `[B, T - k + 1, filters]`.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        padding: str = "same",
+        variance: float = 4.0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.convolution = keras.layers.Conv1D(
+            2 * filters,
+            kernel_size,
+            padding=padding,
+            kernel_initializer=keras.initializers.VarianceScaling(
+                variance, "fan_in", "untruncated_normal"
+            ),
+            name="convolution",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, input_shape: Any) -> None:
+        self.convolution.build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        return ops.glu(self.convolution(inputs), axis=-1)
+
+
+class ConvolutionalDecoderLayer(keras.layers.Layer):
+    """A gated convolution over the past, then attention to the memory (section 3.3).
+
+    Args:
+        filters: width of the layer.
+        kernel_size: tokens of a window, k.
+        d_model: width of embeddings and memory.
+        dropout: of the convolution's input.
+
+    Call arguments:
+        inputs: `[B, N, T, filters]` for N alternative targets of each sentence.
+        past: `[B, N, k - 1, filters]`, earlier inputs of the convolution; zeros at the start.
+        target: `[B, N, T, d_model]`, the embedded tokens.
+        keys, values: of the memory, `[B, S, d_model]`.
+        scale: of the values' mean, `[B]`.
+        memory_mask: bool `[B, S]`, True for real source tokens.
+        training: whether dropout is on.
+
+    Returns:
+        `[B, N, T, filters]`, the past after these inputs, and the attention `[B, N * T, S]`.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        d_model: int,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.d_model = d_model
+        policy = self.dtype_policy
+        self.input_dropout = Dropout(dropout, name="input_dropout", dtype=policy)
+        variance = 4.0 * (1.0 - dropout)
+        # The past comes before the inputs, so that a step gives the same result as a whole target.
+        self.convolution = GatedConvolution(
+            filters, kernel_size, "valid", variance, name="convolution", dtype=policy
+        )
+        self.query = _linear_map(d_model, "query", policy)
+        self.attention = keras.layers.Attention(name="attention", dtype=policy)
+        self.context = _linear_map(filters, "context", policy)
+
+    def build(self, inputs_shape: Any) -> None:
+        filters = inputs_shape[-1]
+        self.input_dropout.build(inputs_shape)
+        self.convolution.build((None, None, filters))
+        self.query.build((None, None, None, filters))
+        self.attention.build([(None, None, self.d_model)] * 3)
+        self.context.build((None, None, None, self.d_model))
+
+    def call(
+        self,
+        inputs: Any,
+        past: Any,
+        target: Any,
+        keys: Any,
+        values: Any,
+        scale: Any,
+        memory_mask: Any,
+        training: bool | None = None,
+    ) -> Any:
+        dropped = self.input_dropout(inputs, training=training)
+        window = ops.concatenate([past, dropped], axis=2)
+        leading = ops.shape(inputs)[:3]
+        rows = ops.reshape(window, (-1, ops.shape(window)[2], window.shape[-1]))
+        x = ops.reshape(self.convolution(rows), (*leading, inputs.shape[-1]))
+        query = (self.query(x) + target) * HALF
+        context, weights = self.attention(
+            [ops.reshape(query, (leading[0], -1, self.d_model)), values, keys],
+            mask=[None, memory_mask],
+            return_attention_scores=True,
+        )
+        # A mean of m values has a variance of 1 / m.
+        context = context * ops.reshape(ops.cast(scale, context.dtype), (-1, 1, 1))
+        x = (x + self.context(ops.reshape(context, ops.shape(target)))) * HALF
+        past = window[:, :, ops.shape(inputs)[2] :]
+        return (x + inputs) * HALF, past, weights
+
+
 @register_architecture
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Convolutional(Baseline):
@@ -89,7 +215,7 @@ class Convolutional(Baseline):
         c, policy = self.config, self.dtype_policy
         self.source_positions = self._make_positions("source_positions")
         self.target_positions = self._make_positions("target_positions")
-        self.encoder_input = linear_map(c.hidden, "encoder_input", policy)
+        self.encoder_input = _linear_map(c.hidden, "encoder_input", policy)
         self.encoder_dropouts = [
             self.make_dropout(f"encoder_dropout_{i}") for i in range(c.num_encoder_layers)
         ]
@@ -100,8 +226,8 @@ class Convolutional(Baseline):
             )
             for i in range(c.num_encoder_layers)
         ]
-        self.encoder_output = linear_map(c.d_model, "encoder_output", policy)
-        self.decoder_input = linear_map(c.hidden, "decoder_input", policy)
+        self.encoder_output = _linear_map(c.d_model, "encoder_output", policy)
+        self.decoder_input = _linear_map(c.hidden, "decoder_input", policy)
         self.decoder_layers = [
             ConvolutionalDecoderLayer(
                 c.hidden, c.kernel_size, c.d_model, c.dropout, name=f"decoder_layer_{i}",
@@ -109,7 +235,7 @@ class Convolutional(Baseline):
             )
             for i in range(c.num_decoder_layers)
         ]  # fmt: skip
-        self.decoder_output = linear_map(c.d_model, "decoder_output", policy)
+        self.decoder_output = _linear_map(c.d_model, "decoder_output", policy)
 
     @property
     def max_positions(self) -> int | None:

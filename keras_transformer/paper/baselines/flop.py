@@ -1,7 +1,7 @@
-"""Floating-point operations of training, counted from each model's products of matrices.
+"""Floating-point operations of training, counted from the matrix products of each model.
 
-Only real tokens count: padding is work that a good batching avoids. What is no product (softmax,
-tanh, layer norm, embeddings looked up) is a small part, and left out for all alike.
+Only real tokens count, because good batching avoids padding. Operations other than products
+(softmax, tanh, layer norm, embedding lookups) are a small part and left out for all models.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ Lengths = npt.NDArray[np.integer]
 
 
 def training_flop(config: Any, source: Lengths, target: Lengths) -> float:
-    """Operations of training on pairs once: two a multiplication, the backward pass twice as many.
+    """Returns the FLOP of one epoch: two per multiplication, and a backward pass of two forward
+    passes.
 
     Args:
-        config: the model's.
-        source: int `[pairs]`, tokens of each source, the end token included.
-        target: int `[pairs]`, tokens of each target, likewise.
+        config: configuration of the model.
+        source: int `[pairs]`, tokens of each source, with the end token.
+        target: int `[pairs]`, tokens of each target, with the end token.
     """
     source, target = source.astype(np.int64), target.astype(np.int64)
     return 3 * 2.0 * _multiplications(config, source, target)

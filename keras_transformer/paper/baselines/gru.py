@@ -1,9 +1,9 @@
 """A recurrent encoder-decoder with additive attention (Bahdanau et al., 2015).
 
-The encoder is a bidirectional GRU. At each step the decoder's state s attends to all encoder
-states h with score(s, h) = vᵀ tanh(W s + U h), and the GRU reads the weighted mean together with
-the previous token. Teacher-forced training has two loops over time, one for each side, and each
-step processes the whole batch. XLA compiles one program for each batch shape.
+The encoder is a bidirectional GRU. At each step, the decoder's state s attends to all encoder
+states h with score(s, h) = vᵀ tanh(W s + U h). The GRU reads the weighted mean and the previous
+token. Teacher-forced training has two loops over time, one for each side. Each step processes the
+whole batch. XLA compiles one program for each batch shape.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class GRURun(RunConfig):
     model: GRUConfig = dataclasses.field(default_factory=GRUConfig)
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class AttentionCell(keras.layers.Layer):
     """Computes one step of the decoder: attention from the previous state, then a GRU.
 
@@ -117,9 +116,6 @@ class AttentionCell(keras.layers.Layer):
             ops.reshape(both, (-1, both.shape[-1])), [ops.reshape(state, (-1, self.units))]
         )
         return ops.reshape(rows, ops.shape(state)), context, weights
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "units": self.units, "value_dim": self.value_dim}
 
 
 @register_architecture

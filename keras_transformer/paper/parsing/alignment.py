@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.paper.parsing.symbol_vocabulary import word_boundaries
+from keras_transformer.paper.parsing.symbols import word_boundaries
 from keras_transformer.text.vocabulary import Vocabulary
 
 
@@ -20,41 +20,39 @@ def auxiliary_loss(vocabulary: Vocabulary) -> GuidedAlignment | None:
 
 
 class GuidedAlignment:
-    """The source word that each target token belongs to, and the loss of a head that finds it.
+    """The source word of each target token, and the loss of a head that finds it.
 
-    It is an auxiliary loss of the trainer, which `training.loss.AuxiliaryLoss` describes.
-
-    For targets that have one token for each word of their sources. Up to the n-th such token
-    that is word n, and behind the last one the end token. The attention of a head to the pieces of
-    a word is taken for its probability, and trained by cross-entropy beside the tokens (Chen et
-    al., 2016); the head is the first of the decoder's last layer but one (Garg et al., 2019).
+    This is an auxiliary loss of the trainer (`training.loss.AuxiliaryLoss`), for targets with one
+    token for each source word. Until the n-th such token, the aligned word is word n, and after the
+    last one it is the end token. The attention of a head to the tokens of a word is its
+    probability, trained by cross-entropy (Chen et al., 2016). The head is the first of the
+    second-to-last decoder layer (Garg et al., 2019).
 
     Args:
-        begins: for each source id whether a word begins with it; the end token counts as one.
-        stands: for each target id whether it stands for a word.
-        pad_id: of both sides.
+        begins: whether each source id starts a word. The end token counts as a word.
+        stands: whether each target id stands for a word.
+        pad_id: id of padding of both sides.
 
     Raises:
-        InputError: where no word begins, or nothing stands for one.
+        InputError: if no source id starts a word, or no target id stands for one.
     """
-
-    name = "alignment_loss"
 
     def __init__(self, begins: Sequence[bool], stands: Sequence[bool], pad_id: int):
         if sum(begins) < 2 or not any(stands):
             raise InputError(
-                "the vocabularies do not tell where words begin, or what stands for one; "
-                "expected source pieces that begin with a space, and target pieces of tags"
+                "The vocabularies do not show where words begin, or which tokens represent one. "
+                "Guided alignment needs source tokens that begin with a space, and target tokens "
+                "that are tags."
             )
         self._begins = np.asarray(begins, np.int32)
         self._stands = np.asarray(stands, np.int32)
         self._pad_id = pad_id
 
     def belongs(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns bool `[B, T, S]`: the source tokens of the word that each target token is of.
+        """Returns the source tokens of the word of each target token, bool `[B, T, S]`.
 
-        None in sentences of more or fewer words than there are tokens for: some words have a space
-        within, as SentencePiece sees them, and would move all that follow.
+        Sentences whose numbers of words and of target tokens differ have no True: SentencePiece
+        sees a space inside some words, which would shift all following words.
 
         Args:
             inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`, the decoder's

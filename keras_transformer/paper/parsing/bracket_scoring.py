@@ -1,14 +1,14 @@
 """Scores of trees as EVALB computes them with the rules of COLLINS.prm (Sekine and Collins, 1997).
 
-The constituents of a tree are labelled spans over its words, from which punctuation and traces
-are left out. Those of the predicted tree match those of the gold tree as multisets:
+The constituents of a tree are labelled spans over its words, without punctuation and traces. The
+constituents of the predicted tree match those of the gold tree as multisets:
 
     precision = matched / predicted,  recall = matched / gold,  F1 = 2 P R / (P + R)
 
-summed over all sentences. Which words are punctuation say the gold tree's tags, by position:
-trees of a model that predicts no tags, as that of Vinyals et al. (2015), have none of their own.
-EVALB takes each tree's own, which is the same where both agree on punctuation; tagging accuracy,
-which it prints too, has no meaning here.
+The numbers are summed over all sentences. The tags of the gold tree determine which words are
+punctuation, because models such as Vinyals et al. (2015) predict trees without tags. EVALB uses the
+tags of each tree, which is the same if both agree on punctuation. EVALB's tagging accuracy is left
+out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.paper.parsing.trees import TRACE, Constituent, Tree
 
 RULES = "EVALB, COLLINS.prm; punctuation by the gold tags"
-SHORT = 40  # words, punctuation counted, of the sentences that are scored by themselves, too
+SHORT = 40  # maximum words, including punctuation, of sentences with separate scores
 # COLLINS.prm: DELETE_LABEL, EQ_LABEL ADVP PRT, MAX_ERROR.
 _DELETED = frozenset({"TOP", TRACE, ",", ":", "``", "''", "."})
 _SAME = {"PRT": "ADVP"}
@@ -32,19 +32,22 @@ _MAX_ERRORS = 10
 
 @dataclasses.dataclass(frozen=True)
 class BracketScores:
-    """Scores of sentences, in the fields of a JSON object.
+    """Scores of sentences, with the fields of a JSON object.
 
     Attributes:
         sentences: number of gold trees.
-        errors: those of them whose words are not the prediction's. They are not scored.
-        skipped: those of them that have no words but punctuation. They are not scored.
-        matched, predicted, gold: constituents of the others.
-        precision, recall, f1: 0 to 100.
-        complete_match: share of the others whose constituents are all there and all right, 0
-            to 100.
-        average_crossing: predicted constituents a sentence that overlap one of the gold tree and
-            are neither inside it nor around it.
-        no_crossing: share of the others without such, 0 to 100.
+        errors: number of gold trees whose words differ from the prediction. They are not scored.
+        skipped: number of gold trees with only punctuation. They are not scored.
+        matched: number of matched constituents of the other trees.
+        predicted: number of predicted constituents.
+        gold: number of gold constituents.
+        precision: 0 to 100.
+        recall: 0 to 100.
+        f1: 0 to 100.
+        complete_match: share of the scored trees whose constituents are all correct, 0 to 100.
+        average_crossing: predicted constituents per sentence that overlap a gold constituent
+            without being inside or around it.
+        no_crossing: share of the scored trees without crossing constituents, 0 to 100.
     """
 
     sentences: int
@@ -61,7 +64,7 @@ class BracketScores:
     no_crossing: float
 
     def summary(self) -> str:
-        """Returns the scores in a few words, for a person."""
+        """Returns a short summary of the scores."""
         left_out = f", {self.errors:,} with other words not scored" if self.errors else ""
         return (
             f"F1 {self.f1:.2f} (precision {self.precision:.2f}, recall {self.recall:.2f}), "
@@ -74,9 +77,9 @@ class TreebankScores:
     """Scores of a treebank, and of its sentences of up to 40 words.
 
     Attributes:
-        all: of all sentences.
-        short: of those whose gold tree has at most `SHORT` words, punctuation counted.
-        errors: for each sentence whose words are not the prediction's, what differs.
+        all: scores of all sentences.
+        short: scores of sentences whose gold tree has at most `SHORT` words, with punctuation.
+        errors: the difference for each sentence whose words differ from the prediction.
     """
 
     all: BracketScores
@@ -84,14 +87,14 @@ class TreebankScores:
     errors: tuple[str, ...]
 
     def summary(self) -> str:
-        """Returns two lines, for a person."""
+        """Returns a summary of two lines."""
         return (
             f"all sentences:             {self.all.summary()}\n"
             f"sentences of <= {SHORT} words: {self.short.summary()}"
         )
 
     def fields(self) -> dict[str, Any]:
-        """Returns what is in it, and by which rules, ready for JSON."""
+        """Returns the scores and their rules as JSON values."""
         return {
             "all": dataclasses.asdict(self.all),
             f"up_to_{SHORT}_words": dataclasses.asdict(self.short),
@@ -103,13 +106,13 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScor
     """Scores predicted trees.
 
     Raises:
-        InputError: for different numbers of trees, none, or more than 10 sentences whose words
-            differ, as EVALB does.
+        InputError: for different numbers of trees, no trees, or more than 10 sentences whose words
+            differ (as in EVALB).
     """
     if len(gold) != len(predicted) or not gold:
         raise InputError(
-            f"there are {len(gold):,} gold trees and {len(predicted):,} predicted ones; expected "
-            "as many of one as of the other, at least one"
+            f"There are {len(gold):,} gold trees but {len(predicted):,} predicted ones. Both need "
+            "the same number, at least 1."
         )
     rows, errors = [], []
     for number, (own, other) in enumerate(zip(gold, predicted, strict=True), start=1):
@@ -118,8 +121,8 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScor
             errors.append(f"sentence {number} {rows[-1].error}, and is not scored")
     if len(errors) > _MAX_ERRORS:
         raise InputError(
-            f"{len(errors):,} of {len(gold):,} trees have other words than the gold tree; expected "
-            f"at most {_MAX_ERRORS}. The first: {errors[0]}"
+            f"{len(errors):,} of {len(gold):,} trees have other words than the gold tree, but the "
+            f"limit is {_MAX_ERRORS}. The first: {errors[0]}"
         )
     short = [row for row, tree in zip(rows, gold, strict=True) if len(tree.words) <= SHORT]
     return TreebankScores(_totals(rows), _totals(short), tuple(errors))
@@ -127,7 +130,7 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScor
 
 @dataclasses.dataclass(frozen=True)
 class _Counts:
-    """What one sentence adds to the totals."""
+    """The numbers of one sentence."""
 
     matched: int = 0
     predicted: int = 0
@@ -153,8 +156,8 @@ def _counts(gold: Tree, predicted: Tree) -> _Counts:
 
 
 def _spans(tree: Tree, kept: Sequence[bool]) -> list[Constituent]:
-    """Returns the constituents that count, in terms of the words that are kept."""
-    before = [0, *itertools.accumulate(map(int, kept))]  # of each place, words kept before it
+    """Returns the scored constituents as spans over the words that are kept."""
+    before = [0, *itertools.accumulate(map(int, kept))]  # number of kept words before each place
     spans = (
         Constituent(_SAME.get(each.label, each.label), before[each.start], before[each.end])
         for each in tree.constituents
@@ -171,7 +174,7 @@ def _cross(one: Constituent, other: Constituent) -> bool:
 
 
 def _difference(gold: Tree, predicted: Tree, kept: Sequence[bool]) -> str:
-    """Says how the words differ, or nothing; how punctuation is written does not count."""
+    """Returns how the words differ, or "". Differences in punctuation do not count."""
     as_many = len(gold.words) == len(predicted.words)
     for own, other, counts in zip(gold.words, predicted.words, kept, strict=False):
         if own != other and (counts or not as_many):

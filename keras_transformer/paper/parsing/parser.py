@@ -11,31 +11,31 @@ import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
+from keras_transformer.export import ExtraSignatures
+from keras_transformer.export.saved_model.model_card import TaskCard
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.translator import Translator, sample_offsets
-from keras_transformer.paper.parsing.linearization import Does
-from keras_transformer.paper.parsing.restoration import restored
-from keras_transformer.paper.parsing.symbol_vocabulary import require_parser, word_boundaries
-from keras_transformer.paper.parsing.tokenization import tokenize, words_of
-from keras_transformer.paper.parsing.tree_constraint import TreeConstraint
+from keras_transformer.paper.parsing.constraint import TreeConstraint
+from keras_transformer.paper.parsing.symbols import is_parser, require_parser, word_boundaries
+from keras_transformer.paper.parsing.text_ops import restored, tokenize, words_of
+from keras_transformer.paper.parsing.trees import Does
 
 
 class Parser(tf.Module):
-    """A translator into symbols, whose outputs are restored to trees.
+    """A translator to symbols, whose outputs are restored to trees.
 
-    The search finds trees of as many leaves as the text has words, and nothing else: of a model
-    that lost count all brackets behind that word would be in the wrong place.
+    The search only finds trees with as many leaves as the text has words. If a model lost count,
+    all following brackets would be in the wrong place.
 
-    No text fails, and no output of the model: the leaves of every tree are exactly the words of
-    the text, in their order. Words that the model does not see, as their text is cut, stand in
-    the tree all the same.
+    No text and no output of the model fails. The leaves of every tree are exactly the words of the
+    text, in their order, including words that were truncated.
 
     Args:
-        translator: of a model that was trained on trees.
-        place: where it comes from, for what is told to the user.
+        translator: translator of a model that was trained on trees.
+        place: path of the model, for messages.
 
     Raises:
-        InputError: where its target vocabulary is not that of a parser.
+        InputError: if the target vocabulary is not from a treebank.
     """
 
     def __init__(self, translator: Translator, place: str = "the model"):
@@ -69,22 +69,22 @@ class Parser(tf.Module):
         autograph=False, jit_compile=False,
     )  # fmt: skip
     def parse_tokens(self, tokens: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Parses sentences whose words have spaces between them, UTF-8 strings `[B]`.
+        """Parses sentences whose words are separated by spaces, UTF-8 strings `[B]`.
 
         Returns:
-            `trees`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K is
-            `decoding.n_best`. A place that no output of the model fills has an empty text and
-            the score -1e9, but the first has a tree always, which is flat then; only a text
-            without words has none. `truncated` bool `[B]`: the text was too long, and the model
-            has seen its beginning alone.
+            `trees`, string `[B, K]`, best first, and `scores`, float32 `[B, K]`, where K is
+            `decoding.n_best`. Missing results are empty texts with the score -1e9. The first result
+            always is a tree, flat if necessary, unless the text has no words. `truncated`, bool
+            `[B]`, is true if the text was too long.
         """
         return self._parsed(words_of(tokens))
 
     def _parsed(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
         source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
-        # The words of a text that was cut are those that its pieces begin; the end counts as one.
-        # Otherwise pieces are no measure: there are words of which SentencePiece leaves nothing.
+        # The words of a truncated text are those that start with one of its tokens. The end counts
+        # as a word. Otherwise tokens are not a measure, because SentencePiece drops some words
+        # completely.
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
@@ -129,7 +129,7 @@ class ParserModel(NamedTuple):
         place: where it was read.
         parse: text string `[B]` → as `Parser.parse`.
         parse_tokens: tokens string `[B]` → as `Parser.parse_tokens`.
-        owner: what holds the weights.
+        owner: the object that keeps the weights alive.
     """
 
     place: str
@@ -144,10 +144,10 @@ def load_parser(
     *,
     precision: str = "float32",
 ) -> ParserModel:
-    """Reads a run, an ensemble of runs, or a SavedModel; the arguments are `load_model`'s.
+    """Loads a run, an ensemble of runs, or a SavedModel, with the arguments of `load_model`.
 
     Raises:
-        InputError: for what `loading.load_model` refuses, and for a model that is no parser.
+        InputError: as in `loading.load_model`, or if the model is not a parser.
     """
     model = loading.load_model(model_dir, settings, precision=precision)
     if isinstance(model.owner, Translator):
@@ -156,8 +156,8 @@ def load_parser(
     signatures = getattr(model.owner, "signatures", {})
     if "parse" not in signatures:
         raise InputError(
-            f"{model.place} is no parser, or no SavedModel: it has no signature parse; expected a "
-            "run on data of bin/prepare_trees.py, or its SavedModel"
+            f"{model.place} lacks the signature parse, so it is not a parser. Export "
+            "a run that was trained on data of bin/prepare_trees.py."
         )
     return ParserModel(model.place, signatures["parse"], signatures["parse_tokens"], model.owner)
 
@@ -166,9 +166,9 @@ class Parsed(NamedTuple):
     """The best tree of a line.
 
     Attributes:
-        tree: in brackets; "" of a line without words.
-        score: log P and penalties; minus infinity where the model found nothing.
-        truncated: whether the line was too long for the model to see all of it.
+        tree: in brackets; "" for a line without words.
+        score: log-probability with penalties; minus infinity if the model found nothing.
+        truncated: True if the line was too long for the model.
     """
 
     tree: str
@@ -177,12 +177,12 @@ class Parsed(NamedTuple):
 
 
 def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) -> list[Parsed]:
-    """Parses sentences; the results are in their order.
+    """Parses sentences. The results are in the same order.
 
     Args:
         model: the parser.
         lines: one sentence each.
-        tokens: whether the words of the lines have spaces between them, and nothing else.
+        tokens: True if words are separated by spaces, and need not be split.
     """
 
     def trees(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -201,19 +201,47 @@ def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) 
 
 
 def remarks(results: Sequence[Parsed]) -> list[str]:
-    """Returns one sentence for each line that is empty, was cut, or was not parsed."""
+    """Returns a warning for each line that is empty, was truncated, or was not parsed."""
     sentences = []
     for number, result in enumerate(results, start=1):
         if not result.tree:
-            sentences.append(f"line {number} has no words, and its tree is an empty line")
+            sentences.append(f"Line {number} is empty, and so is its tree.")
         elif result.score == -math.inf:
             sentences.append(
-                f"line {number} has a flat tree: the model's logits are no numbers, or what it may "
-                "not say leaves no tree"
+                f"Line {number} has a flat tree: the logits are not finite, or banned tokens leave "
+                "no tree."
             )
         elif result.truncated:
             sentences.append(
-                f"line {number} is longer than the model takes (decoding.max_source_tokens); the "
-                "words that it has not seen stand in the tree without constituents of their own"
+                f"Line {number} is truncated (decoding.max_source_tokens). The other words have "
+                "no constituents."
             )
     return sentences
+
+
+_CARD = TaskCard(
+    name="constituency-parsing",
+    pipeline_tag=None,
+    description="parses sentences into constituents and returns trees in brackets",
+    limit="A tree has every word, whatever the model says, and may be wrong all the same.",
+    request={"signature_name": "parse", "inputs": {"text": ["A sentence to parse."]}},
+    usage="`parse` splits text into words as newer treebanks do, `parse_tokens` at spaces; "
+    "the leaves of `trees` are these words, with -LRB- and -RRB- for brackets. What the "
+    "other signatures call a translation are the symbols of a tree.",
+)
+
+
+def parser_signatures(translator: Translator) -> ExtraSignatures | None:
+    """Returns the signatures `parse` and `parse_tokens`, or None if the model is not a parser.
+
+    The vocabulary of the model decides. The export compares `parse_tokens` with the run.
+    """
+    if not is_parser(translator.tokenizer.vocabulary):
+        return None
+    parser = Parser(translator)
+    return ExtraSignatures(
+        functions={"parse": parser.parse, "parse_tokens": parser.parse_tokens},
+        compared={"parse_tokens": "tokens"},
+        card=_CARD,
+        owner=parser,
+    )

@@ -1,4 +1,4 @@
-"""Treebanks prepared for training: the words of each tree, and its symbols."""
+"""Prepares treebanks for training: words are the source, symbols are the target."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from pathlib import Path
 from keras_transformer.data.corpora.corpus import require_file
 from keras_transformer.data.corpora.reading import read_text
 from keras_transformer.data.preparation.prepare import PreparedData, PrepareOptions, prepare
-from keras_transformer.data.preparation.workers import Runner
 from keras_transformer.errors import InputError
-from keras_transformer.paper.parsing.linearization import linearize, symbols_of
-from keras_transformer.paper.parsing.symbol_vocabulary import symbol_model
-from keras_transformer.paper.parsing.trees import Tree, read_trees
+from keras_transformer.paper.parsing.symbols import symbol_model
+from keras_transformer.paper.parsing.trees import Tree, linearize, read_trees, symbols_of
 from keras_transformer.text.vocabulary import Vocabulary
 
 # The longest sentences of the WSJ have some 400 symbols. One word can have many.
@@ -29,7 +27,7 @@ class Treebank:
 
     Attributes:
         paths: the files.
-        tags: whether parts of speech are among the symbols.
+        tags: True if parts of speech are symbols.
     """
 
     paths: tuple[Path, ...]
@@ -37,38 +35,41 @@ class Treebank:
 
     @property
     def name(self) -> str:
-        """The files, the first two of them by name; pair i is their i-th tree."""
+        """The files; more than two are abbreviated. Pair i is the i-th tree."""
         names = [str(path) for path in self.paths]
         more = f" and {len(names) - 2:,} more" if len(names) > 2 else ""
         return f"{' + '.join(names[:2])}{more}"
 
     def trees(self) -> Iterator[Tree]:
-        """Yields the trees, file after file; raises what `read_trees` does."""
+        """Yields the trees of all files. Raises the errors of `read_trees`."""
         for path in self.paths:
             yield from read_trees(path)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields words and symbols, each with spaces between; raises what `read_trees` does."""
+        """Yields words and symbols of each tree, separated by spaces. Raises the errors of
+        `read_trees`.
+        """
         for tree in self.trees():
             yield " ".join(tree.words).encode(), " ".join(linearize(tree, self.tags)).encode()
 
 
 def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[Path]:
-    """Returns the files of a treebank, each once, under the name by which it was named first.
+    """Returns the files of a treebank without repetitions, under their first names.
 
     Args:
-        patterns: files, or patterns of them as `penn/*.tree`.
-        ids: a file with a name a line: only files of these names, or with an ending after them,
-            are taken, in this order.
+        patterns: files, or patterns such as `penn/*.tree`.
+        ids: file with one name per line. Only files with these names, with or without an ending,
+            are returned, in this order.
 
     Raises:
-        InputError: for a pattern that no file fits, or a name that is not that of one file.
+        InputError: for a pattern that matches nothing, or a name that does not match exactly one
+            file.
     """
     found = []
     for pattern in patterns:
         paths = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))
         if not paths:
-            raise InputError(f"no file is called {pattern}; expected files of trees, or a pattern")
+            raise InputError(f"No file matches {pattern}. Give files of trees, or a pattern.")
         found += [require_file(path) for path in paths]
     if ids is None:
         return _once(found)
@@ -78,16 +79,16 @@ def find_files(patterns: Sequence[str], ids: str | Path | None = None) -> list[P
         if name and len(of_name) != 1:
             raise InputError(
                 f"{ids}, line {number}: {len(of_name)} of {len(found)} files of trees are called "
-                f"{name!r}; expected one"
+                f"{name!r}. The name must be unique."
             )
         named += of_name if name else []
     if not named:
-        raise InputError(f"{ids} names no files; expected a name a line")
+        raise InputError(f"{ids} names no files. It must have one name per line.")
     return _once(named)
 
 
 def _once(paths: Iterable[Path]) -> list[Path]:
-    """Returns the first of the paths of each file: links and folders can give it others."""
+    """Returns the first path of each file, because links can give a file several paths."""
     first: dict[Path, Path] = {}
     for path in paths:
         first.setdefault(path.resolve(), path)
@@ -99,39 +100,39 @@ def prepare_trees(
     output_dir: str | Path,
     options: PrepareOptions = DEFAULTS,
     *,
-    valid_files: Sequence[Path] = (),
+    valid_files: Sequence[Path] | None = None,
     tags: bool = True,
-    runner: Runner | None = None,
+    num_workers: int = 1,
 ) -> PreparedData:
-    """Prepares a treebank, as `data.prepare.prepare` does text.
+    """Prepares a treebank, as `data.prepare.prepare` prepares text.
 
-    The source vocabulary is learned from the words, the target vocabulary is the symbols.
+    The source vocabulary is learned from the words. The target vocabulary is the symbols.
 
     Args:
-        files: of trees to train on; one that is named twice is read once.
+        files: training trees. Repeated files are read once.
         output_dir: a new directory, or the result of the same input and options.
-        options: those of learning are of the source vocabulary.
-        valid_files: of trees to validate on; sentences are held out of `files` if empty.
-        tags: whether the model is to learn parts of speech, too.
-        runner: who does the work; None for this process.
+        options: options. Those of the vocabulary apply to the source side.
+        valid_files: validation trees; None to hold out sentences of `files`.
+        tags: whether the model learns parts of speech, too.
+        num_workers: number of processes.
 
     Raises:
-        InputError: for what is no tree, a file to train on that is to validate on as well, and
-            what `prepare` refuses.
+        InputError: for invalid trees, for a file in both sets, and as in `prepare`.
     """
-    both = {path.resolve() for path in files} & {path.resolve() for path in valid_files}
+    both = {path.resolve() for path in files} & {path.resolve() for path in valid_files or ()}
     if both:
         raise InputError(
-            f"{min(both)} is to train on and to validate on; expected it to be one of them"
+            f"{min(both)} is in the training set and in the validation set. Remove it from one of "
+            "them."
         )
-    train, valid = (Treebank(tuple(_once(paths)), tags) for paths in (files, valid_files))
+    train, valid = (Treebank(tuple(_once(paths)), tags) for paths in (files, valid_files or ()))
     trees = list(train.trees())
     source = options.learn(" ".join(tree.words).encode() for tree in trees)
     return prepare(
         [train],
         output_dir,
         options,
-        valid_corpora=[valid] if valid_files else [],
+        valid_corpora=[valid] if valid_files else None,
         vocab_from=Vocabulary(source, symbol_model(symbols_of(trees, tags))),
-        runner=runner,
+        num_workers=num_workers,
     )

@@ -1,15 +1,29 @@
-"""Constituency trees in the bracketed form of the Penn Treebank (Marcus et al., 1993).
+"""Constituency trees, and trees as sequences of symbols.
 
-A tree is its words and its constituents, each a label and a span of words. What parsers are
-not scored on is not read (Collins, 1997): traces, constituents that hold nothing else, function
-tags and indices (`NP-SBJ-1` is `NP`), and an outermost bracket without a label of its own.
+Trees are read in the bracketed form of the Penn Treebank (Marcus et al., 1993). A tree has words
+and constituents, each with a label and a span of words. Parts that are not scored (Collins, 1997)
+are not read: traces, constituents that contain nothing else, function tags and indices (`NP-SBJ-1`
+becomes `NP`), and an outermost bracket without a label.
+
+A tree becomes a sequence of symbols depth first (Vinyals et al., 2015, section 2.2). A constituent
+starts with a symbol such as `(NP` and ends with `)NP`. Each word is the tag of its part of speech,
+or `XX`:
+
+    (TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))
+    (S (NP DT NN )NP (VP VBZ )VP . )S
+    (S (NP XX XX )NP (VP XX )VP XX )S
+
+Tags show the model its current word. Without tags the model must count, and one missed word moves
+all following brackets. The labels of closing brackets are redundant. They help the model, and do
+not make sequences longer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,22 +31,22 @@ from keras_transformer.data.corpora.reading import read_text
 from keras_transformer.errors import InputError
 
 TRACE = "-NONE-"
-# Labels of an outermost bracket that stands for the sentence, not for a constituent.
+# Labels of an outermost bracket that is the sentence, not a constituent.
 ROOTS = ("", "TOP", "ROOT", "S1")
-# Spaces are those of ASCII: some words begin with a thin space. Control characters and line
-# separators are nowhere in a tree: cleaning makes them spaces, and one word would become two.
+# Only ASCII spaces separate words, because some words begin with a thin space. Trees contain no
+# control characters or line separators: cleaning would turn them into spaces, and split words.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
 _TOKEN = re.compile(r"[()]|[^ \t\r\n()]+")
 
 
 def is_name(text: str) -> bool:
-    """Whether the text can be a label, a tag or a word within brackets."""
+    """Returns True if the text can be a label, a tag or a word inside brackets."""
     found = _TOKEN.fullmatch(text)
     return found is not None and text not in ("(", ")") and not _CONTROL.search(text)
 
 
 class Constituent(NamedTuple):
-    """A label over the words from `start` up to, and without, `end`."""
+    """A label over the words from `start` to `end`, exclusive."""
 
     label: str
     start: int
@@ -45,9 +59,9 @@ class Tree:
 
     Attributes:
         words: at least one, without spaces and brackets (`-LRB-` stands for one).
-        tags: the part of speech of each word, or `XX` where it is not known.
-        constituents: in the order in which they open, the outer before the inner; each holds
-            a word, and any two are one inside the other or apart.
+        tags: the part of speech of each word, or `XX` if it is unknown.
+        constituents: in the order in which they open, outer before inner. Each contains a word. Two
+            of them are nested or disjoint.
     """
 
     words: tuple[str, ...]
@@ -67,10 +81,10 @@ class Tree:
         return "".join([*parts, ")"])
 
     def walk(self) -> Iterator[tuple[Constituent | None, int]]:
-        """Yields what opens, stands and closes, depth first, from the left.
+        """Yields the parts of the tree depth first, from the left.
 
-        A word is `(None, its place)`, a constituent that opens `(it, its start)`, and one that
-        closes `(it, its end)`.
+        A word is `(None, place)`, an opening constituent `(constituent, start)`, and a closing one
+        `(constituent, end)`.
         """
         waiting = list(reversed(self.constituents))
         opened: list[Constituent] = []
@@ -84,10 +98,10 @@ class Tree:
 
 
 def read_trees(path: str | Path) -> list[Tree]:
-    """Reads a file of trees: one a line, several a line, or each on several lines.
+    """Reads a file of trees, with any line breaks.
 
     Raises:
-        InputError: for a file that cannot be read, and for what is no tree.
+        InputError: for a file that cannot be read, and for invalid trees.
     """
     return list(parse_trees(read_text(path), str(path)))
 
@@ -97,18 +111,18 @@ def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
 
     Args:
         lines: the text.
-        name: where it comes from, for what is told to the user.
+        name: name of the text, for messages.
 
     Raises:
-        InputError: for brackets that do not fit, a tree without words, a control character, or
-            text that is no tree; line and column are told, which count from 1.
+        InputError: for brackets that do not match, a tree without words, a control character, or
+            other text; with line and column, from 1.
     """
     reader = _Reader(name)
     for number, line in enumerate(lines, start=1):
         if control := _CONTROL.search(line):
             raise InputError(
-                f"{name}, {_Place(number, control.start() + 1)}: the control character "
-                f"U+{ord(control[0]):04X} stands in the tree; expected words and labels without"
+                f"{name}, {_Place(number, control.start() + 1)}: the tree contains the control "
+                f"character U+{ord(control[0]):04X}. Remove it."
             )
         for found in _TOKEN.finditer(line):
             tree = reader.take(found[0], _Place(number, found.start() + 1))
@@ -127,7 +141,7 @@ class _Place(NamedTuple):
 
 @dataclasses.dataclass
 class _Bracket:
-    """A bracket that is open: what was read of it so far."""
+    """An open bracket, and its content so far."""
 
     place: _Place
     start: int  # words before it
@@ -138,7 +152,7 @@ class _Bracket:
 
 
 class _Reader:
-    """Makes trees of tokens, one after the other."""
+    """Builds trees from a stream of tokens."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -148,11 +162,11 @@ class _Reader:
     def _begin(self) -> None:
         self._words: list[str] = []
         self._tags: list[str] = []
-        # The place of a constituent is taken when it opens, and filled when it closes.
+        # A constituent reserves its place when it opens, and fills it when it closes.
         self._constituents: list[Constituent | None] = []
 
     def take(self, token: str, place: _Place) -> Tree | None:
-        """Takes the next token, and returns the tree that it completes, if it does."""
+        """Reads the next token, and returns the tree that it completes, or None."""
         if token == "(":
             self._opens(place)
         elif token == ")":
@@ -164,7 +178,7 @@ class _Reader:
         return None
 
     def end(self) -> None:
-        """Raises `InputError` where a tree is not closed."""
+        """Raises `InputError` if a tree is not closed."""
         if self._open:
             raise self._error(
                 self._open[0].place,
@@ -177,7 +191,8 @@ class _Reader:
             parent = self._open[-1]
             if parent.word is not None:
                 raise self._error(
-                    place, f"a bracket opens beside the word {parent.word!r}; expected it to close"
+                    place,
+                    f"a bracket opens next to the word {parent.word!r}, where it should close",
                 )
             parent.has_children = True
             if parent.label is None:
@@ -185,8 +200,8 @@ class _Reader:
             if parent.label == "" and len(self._open) > 1:
                 raise self._error(
                     parent.place,
-                    f"a bracket without a label within the tree that begins at "
-                    f"{self._open[0].place}; expected a label, or that tree to be closed before",
+                    "a bracket without a label is inside the tree that begins at "
+                    f"{self._open[0].place}: it needs a label, or that tree must be closed first",
                 )
         self._open.append(_Bracket(place, len(self._words), len(self._constituents)))
         self._constituents.append(None)
@@ -194,7 +209,7 @@ class _Reader:
     def _says(self, token: str, place: _Place) -> None:
         if not self._open:
             raise self._error(
-                place, f"{token[:40]!r} stands outside of brackets; expected '(' of a tree"
+                place, f"{token[:40]!r} is outside of brackets, where a tree should begin with '('"
             )
         bracket = self._open[-1]
         if bracket.label is None:
@@ -204,12 +219,12 @@ class _Reader:
         else:
             what = "brackets" if bracket.has_children else f"the word {bracket.word!r}"
             raise self._error(
-                place, f"the word {token[:40]!r} stands beside {what}; expected it in its own"
+                place, f"the word {token[:40]!r} is next to {what}: it needs separate brackets"
             )
 
     def _closes(self, place: _Place) -> None:
         if not self._open:
-            raise self._error(place, "a bracket closes that was never opened; expected '('")
+            raise self._error(place, "a bracket closes that was never opened")
         bracket = self._open.pop()
         label = bracket.label or ""
         if bracket.word is not None:
@@ -219,7 +234,7 @@ class _Reader:
         elif not bracket.has_children:
             raise self._error(
                 bracket.place,
-                f"the bracket ({label}) is empty; expected a word, or brackets, within it",
+                f"the bracket ({label}) is empty: it needs a word or brackets inside",
             )
         elif len(self._words) > bracket.start and (self._open or label not in ROOTS):
             self._constituents[bracket.number] = Constituent(
@@ -228,7 +243,7 @@ class _Reader:
 
     def _finished(self, place: _Place) -> Tree:
         if not self._words:
-            raise self._error(place, "the tree that ends here has no words; expected at least one")
+            raise self._error(place, "the tree that ends here lacks words")
         constituents = tuple(each for each in self._constituents if each is not None)
         tree = Tree(tuple(self._words), tuple(self._tags), constituents)
         self._begin()
@@ -239,5 +254,88 @@ class _Reader:
 
 
 def _without_function(label: str) -> str:
-    """Returns `NP` of `NP-SBJ-1`, `NP=2` and `NP`; what begins with a hyphen is a label itself."""
+    """Returns `NP` for `NP-SBJ-1`, `NP=2` and `NP`. A label that begins with a hyphen stays
+    unchanged.
+    """
     return label if label[0] in "-=" else re.split("[-=]", label)[0]
+
+
+WORD = "XX"
+OPEN = "("
+CLOSE = ")"
+
+
+def linearize(tree: Tree, tags: bool = True) -> list[str]:
+    """Returns the symbols of a tree. `restore` is the inverse.
+
+    Args:
+        tree: a tree.
+        tags: True if words become their tags, else `XX`.
+    """
+    symbols = []
+    for constituent, place in tree.walk():
+        if constituent is None:
+            symbols.append(tree.tags[place] if tags else WORD)
+        else:
+            bracket = OPEN if place == constituent.start else CLOSE
+            symbols.append(bracket + constituent.label)
+    return symbols
+
+
+class Does(enum.IntEnum):
+    """The function of a symbol."""
+
+    NOTHING = 0
+    OPEN = 1
+    CLOSE = 2
+    STAND = 3  # for a word
+
+    @classmethod
+    def of(cls, symbol: str) -> Does:
+        """Parses any text as a symbol. Labels and tags must be possible in a tree."""
+        if symbol.startswith(CLOSE):
+            return cls.CLOSE
+        if not is_name(symbol.removeprefix(OPEN)) or symbol == TRACE:
+            return cls.NOTHING
+        return cls.OPEN if symbol.startswith(OPEN) else cls.STAND
+
+
+def restore(words: Sequence[str], symbols: Iterable[str]) -> Tree:
+    """Builds a tree over exactly these words from any symbols.
+
+    * A closing bracket of any label closes the last opened bracket, if there is one.
+    * Symbols for words beyond the last word are ignored. Words without a symbol come at the end,
+      inside the open brackets, with the tag `XX`.
+    * Open brackets are closed at the end. Constituents without words are left out.
+
+    `text_ops.restored` does the same in a graph.
+
+    Args:
+        words: any number of words.
+        symbols: any symbols, such as those of `linearize`.
+    """
+    tags: list[str] = []
+    constituents: list[Constituent] = []
+    opened: list[int] = []  # indices of the open `constituents`
+    for symbol in (*symbols, *[WORD] * len(words)):
+        does = Does.of(symbol)
+        if does is Does.STAND and len(tags) < len(words):
+            tags.append(symbol)
+        elif does is Does.OPEN:
+            opened.append(len(constituents))
+            constituents.append(Constituent(symbol.removeprefix(OPEN), len(tags), len(words)))
+        elif does is Does.CLOSE and opened:
+            last = opened.pop()
+            constituents[last] = constituents[last]._replace(end=len(tags))
+    held = tuple(each for each in constituents if each.start < each.end)
+    return Tree(tuple(words), tuple(tags), held)
+
+
+def symbols_of(trees: Iterable[Tree], tags: bool = True) -> list[str]:
+    """Returns all symbols that trees with these labels and tags can contain, sorted."""
+    symbols = set() if tags else {WORD}
+    for tree in trees:
+        symbols.update(tree.tags if tags else ())
+        for constituent in tree.constituents:
+            symbols.update((OPEN + constituent.label, CLOSE + constituent.label))
+    return sorted(symbols)

@@ -1,8 +1,8 @@
-"""Recipes: folders of data that say how a result is reached.
+"""Recipes: folders of data that describe how to reproduce a result.
 
-A recipe is `recipes/NAME/recipe.json`: which text trains, validates and tests; how it is
-prepared; a preset and what differs from it; what is chosen on the validation set; how
-test translations are scored, and what others have published. `run.py` follows it.
+A recipe is `recipes/NAME/recipe.json`. It has the texts for training, validation and tests, the
+options of the preparation, a preset and settings, the candidates that validation selects from, the
+scoring of test translations, and published results. `run.py` runs it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TEXT_FORMS = (
     {"sacrebleu", "language_pair"},  # a test set of sacreBLEU
 )
 
-# What a recipe is told by where it comes from.
+# Fields that recipe.json does not have.
 _NOT_IN_FILE = ("name", "variant", "recipes_dir")
 
-_MAX_NAME = 100  # letters, of what files are called by
+_MAX_NAME = 100  # characters of a file name
 
 
 class Scoring(TypedDict, total=False):
@@ -55,21 +55,23 @@ class _Figure(TypedDict):
 
 
 class PublishedBleu(_Figure, total=False):
-    """A figure of others, and where it is from.
+    """A published result and its source.
 
-    What it measures is `bleu`, as the recipe scores by default, or `paper_bleu`; a measure of
-    any other name says that no score here is like it.
+    Its measure is `bleu` (the default of the recipe) or `paper_bleu`. Other measures are not
+    compared.
     """
 
     measure: str
 
 
-class _WriterName(TypedDict):
+class _GeneratorName(TypedDict):
     recipe: str
 
 
-class WriterFields(_WriterName, total=False):
-    """Which recipe's models write pairs: its variant and, of several as an ensemble, the seeds."""
+class GeneratorFields(_GeneratorName, total=False):
+    """The models that generate pairs: a recipe, its variant, and seeds. Several seeds are an
+    ensemble.
+    """
 
     variant: str
     seeds: Sequence[int]
@@ -77,34 +79,33 @@ class WriterFields(_WriterName, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The content of recipe.json, by its own names.
+    """The content of recipe.json.
 
     A text is `{"source": FILE, "target": FILE}`, `{"tsv": FILE}`, `{"tfds": NAME, "split": SPLIT,
     "source_language": CODE}`, `{"held_out": PART}`, or, for tests, `{"sacrebleu": NAME,
     "language_pair": PAIR}`.
 
     Attributes:
-        name: the folder's name.
+        name: name of the folder.
         description: one sentence.
-        train: the text to train on.
-        valid: the text to choose on.
-        tests: texts to score in the end, by name.
+        train: training text.
+        valid: validation text.
+        tests: test texts by name.
         prepare: fields of `PrepareOptions`.
-        preset: name of the configuration to begin with.
-        settings: what differs from it.
-        evaluate: how translations are scored.
-        held_out: sentences of parts that are taken out of `train`.
-        synthetic: pairs that are added to `train`, of which a model writes one side:
-            "back_translation" its sources again, "distillation" its targets; both together are
-            data diversification (Nguyen et al., 2020). For each where the model comes from.
-        average_last: numbers of the last checkpoints whose averages are candidates.
+        preset: name of the initial configuration.
+        settings: changes to the configuration.
+        evaluate: options of the scores.
+        held_out: number of sentences of parts that are taken out of `train`.
+        synthetic: generated pairs that are added to `train`, by kind, with the model that generates
+            them. "back_translation" generates sources, and "distillation" targets. Both together
+            are data diversification (Nguyen et al., 2020).
+        average_last: numbers of last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
-        published: figures of others, by test.
-        variants: by name, the fields of which a variant of the recipe has others; of
-            `prepare`, `settings` and `synthetic` those that differ. A `rehearsal` is the whole
-            in small.
-        variant: the name of the one that this is, or empty; of several, with a + between them.
-        recipes_dir: where it and the recipes of its writers are.
+        published: published results by test.
+        variants: changed fields of each variant by name; of `prepare`, `settings` and `synthetic`
+            only the changed entries. The variant `rehearsal` is a small run of everything.
+        variant: name of the current variant, or empty. Several are joined with +.
+        recipes_dir: directory of this recipe and of those that it uses.
     """
 
     name: str
@@ -117,7 +118,7 @@ class Recipe:
     settings: Mapping[str, Any]
     evaluate: Scoring
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    synthetic: Mapping[Synthetic, WriterFields] = dataclasses.field(default_factory=dict)
+    synthetic: Mapping[Synthetic, GeneratorFields] = dataclasses.field(default_factory=dict)
     average_last: Sequence[int] = dataclasses.field(default_factory=list)
     length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
     published: Mapping[str, PublishedBleu] = dataclasses.field(default_factory=dict)
@@ -127,13 +128,13 @@ class Recipe:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All fields that results depend on, those of the writers included.
+        """All fields that results depend on, including the fields of the generators.
 
         Fields with their default value are left out, so that a new field of recipes does not
-        change those that do not have it.
+        change the identity of existing recipes.
 
         Raises:
-            InputError: for a writer that `writer` refuses.
+            InputError: for a generator that `generator` refuses.
         """
         aside = ("description", "published", "variants", "recipes_dir")
         fields = {
@@ -142,10 +143,10 @@ class Recipe:
             if field.name not in aside and getattr(self, field.name) != _default(field)
         }
         if self.synthetic:
-            writers = {kind: self.writer(kind) for kind in self.synthetic}
+            generators = {kind: self.generator(kind) for kind in self.synthetic}
             fields["synthetic"] = {
-                kind: {"recipe": writer.recipe.identity, "seeds": writer.seeds}
-                for kind, writer in writers.items()
+                kind: {"recipe": generator.recipe.identity, "seeds": generator.seeds}
+                for kind, generator in generators.items()
             }
         return fields
 
@@ -159,22 +160,22 @@ class Recipe:
         """Reads `recipes_dir/name/recipe.json`.
 
         Raises:
-            InputError: for a recipe that is not there, or that does not fit the code.
+            InputError: if the recipe is unknown or invalid.
         """
         name = name.rstrip("/")  # as a shell completes it
         paths = Path(recipes_dir).glob("*/recipe.json")
         known = sorted(path.parent.name for path in paths if path.is_file())
         if name not in known:
-            raise InputError(f"there is no recipe {name!r}; expected one of {', '.join(known)}")
+            raise InputError(f"The recipe {name!r} is unknown. Choose one of {', '.join(known)}.")
         path = Path(recipes_dir) / name / "recipe.json"
         try:
             recipe = cls._of(name, read_json(path), Path(recipes_dir))
             for variant in recipe.variants:
-                recipe.varied(variant)
+                recipe.with_variant(variant)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except RecursionError:
-            raise InputError(f"{path} is nested too deep; expected a recipe") from None
+            raise InputError(f"{path} is nested too deep for a recipe.") from None
         return recipe
 
     @classmethod
@@ -188,13 +189,15 @@ class Recipe:
         }
         if not isinstance(fields, dict) or not needed <= fields.keys() <= own.keys():
             raise InputError(
-                f"the fields are not those of a recipe; expected {', '.join(sorted(needed))}, and "
-                f"perhaps {', '.join(sorted(own.keys() - needed))}"
+                f"A recipe needs the fields {', '.join(sorted(needed))}, and may have "
+                f"{', '.join(sorted(own.keys() - needed))}, but no others."
             )
         for key, value in fields.items():
             check_json(key, own[key], value)
         recipe = cls(name=name, recipes_dir=recipes_dir, **fields)
-        recipe._check()
+        recipe._check_texts()
+        recipe._check_models()
+        recipe._check_variants()
         return recipe
 
     @classmethod
@@ -203,59 +206,52 @@ class Recipe:
         hints = get_type_hints(cls)
         return {key: hint for key, hint in hints.items() if key not in _NOT_IN_FILE}
 
-    def _check(self) -> None:
-        self._check_texts()
-        self._check_models()
-        self._check_variants()
-
     def _check_texts(self) -> None:
         for part, count in self.held_out.items():
             if count < 1:
-                raise InputError(f"held_out has {count!r} of {part}; expected 1 or more")
+                raise InputError(f"held_out has {count!r} of {part}, but it must be at least 1.")
             if part == TRAIN or not part.isidentifier() or len(part) > _MAX_NAME:
-                raise InputError(f"held_out has a part {part!r}; expected a name as valid or test")
+                raise InputError(f"held_out has a part {part!r}. Use a name such as valid or test.")
         for name in self.tests:  # files are called by it
             if name in ("train", "valid") or not name.isidentifier() or len(name) > _MAX_NAME:
-                raise InputError(f"a test is called {name!r}; expected a name as test_2016")
+                raise InputError(f"A test is called {name!r}. Use a name such as test_2016.")
         for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
             if text.keys() not in _TEXT_FORMS:
                 forms = " or ".join(", ".join(sorted(form)) for form in _TEXT_FORMS)
-                raise InputError(f"{what} is {dict(text)!r}; expected a text with {forms}")
+                raise InputError(f"{what} is {dict(text)!r}. It must be a text with {forms}.")
             if "held_out" in text and text["held_out"] not in self.held_out:
                 raise InputError(
                     f"{what} is {text['held_out']!r} of held_out, which has "
-                    f"{', '.join(self.held_out) or 'nothing'}; expected a part of it"
+                    f"{', '.join(self.held_out) or 'nothing'}. Name a part that exists."
                 )
             if "sacrebleu" in text and what not in self.tests:
-                raise InputError(f"{what} is a test set of sacreBLEU; expected other text")
+                raise InputError(f"{what} is a test set of sacreBLEU. Use another text.")
         if "held_out" in self.train:
-            raise InputError("train is held out of itself; expected other text")
+            raise InputError("train names a part that is held out of itself. Use another text.")
         for test in self.published:
             if test not in self.tests:
-                raise InputError(
-                    f"published names {test!r}; expected one of {', '.join(self.tests)}"
-                )
+                raise InputError(f"published names {test!r}. Name one of {', '.join(self.tests)}.")
 
     def _check_models(self) -> None:
         hints = get_type_hints(PrepareOptions)
         for name, value in self.prepare.items():
             if name not in hints:
-                raise InputError(f"prepare has {name!r}; expected some of {', '.join(hints)}")
+                raise InputError(f"prepare has the field {name!r}. It may have {', '.join(hints)}.")
             check_json(f"prepare.{name}", hints[name], value)
         PrepareOptions(**self.prepare)
         self.config()
         scoring: Scoring = {**self.evaluate, "as_in_paper": False}
         metrics.assess(["a"], ["a"], **scoring)
-        for kind, writer in self.synthetic.items():
-            seeds = writer.get("seeds", [1])
+        for kind, generator in self.synthetic.items():
+            seeds = generator.get("seeds", [1])
             if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
                 raise InputError(
-                    f"synthetic has the seeds {seeds} of the writer of {kind}; expected different "
-                    "numbers, as in [1, 2]"
+                    f"synthetic has the seeds {seeds} for the model of {kind}. They must be "
+                    "different numbers, as in [1, 2]."
                 )
         for count in self.average_last:
             if count < 2:
-                raise InputError(f"average_last has {count!r}; expected 2 or more")
+                raise InputError(f"average_last is {count!r}, but it must be at least 2.")
         for penalty in self.length_penalties:
             self.config().updated({"decoding.length_penalty": penalty})
 
@@ -263,93 +259,91 @@ class Recipe:
         hints = self._in_file()
         for name, changes in self.variants.items():
             if not re.fullmatch(r"\w[\w.-]*", name) or len(name) > _MAX_NAME:
-                raise InputError(f"a variant is called {name!r}; expected a name as dropout_0.3")
+                raise InputError(f"A variant is called {name!r}. Use a name such as dropout_0.3.")
             if "variants" in changes:
-                raise InputError(f"the variant {name} has variants; expected other fields")
+                raise InputError(f"The variant {name} contains variants, which is not allowed.")
             for key in changes.keys() & hints.keys():
                 check_json(f"variants.{name}.{key}", hints[key], changes[key])
 
     def config(self) -> Config:
-        """The configuration, but for the vocabulary's and the seed."""
+        """Returns the configuration, without the vocabulary sizes and the seed."""
         return preset(self.preset).updated(self.settings)
 
-    def varied(self, names: str) -> Recipe:
-        """Returns a variant of the recipe, or of several together, as in `short+wide`.
+    def with_variant(self, names: str) -> Recipe:
+        """Returns a variant of the recipe, or several together, as in `short+wide`.
 
         Raises:
-            InputError: where it has none of that name, and for a name that stands twice.
+            InputError: for an unknown variant, and for one that is named twice.
         """
-        varied = self
+        recipe = self
         for name in (parts := names.split("+")):
             if parts.count(name) > 1:
-                raise InputError(f"the variant {names!r} has {name} twice; expected each once")
+                raise InputError(f"The variant {names!r} contains {name} twice.")
             if name not in self.variants:
                 raise InputError(
-                    f"the recipe {self.name} has no variant {name!r}; expected "
-                    f"{'one of ' + ', '.join(self.variants) if self.variants else 'none'}"
+                    f"The recipe {self.name} lacks the variant {name!r}. Its variants are: "
+                    f"{', '.join(self.variants) or 'none'}."
                 )
+            changes = self.variants[name]
+            fields = {key: getattr(recipe, key) for key in self._in_file() if key != "variants"}
+            merged = {
+                key: {**fields[key], **changes.get(key, {})}
+                for key in ("prepare", "settings", "synthetic")
+            }
+            if "tests" in changes:
+                fields["published"] = {}  # the figures are of other tests
             try:
-                varied = varied._with(self.variants[name])
+                recipe = Recipe._of(self.name, {**fields, **changes, **merged}, self.recipes_dir)
             except InputError as error:
                 raise InputError(f"the variant {name}: {error}") from None
-        return dataclasses.replace(varied, variant=names)
+        return dataclasses.replace(recipe, variant=names)
 
-    def _with(self, changes: Mapping[str, Any]) -> Recipe:
-        """Returns the recipe with other fields; of those that are merged what differs."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in (*_NOT_IN_FILE, "variants"):
-            del fields[name]
-        merged = {
-            name: {**fields[name], **changes.get(name, {})}
-            for name in ("prepare", "settings", "synthetic")
-        }
-        if "tests" in changes:
-            fields["published"] = {}  # they are of other tests
-        return Recipe._of(self.name, {**fields, **changes, **merged}, self.recipes_dir)
-
-    def writer(self, kind: Synthetic) -> Writer:
-        """Returns who writes the recipe's synthetic pairs of a kind.
+    def generator(self, kind: Synthetic) -> Generator:
+        """Returns the recipe of the model that generates pairs of a kind.
 
         Raises:
-            InputError: for a recipe that is not there, has synthetic pairs itself, translates
-                the wrong way as far as its files tell, or may learn from what is held out.
+            InputError: if the recipe is missing, has synthetic pairs, translates in the wrong
+                direction (by its files), or may train on held-out sentences.
         """
         fields = self.synthetic[kind]
         try:
             recipe = Recipe.load(self.recipes_dir, fields["recipe"])
             if fields.get("variant"):
-                recipe = recipe.varied(fields["variant"])
+                recipe = recipe.with_variant(fields["variant"])
         except InputError as error:
-            raise InputError(f"the writer of {kind} of the recipe {self.name}: {error}") from None
+            raise InputError(
+                f"the generator of {kind} of the recipe {self.name}: {error}"
+            ) from None
         if recipe.synthetic:
             raise InputError(
-                f"the writer of {kind} of the recipe {self.name} learns from what another writes; "
-                "expected one that learns from real text alone"
+                f"The model that generates {kind} in the recipe {self.name} learns from generated "
+                "text. It must learn only from real text."
             )
         same = self.train
         if "source" in same and kind == "distillation":
             same = {"source": same["target"], "target": same["source"]}
         if recipe.train == same and (kind == "back_translation" or "source" in same):
             raise InputError(
-                f"the writer of {kind} of the recipe {self.name} translates {recipe.train}; "
-                "expected the other direction"
+                f"The model that generates {kind} in the recipe {self.name} translates "
+                f"{recipe.train}. It must translate in the other direction."
             )
         held_out = (self.held_out, recipe.held_out)
         if any(held_out) and (kind == "back_translation" or held_out[0] != held_out[1]):
-            raise InputError(  # parts are chosen by source: those of another direction are others
-                f"the writer of {kind} of the recipe {self.name} may learn from pairs that are "
-                "held out; expected parts in files of their own, or for distillation the same"
+            raise InputError(  # parts are chosen by source, so those of the other direction differ
+                f"The model that generates {kind} in the recipe {self.name} may learn from "
+                "held-out pairs. Hold out parts from separate files or, for distillation, the "
+                "same ones."
             )
-        return Writer(recipe, tuple(fields.get("seeds", [1])))
+        return Generator(recipe, tuple(fields.get("seeds", [1])))
 
 
 @dataclasses.dataclass(frozen=True)
-class Writer:
-    """Who writes one side of synthetic pairs.
+class Generator:
+    """The models that generate one side of synthetic pairs.
 
     Attributes:
-        recipe: what its models are trained by.
-        seeds: of the models; several write as an ensemble.
+        recipe: the recipe that trains them.
+        seeds: the seed of each model. Several models generate as an ensemble.
     """
 
     recipe: Recipe
@@ -357,7 +351,7 @@ class Writer:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """What a recipe has that does not name the field; MISSING where it has to."""
+    """Returns the default of a field of a recipe, or MISSING if the field is required."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default

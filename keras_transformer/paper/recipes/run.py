@@ -1,15 +1,15 @@
-"""Follows a recipe: prepares, trains, chooses on validation, exports, and scores the export.
+"""Runs a recipe: prepares, trains, selects on validation, exports, and scores the export.
 
-data/                the prepared text; text/ with its parts where some are held out
-writers/KIND/        another recipe's work directory, whose model writes one side of pairs of a kind
-synthetic/KIND/      pairs of which a model has written one side, where the recipe asks for them
+data/                prepared text, with text/ for held-out parts
+generators/KIND/     work directory of the recipe whose model generates pairs of a kind
+synthetic/KIND/      pairs with one generated side
 seed-1/run/          a run, with its report
 seed-1/export/1/     the SavedModel of its best weights
-seed-1/results.json  scores of the export on each test, and how they came about
-ensemble/            the same, of the runs of several seeds together
-tests/               the sources and references that are scored
-results.json         those of the seeds that were last asked for, their mean and deviation
-experiment.json      the recipe and the variant that the directory is of, and the writers
+seed-1/results.json  scores of the export on each test, and its settings
+ensemble/            the same for the ensemble of all seeds
+tests/               sources and references of the tests
+results.json         results of the seeds of the last call, their mean and deviation
+experiment.json      recipe, variant and models of the synthetic pairs
 """
 
 from __future__ import annotations
@@ -35,15 +35,21 @@ from keras_transformer.paper.experiment import (
 )
 from keras_transformer.paper.recipes.models import RecipeModels
 from keras_transformer.paper.recipes.recipe import Recipe, Synthetic
-from keras_transformer.paper.recipes.synthetic import (
-    check_writer,
+from keras_transformer.paper.recipes.texts import (
+    Texts,
+    check_generator,
+    generator_fingerprint,
     has_written,
+    open_texts,
     synthetic_pairs,
-    writer_fingerprint,
 )
-from keras_transformer.paper.recipes.texts import Texts, open_texts
-from keras_transformer.runs.report import write_data_page
-from keras_transformer.runs.results import read_results, run_metadata, write_results
+from keras_transformer.runs.report.data_page import write_data_page
+from keras_transformer.runs.results import (
+    mixed_origins,
+    read_results,
+    run_metadata,
+    write_results,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,38 +61,37 @@ def run_recipe(
     *,
     seeds: Sequence[int] = (1,),
     synthetic_from: Mapping[Synthetic, str | Path] | None = None,
-    accumulate_steps: int | None = None,
+    num_microbatches: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
-    """Prepares, and for each seed trains, chooses on validation, exports and scores the export.
+    """Runs a recipe with one or several seeds.
 
-    Models that write a recipe's synthetic pairs are trained first, each by its own recipe.
-    What is done already is not done again, so the same call continues after a stop, and one
-    with more seeds adds to what is there. After a stop by `max_minutes` the call that
-    continues exports the next version; `results.json` names it.
+    Models that generate synthetic pairs are trained first, with their recipes. The same call
+    resumes after an interruption and skips finished work. More seeds are added to the results.
+    After a stop by `max_minutes`, the next call exports the next version, and `results.json` names
+    it.
 
     Args:
         recipe: the recipe.
-        corpus_dir: directory of the recipe's corpus files.
-        work_dir: where everything is written.
-        seeds: of one run each; the exports of several are also scored as an ensemble.
-        synthetic_from: exports that write kinds of the recipe's synthetic pairs, instead of the
-            models that the recipe says: for back-translation one of the other direction.
-        accumulate_steps: parts that a batch is computed in where the recipe's are too large for
-            this machine's memory; the result is the same but for rounding and dropout.
-        max_minutes: end this call's training after so long; what it has is chosen by the
-            validation set and exported, and the next call trains on. Tests are scored when
-            training is finished. While writers are trained, there are no results of seeds yet.
+        corpus_dir: directory of the corpus files.
+        work_dir: directory of all results.
+        seeds: seed of each run. The exports of several seeds are also scored as an ensemble.
+        synthetic_from: exports that generate kinds of synthetic pairs, instead of the models of the
+            recipe. Back-translation needs an export of the other direction.
+        num_microbatches: parts of a batch, for less memory. The result is the same, except for
+            rounding and dropout.
+        max_minutes: minutes after which this call stops training. The best weights so far are
+            exported, and the next call resumes training. Tests are scored after the end of
+            training.
 
     Returns:
-        The content of results.json. Its `peak_memory_mb` is of this process so far: of writers
-        that it has trained, too.
+        The content of results.json. `peak_memory_mb` includes the models of synthetic pairs.
 
     Raises:
-        InputError: for a corpus that cannot be read, or a `work_dir` of something else.
+        InputError: for a corpus that cannot be read, or a `work_dir` of another experiment.
 
     Example:
-    >>> recipe = Recipe.load("recipes", "multi30k_en_de")
+    >>> recipe = Recipe.load("recipes", "multi30k_en_de")  # doctest: +SKIP
     >>> run_recipe(recipe, "multi30k/tok", "build/multi30k", seeds=[1, 2])  # doctest: +SKIP
     """
     given = {kind: Path(model_dir) for kind, model_dir in (synthetic_from or {}).items()}
@@ -94,8 +99,8 @@ def run_recipe(
     if results := experiment.finished_results():
         log.info("%s is finished: %s", work_dir, experiment.work_dir / RESULTS)
         return results
-    experiment.check(Path(corpus_dir))  # mistakes show before anything is trained
-    computing = {} if accumulate_steps is None else {"training.accumulate_steps": accumulate_steps}
+    experiment.check(Path(corpus_dir))  # reports errors before anything is trained
+    computing = {} if num_microbatches is None else {"training.num_microbatches": num_microbatches}
     return experiment.run(Deadline(max_minutes), computing)
 
 
@@ -105,11 +110,11 @@ class _RecipeExperiment:
     Args:
         recipe: the recipe.
         work_dir: the work directory.
-        seeds: of one run each.
-        given: exports that write kinds of synthetic pairs.
+        seeds: the seed of each run.
+        given: exports that generate synthetic pairs, by kind.
 
     Raises:
-        InputError: for seeds, exports or a directory that do not fit the recipe or its writers.
+        InputError: for seeds, exports or a directory that do not fit the recipe or its generators.
     """
 
     def __init__(
@@ -123,23 +128,23 @@ class _RecipeExperiment:
         self._check_seeds()
         if not given.keys() <= recipe.synthetic.keys():
             raise InputError(
-                f"the recipe {recipe.name} has "
-                f"{' and '.join(recipe.synthetic) or 'no synthetic pairs'}, and --synthetic_from "
-                f"has {' and '.join(given)}; expected only kinds of pairs that the recipe has"
+                f"The recipe {recipe.name} has "
+                f"{' and '.join(recipe.synthetic) or 'no synthetic pairs'}, but --synthetic_from "
+                f"has {' and '.join(given)}. Give only kinds of pairs that the recipe has."
             )
         self._kinds = [kind for kind in get_args(Synthetic) if kind in recipe.synthetic]
-        self._writers: dict[Synthetic, _RecipeExperiment] = {}
-        written_by = dict.fromkeys(self._kinds, "an export that was given")
+        self._generators: dict[Synthetic, _RecipeExperiment] = {}
+        generated_by = dict.fromkeys(self._kinds, "an export that was given")
         for kind in self._kinds:
-            writer = recipe.writer(kind)
+            generator = recipe.generator(kind)
             if kind not in given:
-                name = f"{writer.recipe.name} {writer.recipe.variant}".strip()
-                written_by[kind] = f"{name}, seeds {','.join(map(str, writer.seeds))}"
+                name = f"{generator.recipe.name} {generator.recipe.variant}".strip()
+                generated_by[kind] = f"{name}, seeds {','.join(map(str, generator.seeds))}"
                 if not has_written(self._pairs_dir(kind)):
-                    self._writers[kind] = _RecipeExperiment(
-                        writer.recipe, work_dir / "writers" / kind, writer.seeds, {}
+                    self._generators[kind] = _RecipeExperiment(
+                        generator.recipe, work_dir / "generators" / kind, generator.seeds, {}
                     )
-        written = {"written_by": written_by} if self._kinds else {}
+        written = {"generated_by": generated_by} if self._kinds else {}
         self._identity = {**recipe.identity, **written}
         self._facts: dict[str, Any] = {
             "recipe": recipe.name,
@@ -151,22 +156,20 @@ class _RecipeExperiment:
 
     def _check_seeds(self) -> None:
         if not self._seeds or len(set(self._seeds)) < len(self._seeds):
-            raise InputError(
-                f"the seeds are {list(self._seeds)}; expected different ones, at least one"
-            )
+            raise InputError(f"The seeds are {list(self._seeds)}. Give at least one, each once.")
         for seed in self._seeds:
             self._recipe.config().updated({"training.seed": seed})
         if len(self._seeds) > 1 and set(",@") & set(str(self.work_dir)):
             raise InputError(
-                f"{self.work_dir} has a comma or an @, which stand between the runs of an "
-                "ensemble; expected another directory, or one seed"
+                f"{self.work_dir} contains a comma or an @, which separate the runs of an "
+                "ensemble. Choose another directory, or one seed."
             )
 
     def _pairs_dir(self, kind: Synthetic) -> Path:
         return self.work_dir / "synthetic" / kind
 
     def finished_results(self) -> dict[str, Any] | None:
-        """Returns the results of an earlier call if they are of all seeds, and only of them."""
+        """Returns the results of an earlier call if it finished exactly these seeds."""
         results = read_results(self.work_dir / RESULTS)
         same_seeds = results.get("seeds", {}).keys() == {str(seed) for seed in self._seeds}
         return results if results.get("finished") and same_seeds else None
@@ -182,54 +185,56 @@ class _RecipeExperiment:
             return self.work_dir / result["export"]
         except (KeyError, TypeError):
             raise InputError(
-                f"{self.work_dir / RESULTS} is finished and names no export; expected one"
+                f"{self.work_dir / RESULTS} is finished but names no export."
             ) from None
 
-    def check(self, corpus_dir: Path, *, is_writer: bool = False) -> None:
-        """Opens all texts, and finds mistakes that would show after hours of training."""
+    def check(self, corpus_dir: Path, *, is_generator: bool = False) -> None:
+        """Opens all texts, and reports errors that training would reach only after hours."""
         with begun(self.work_dir, self._identity):  # parts that are held out are written
             self._texts = open_texts(
                 self._recipe,
                 corpus_dir,
                 self.work_dir / "text",
-                check_training=is_writer or bool(self._kinds),
+                check_training=is_generator or bool(self._kinds),
             )
         for kind, model_dir in self._given.items():
-            check_writer(self._pairs_dir(kind), model_dir)
-        for kind, writer in self._writers.items():
-            if (exported := writer.export()) is not None:
-                check_writer(self._pairs_dir(kind), exported)
-            elif writer_fingerprint(self._pairs_dir(kind)):
+            check_generator(self._pairs_dir(kind), model_dir)
+        for kind, generator in self._generators.items():
+            if (exported := generator.export()) is not None:
+                check_generator(self._pairs_dir(kind), exported)
+            elif generator_fingerprint(self._pairs_dir(kind)):
                 raise InputError(
-                    f"{self._pairs_dir(kind)} was begun by a model that is gone; expected it in "
-                    f"{writer.work_dir}, or no {self._pairs_dir(kind)}"
+                    f"{self._pairs_dir(kind)} was begun by a model that no longer exists. Restore "
+                    f"it in {generator.work_dir}, or delete {self._pairs_dir(kind)}."
                 )
             else:
-                writer.check(corpus_dir, is_writer=True)
+                generator.check(corpus_dir, is_generator=True)
 
     def run(self, deadline: Deadline, computing: Mapping[str, Any]) -> dict[str, Any]:
         """Trains and scores what `check` has opened; writes and returns the results."""
         with begun(self.work_dir, self._identity):
-            if self._train_writers(deadline, computing):
+            if self._train_generators(deadline, computing):
                 results = self._run(deadline, computing)
             else:
-                log.info("time is over before all writers are trained; the same command continues")
+                log.info(
+                    "time is over before all generators are trained; the same command continues"
+                )
                 seeds = read_results(self.work_dir / RESULTS).get("seeds", {})  # of other calls
                 results = {**self._facts, **run_metadata(), "finished": False, "seeds": seeds}
             write_results(self.work_dir / RESULTS, results)
         return results
 
-    def _train_writers(self, deadline: Deadline, computing: Mapping[str, Any]) -> bool:
+    def _train_generators(self, deadline: Deadline, computing: Mapping[str, Any]) -> bool:
         """Trains the models that write pairs; False if time was over before they were finished."""
-        for kind, writer in self._writers.items():
-            if writer.export() is None:
+        for kind, generator in self._generators.items():
+            if generator.export() is None:
                 if deadline.passed:
                     return False
-                log.info("the writer of %s: %s", kind, self._facts["written_by"][kind])
+                log.info("the generator of %s: %s", kind, self._facts["generated_by"][kind])
                 try:
-                    results = writer.run(deadline, computing)
+                    results = generator.run(deadline, computing)
                 except DivergedError as error:
-                    raise InputError(f"the writer of {kind} has diverged: {error}") from error
+                    raise InputError(f"the generator of {kind} has diverged: {error}") from error
                 if not results["finished"]:
                     return False
         return True
@@ -238,15 +243,15 @@ class _RecipeExperiment:
         metadata = run_metadata()
         corpora = [self._texts.train]
         for kind in self._kinds:
-            writer = self._writers.get(kind)
-            model_dir = writer.export() if writer else self._given.get(kind)
+            generator = self._generators.get(kind)
+            model_dir = generator.export() if generator else self._given.get(kind)
             corpora.append(
                 synthetic_pairs(kind, self._texts.train, model_dir, self._pairs_dir(kind))
             )
         facts = dict(self._facts)
         if self._kinds:
-            facts["writers_sha256"] = {
-                kind: writer_fingerprint(self._pairs_dir(kind)) for kind in self._kinds
+            facts["generators_sha256"] = {
+                kind: generator_fingerprint(self._pairs_dir(kind)) for kind in self._kinds
             }
         prepared = prepare(
             corpora,
@@ -277,3 +282,38 @@ class _RecipeExperiment:
                 results["ensemble"] = run_trial(trial, self.work_dir, deadline, metadata)
             results["finished"] = True
         return results
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """Returns the BLEU of all tests, each with the published figure that it compares to."""
+    models = {f"seed {seed}": result for seed, result in results["seeds"].items()}
+    if "ensemble" in results:
+        models["ensemble"] = results["ensemble"]
+    lines = []
+    for name, result in models.items():
+        if not result["tests"]:
+            line = f"{name:<10} {'validation':<20} BLEU {max(result['validation'].values()):6.2f}"
+            if not result.get("finished", True):
+                line += f"  at step {result['steps']:,}; tests are scored when training is finished"
+            lines.append(line)
+        for test, scores in result["tests"].items():
+            lines += [f"{name:<10} {test:<20} {line}" for line in _bleu_lines(scores)]
+    for test, mean in results.get("mean", {}).items():
+        deviation = results["standard_deviation"][test]
+        lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {deviation:.2f}")
+    return "\n".join(filter(None, [*lines, mixed_origins(models)]))
+
+
+def _bleu_lines(scores: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each measure of BLEU that a test was scored by."""
+    lines = {"bleu": f"BLEU {scores['bleu']:6.2f}  {scores['signature']}"}
+    if "paper_bleu" in scores:
+        lines["paper_bleu"] = f"BLEU {scores['paper_bleu']:6.2f}  {scores['paper_signature']}"
+    published = scores["published"]
+    if published:
+        measure = published.get("measure", "bleu")
+        if measure in lines:
+            lines[measure] += f"  (published: {published['bleu']})"
+        else:
+            lines["bleu"] += f"  (published by {measure}: {published['bleu']})"
+    return list(lines.values())

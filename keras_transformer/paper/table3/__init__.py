@@ -1,1 +1,1 @@
-"""Tables of models that differ from one base, trained row by row: the paper's Table 3."""
+"""The paper's Table 3: models that differ from one base, trained row by row."""

@@ -1,4 +1,4 @@
-"""How far each row is from base, here and in the paper, as a picture."""
+"""A chart of the difference of each row from base, here and in the paper."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ _STYLE = {
 
 
 def delta_chart(results: Mapping[str, Any]) -> str:
-    """Draws BLEU minus that of base, a line for each row: one dot here, one in the paper.
+    """Draws BLEU minus BLEU of base, as a line for each row with a dot for this run and for the
+    paper.
 
     Args:
-        results: of a sweep of base and other rows; what is not known yet, or has diverged, has
-            the paper's dot alone.
+        results: results of base and other rows. Unknown and diverged rows only have the paper's
+            dot.
 
     Returns:
-        An SVG file, without fonts, scripts or links.
+        An SVG file without fonts, scripts and links.
     """
     rows = {name: row for name, row in results["rows"].items() if name != "base"}
     with matplotlib.style.context(["default", _STYLE]):
@@ -48,7 +49,7 @@ def delta_chart(results: Mapping[str, Any]) -> str:
         axes = figure.subplots()
         _draw(axes, rows)
         axes.set_title(
-            f"{results['title']} on {results['preset_base']}: BLEU minus base's", fontsize=9
+            f"{results['title']} on {results['preset_base']}: BLEU minus BLEU of base", fontsize=9
         )
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})

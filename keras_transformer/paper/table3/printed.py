@@ -1,4 +1,4 @@
-"""A table as the paper prints it, with the paper's own figures beside: as text and as Markdown."""
+"""Prints a table like the paper, with the paper's figures next to ours, as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keras_transformer.runs.results import mixed_origins
 
 _HERE = ["PPL", "BLEU", "10^6"]
 _DELTAS = ["PPL", "BLEU"]
-# What stands above the columns, and how many of them it stands above.
+# The headings above groups of columns, and the numbers of columns.
 _GROUPS = {
     "": 1 + len(COLUMNS),
     "here": len(_HERE),
@@ -21,7 +21,7 @@ _GROUPS = {
 
 
 def text(results: Mapping[str, Any]) -> str:
-    """Returns the table in columns of equal width, with notes below; ends with a line's end."""
+    """Returns the table in aligned columns, with notes below and a final newline."""
     header = ["row", *COLUMNS, *_HERE, *_HERE, *_DELTAS, *_DELTAS]
     table = [header, *_cells(results)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
@@ -47,7 +47,7 @@ def text(results: Mapping[str, Any]) -> str:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Returns the table and what its rows are, as Markdown; ends with a line's end."""
+    """Returns the table and the rules of its rows as Markdown, with a final newline."""
     names = {"d_model": "d<sub>model</sub>", "d_ff": "d<sub>ff</sub>", "d_k": "d<sub>k</sub>"}
     names |= {"d_v": "d<sub>v</sub>", "P_drop": "P<sub>drop</sub>", "eps_ls": "ε<sub>ls</sub>"}
     header = ["row", *(names.get(column, column) for column in COLUMNS)]
@@ -73,7 +73,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _cells(results: Mapping[str, Any]) -> list[list[str]]:
-    """The cells of all rows; what is as in base is blank, as in the paper."""
+    """Returns the cells of all rows. Values that equal base are blank, as in the paper."""
     base = results["rows"]["base"]["columns"]
     rows = []
     for name, row in results["rows"].items():
@@ -100,7 +100,7 @@ def _cells(results: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _changes(results: Mapping[str, Any]) -> list[list[str]]:
-    """For each row what differs from base in the paper, how, and here; all of base."""
+    """Returns the sizes of each row: its difference from base in the paper, and its values here."""
     base = results["rows"]["base"]
 
     def listed(name: str, values: Mapping[str, Any], of_base: Mapping[str, Any]) -> str:
@@ -142,7 +142,7 @@ def _signed(value: float | None, decimals: int) -> str:
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-    """What has to be known of the figures."""
+    """Returns notes about the figures."""
     scored = {
         name: row["run"]
         for name, row in results["rows"].items()
@@ -158,8 +158,8 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         + ".",
         "Paper: newstest2013, English to German, its own vocabulary and base, so that only the "
         "differences from base compare.",
-        f"Rows are the paper's, by its sizes, on the base {results['preset_base']}; blank is as in "
-        "base. One run each: a small difference may be chance.",
+        f"Rows are those of the paper, in proportion to the base {results['preset_base']}. A blank "
+        "cell is as in base. One run each: a small difference may be chance.",
     ]
     notes += [
         f"{name} comes out as {row['same_as']} on this base, and is that run."
@@ -167,7 +167,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         if row["same_as"]
     ]
     precisions = {name: run["precision"] for name, run in scored.items()}
-    if len(set(precisions.values())) > 1:  # as `auto` picks them on different machines
+    if len(set(precisions.values())) > 1:  # `auto` may choose others on other machines
         rows = ", ".join(f"{name} {precision}" for name, precision in precisions.items())
         notes.append(f"Rows were trained in different precisions: {rows}.")
     if origins := mixed_origins(scored):

@@ -1,18 +1,19 @@
-"""Trains the paper's Table 3 row by row, and shows it after each.
+"""Trains the paper's Table 3 row by row, and shows it after each row.
 
-experiment.json      the rows, the base and the data that the directory is of
+experiment.json      rows, base and data
 base/run/            the run of a row, with its report
-base/results.json    its results, and how they came about
-base/translations    of the validation set; its lines as they should be are in `reference`
-reference
-results.json         all rows that were asked for or are finished
-table.txt, table.md  the same to be read, and
-delta_bleu.svg       as a picture
+base/results.json    its results and settings
+base/translations    translations of the validation set
+reference            references of the validation set
+results.json         all requested or finished rows
+table.txt, table.md  the same as tables
+delta_bleu.svg       the same as a chart
 """
 
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,12 @@ from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
+from keras_transformer.paper import experiment
 from keras_transformer.paper.experiment import (
     RESULTS,
     Deadline,
     Trial,
     begun,
-    check_converged,
     results_of,
     run_trials,
 )
@@ -36,7 +37,6 @@ from keras_transformer.paper.table3.tables import Row, Table, columns, differenc
 from keras_transformer.runs.atomic import write_text
 from keras_transformer.runs.results import write_lines, write_results
 from keras_transformer.text.vocabulary import Vocabulary
-from keras_transformer.tf_import import load_tensorflow
 
 log = logging.getLogger(__name__)
 
@@ -47,34 +47,35 @@ def run_table3(
     *,
     preset_base: str = "tiny",
     settings: Mapping[str, Any] | None = None,
-    names: Sequence[str] = (),
-    tokenize: str = "13a",
+    names: Sequence[str] | None = None,
+    tokenize: str | None = None,
     lowercase: bool = False,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
     """Trains the rows of Table 3 one after the other, each in a separate process.
 
-    What is done already is not done again, so the same call continues after a stop, in the middle
-    of a row too, and one that names other rows adds to what is there. A row other than base that
-    diverges is a result, too. A script that calls it needs the line `if __name__ == "__main__":`.
+    The same call resumes after an interruption, also in the middle of a row. Other rows are added
+    to the existing results. A row that diverges is a result, except for base. A script that calls
+    this function needs the line `if __name__ == "__main__":`.
 
     Args:
-        data_dir: output of `prepare`; rows are scored on its validation set.
-        work_dir: where everything is written.
-        preset_base: name of the configuration that rows differ from.
-        settings: what differs from it, in all rows.
-        names: of rows or their groups, as in `("A", "B_dk16")`; all where there are none. Base
-            is always one of them.
-        tokenize: sacreBLEU's tokenizer; "none" takes text as it is.
+        data_dir: prepared data. Rows are scored on its validation set.
+        work_dir: directory of the results.
+        preset_base: name of the configuration of base.
+        settings: changes to the configuration of all rows.
+        names: names of rows or groups, such as `("A", "B_dk16")`; None for all. Base is always
+            included.
+        tokenize: sacreBLEU's tokenizer; "none" for tokenized text. None chooses it by the script
+            of the validation set.
         lowercase: whether BLEU ignores case.
-        max_minutes: end this call's training after so long, to be continued.
+        max_minutes: minutes after which this call stops training; None for no limit.
 
     Returns:
-        The content of results.json, as `_assemble` describes it.
+        The content of results.json, as described in `_assemble`.
 
     Raises:
-        InputError: for flags or data that do not fit together, a `work_dir` of something else,
-            and a row that cannot be trained.
+        InputError: for invalid settings or data, a `work_dir` of another experiment, and a row that
+            cannot be trained.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; the run of the row has a checkpoint.
 
     Example:
@@ -86,8 +87,11 @@ def run_table3(
     stores = {part: TokenStore(data_dir / part) for part in ("train", "valid")}
     table = table3(preset_base, settings or {}, vocabulary)
     chosen = table.chosen(names)
+    tokenize = tokenize or metrics.choose_tokenizer(stores["valid"].target_text())
     bleu = {"tokenize": tokenize, "lowercase": lowercase}
-    metrics.evaluate(["a"], ["a"], tokenize=tokenize, lowercase=lowercase)  # knows the tokenizer
+    metrics.evaluate(
+        ["a"], ["a"], tokenize=tokenize, lowercase=lowercase
+    )  # refuses an unknown tokenizer
     identity = {
         "preset_base": preset_base,
         # Without defaults, so that a new setting of configurations changes nothing.
@@ -102,14 +106,14 @@ def run_table3(
     trials = {
         row.name: Trial(
             row.name,
-            train_and_score,
+            _train_row,
             (data_dir, preset_base, table.settings(row), bleu),
             title=row.rule or "the base",
             facts={"row": row.name},
             in_child=True,
         )
         for row in table.rows
-        if row.same_as is None  # those that come out equal are trained once
+        if row.same_as is None  # equal rows are trained once
     }
 
     def write() -> dict[str, Any]:
@@ -129,17 +133,40 @@ def run_table3(
         results = write()
         wanted = {row.same_as or row.name for row in chosen}
         to_run = [trial for name, trial in trials.items() if name in wanted]
+
+        def report(found: Mapping[str, Mapping[str, Any]]) -> None:
+            log.info("\n%s", printed.text(write()))
+            log.info(time_left([trial.name for trial in to_run], found))
+
         if not results["finished"]:
-            run_trials(
-                to_run, work_dir, deadline, lambda _: log.info("\n%s", printed.text(write()))
-            )
+            run_trials(to_run, work_dir, deadline, report)
             results = write()
     if not results["finished"]:
-        log.info("not finished: the same command continues")
+        log.info("Not finished. The same command resumes.")
     return results
 
 
-def train_and_score(
+def time_left(names: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns a status line with the time that the remaining rows will take.
+
+    Args:
+        names: names of all rows to train.
+        found: results of rows by name.
+
+    Example:
+    >>> time_left(["base", "A", "B"], {"base": {"finished": True, "minutes": 30.0}})
+    '1 of 3 rows are finished. About 60 minutes are left.'
+    """
+    finished = [name for name in names if found.get(name, {}).get("finished")]
+    minutes = [found[name]["minutes"] for name in finished if "minutes" in found[name]]
+    line = f"{len(finished)} of {len(names)} rows are finished."
+    if minutes and len(finished) < len(names):
+        left = statistics.mean(minutes) * (len(names) - len(finished))
+        line += f" About {left:.0f} minutes are left."
+    return line
+
+
+def _train_row(
     directory: Path,
     max_minutes: float | None,
     data_dir: Path,
@@ -147,62 +174,49 @@ def train_and_score(
     settings: Mapping[str, Any],
     bleu: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Trains a row, or continues to, and scores its last weights on the validation set.
+    """Trains or resumes a row, and scores its last weights on the validation set.
 
-    It is the function of a `Trial`, in a process that has no TensorFlow yet.
+    It is the function of a `Trial`, in a process without TensorFlow.
 
     Args:
         directory: directory of the row.
-        max_minutes: stop training after so long, to be continued.
+        max_minutes: minutes after which training stops, to be resumed; None for no limit.
         data_dir: prepared data.
-        preset_base: the configuration to begin with.
-        settings: what differs from it.
-        bleu: how translations are scored.
+        preset_base: name of the initial configuration.
+        settings: changes to the configuration.
+        bleu: options of the scores.
 
     Returns:
-        `finished`, `steps`, and if it is finished `perplexity` (per wordpiece, by the true labels
-        only), `bleu` and its `signature`, `parameters`, `minutes` of training and scoring,
-        `precision`, `tokens_per_second` and `peak_memory_mb`; or how it has `diverged`.
+        `finished` and `steps`. If finished, also `perplexity` (per token, of the true labels),
+        `bleu` and its `signature`, `parameters`, `minutes` of training and scoring, `precision`,
+        `tokens_per_second` and `peak_memory_mb`; or the reason as `diverged`.
 
     Raises:
-        InputError: if the run cannot be continued, or base has diverged.
-        KeyboardInterrupt: if training was interrupted; its checkpoint is written.
+        InputError: if the run cannot be resumed, or base has diverged.
+        KeyboardInterrupt: if training was interrupted; a checkpoint is written.
     """
-    load_tensorflow()  # here: the process that starts others must not hold the GPU they need
-    from keras_transformer.inference import evaluate, loading
-    from keras_transformer.runs.run_directory import RunDirectory
-    from keras_transformer.training import training_run
-
     is_base = directory.name == "base"
-    run_dir = directory / "run"
     try:
-        trained = training_run.train(
-            data_dir,
-            run_dir,
-            preset_base,
-            settings,
-            training_run.TrainOptions(max_minutes=max_minutes),
+        trained, run = experiment.train(
+            directory, max_minutes, data_dir, settings, preset_name=preset_base
         )
-        log.info(trained.summary(run_dir))
-        if trained.interrupted:
-            raise KeyboardInterrupt
-        if not trained.finished:
-            return {"finished": False, "steps": trained.step}
-        run = RunDirectory(run_dir)
-        check_converged(run, trained.step)
     except DivergedError as error:
         if is_base:
             raise
-        # A result, too, and no reason to leave out the others.
+        # A diverged row is a result, too. The other rows follow.
         log.warning("%s: %s", directory.name, error)
         return {"finished": True, "diverged": str(error)}
     except InputError as error:
         if is_base:
             raise
-        raise InputError(f"{error} (--rows can leave it out)") from error
+        raise InputError(f"{error} To leave out this row, use --rows.") from error
+    if not trained.finished:
+        return {"finished": False, "steps": trained.step}
+    from keras_transformer.inference import loading, translate
+
     store = TokenStore(data_dir / "valid")
     model = loading.load_model(run.path)
-    scored = evaluate.evaluate(model, store.source_text(), store.target_text(), **bleu)
+    scored = translate.evaluate(model, store.source_text(), store.target_text(), **bleu)
     log.info(scored.summary())
     write_lines(directory / "translations", scored.hypotheses)
     cost = trained.metrics
@@ -221,14 +235,14 @@ def train_and_score(
 
 
 def _finished(found: Mapping[str, dict[str, Any]], work_dir: Path) -> dict[str, dict[str, Any]]:
-    """Returns the results of the rows that are finished; each has all that the table shows."""
+    """Returns the results of finished rows. Refuses those without a field of the table."""
     finished = {name: row for name, row in found.items() if row.get("finished")}
     needed = {"perplexity", "bleu", "minutes", "signature", "precision"}
     for name, row in finished.items():
         if "diverged" not in row and not needed <= row.keys():
             raise InputError(
-                f"{work_dir / name / RESULTS} lacks {', '.join(sorted(needed - row.keys()))}; "
-                "expected the results of a finished row, or no such file"
+                f"{work_dir / name / RESULTS} lacks {', '.join(sorted(needed - row.keys()))}, so "
+                "it is not the result of a finished row. Delete or repair it."
             )
     return finished
 
@@ -238,10 +252,10 @@ def _assemble(
 ) -> dict[str, Any]:
     """Returns the results of a table.
 
-    `rows` has for each row, by name: its `columns`, `rule`, `same_as` and `parameters`;
-    `perplexity`, `bleu` and, of both, the `difference` from base, or None where they are not known
-    yet; the same and the `columns` of the `paper`; and `run`, all that was found of it: of a row
-    that has diverged how, as `diverged`, and no figures.
+    `rows` has an entry for each row by name. `columns`, `rule`, `same_as` and `parameters` describe
+    it. `perplexity`, `bleu` and their `difference` from base are None until they are known. `paper`
+    has the same figures and `columns` of the paper. `run` has all results of the row. A row that
+    has diverged has the reason as `diverged`, and no figures.
     """
     base = found.get(table.base.name)
     rows = {}
@@ -275,7 +289,7 @@ def _assemble(
 def _figures(
     row: Mapping[str, Any] | None, base: Mapping[str, Any] | None
 ) -> dict[str, float | None | dict[str, float | None]]:
-    """Perplexity and BLEU of a row, and their differences from base."""
+    """Returns perplexity and BLEU of a row, and their differences from base."""
     own, of_base = (
         {name: (found or {}).get(name) for name in ("perplexity", "bleu")} for found in (row, base)
     )

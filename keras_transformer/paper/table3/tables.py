@@ -1,17 +1,17 @@
-"""The paper's Table 3 as data: rows that each differ from one base, and the paper's figures.
+"""The paper's Table 3 as data: rows that differ from a base, and the paper's figures.
 
-The paper's Table 3 (section 6.2) can be had on any base: a row is then the paper's change, applied
-to that base. `rule` of a row says the change, `columns` what comes of it.
+Table 3 (section 6.2) applies to any base: a row is the paper's change, applied to this base. `rule`
+describes the change, and `columns` its result.
 
-* Sizes (layers, d_model, d_ff, heads, d_k, d_v, steps) change by the paper's ratio: `A_h4`, whose
-  4 heads are half of the paper's base, has half of the heads of any base. Whole numbers are the
-  nearest ones, halves rounded up, and at least 1.
-* h · d_k and h · d_v are what d_k and d_v are made of, so that rounded heads leave the amount of
-  computation as the paper's row has it: that of base in rows A.
-* Rates and kinds (dropout, label smoothing, positions) are those of the paper's row.
+* Sizes (layers, d_model, d_ff, heads, d_k, d_v, steps) change in the proportion of the paper.
+  `A_h4` has half of the heads of the paper's base, and therefore half of the heads of any base.
+  Results are rounded (halves up), and at least 1.
+* d_k and d_v follow from h · d_k and h · d_v, so that rounded heads keep the amount of computation
+  of the paper's row. Rows A keep the amount of base.
+* Rates and kinds (dropout, label smoothing, positions) are the same as in the paper's row.
 
-Rows are called as in `presets.py`, by the paper's sizes, whatever they are on another base. Rows
-that have come out equal are trained once: `same_as` names the first of them.
+Rows have the names of `presets.py`, after the paper's sizes, on any base. Equal rows are trained
+once: `same_as` names the first of them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _SIZES = {"N", "d_model", "d_ff", "h", "d_k", "d_v", "steps"}
 # Nothing is averaged (section 6.2), so few checkpoints are needed.
 _NOT_AVERAGED = {"training.keep_checkpoints": 2, "training.keep_best": 0}
 
-# For two cores in place of eight GPUs: some ten minutes a row, in which base reaches 30 BLEU on
-# Multi30k. The schedule is the paper's, factor included; 4 % of warm-up, which the paper has, would
-# be 120 steps, and the learning rate at their end 2.2 times as high as after 600.
+# Settings for two cores instead of eight GPUs: about ten minutes per row, in which base reaches 30
+# BLEU on Multi30k. The schedule and its factor are the same as in the paper. The paper's 4 % of
+# warm-up would be 120 steps, with a peak learning rate 2.2 times as high as after 600 steps.
 _BUDGETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "training.batch_tokens": 2048,
@@ -62,11 +62,11 @@ class Row(NamedTuple):
     """A row of a table.
 
     Attributes:
-        name: letters, digits, `_` and `.`; what stands before a `_` is its group.
-        config: the configuration, that of the vocabulary included.
-        original: the paper's configuration.
-        rule: how either differs from its base, as in "h × 1/2, d_k × 2, d_v × 2"; empty for base.
-        paper: what the paper has found.
+        name: letters, digits, `_` and `.`. The part before a `_` is the group.
+        config: the configuration, with the sizes of the vocabulary.
+        original: the configuration in the paper.
+        rule: difference from base, as in "h × 1/2, d_k × 2, d_v × 2"; empty for base.
+        paper: the figures of the paper.
         same_as: the name of an earlier row with this configuration, or None.
     """
 
@@ -79,7 +79,7 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Table 3 on a base, which is its first row."""
+    """Table 3 on a base. The base is the first row."""
 
     preset_base: str
     rows: tuple[Row, ...]
@@ -88,23 +88,24 @@ class Table(NamedTuple):
     def base(self) -> Row:
         return self.rows[0]
 
-    def chosen(self, names: Sequence[str]) -> list[Row]:
-        """Returns base and the rows that are named, singly or by group, in the table's order.
+    def chosen(self, names: Sequence[str] | None = None) -> list[Row]:
+        """Returns base and the chosen rows, in the order of the table.
 
-        All, where none are named.
+        Args:
+            names: names of rows or groups; None for all rows.
 
         Raises:
-            InputError: for a name that no row and no group has.
+            InputError: for an unknown name.
         """
         groups = {row.name.partition("_")[0] for row in self.rows}
-        for name in names:
+        for name in names or ():
             if name not in groups | {row.name for row in self.rows}:
                 raise InputError(
-                    f"Table 3 has no row {name!r}; expected a group of "
-                    f"{', '.join(sorted(groups))}, or one of "
-                    f"{', '.join(row.name for row in self.rows)}"
+                    f"Table 3 lacks the row {name!r}. Choose a group "
+                    f"({', '.join(sorted(groups))}) or a row "
+                    f"({', '.join(row.name for row in self.rows)})."
                 )
-        wanted = {*names, self.base.name}
+        wanted = {*(names or ()), self.base.name}
         return [
             row
             for row in self.rows
@@ -112,9 +113,9 @@ class Table(NamedTuple):
         ]
 
     def settings(self, row: Row) -> dict[str, Any]:
-        """Returns what makes the row of the preset, as `training_run.train` takes them."""
+        """Returns the settings that turn the preset into the row, for `training_run.train`."""
         own = fields(row.config)
-        # These would follow d_model / h where they are not given.
+        # Without values, these would follow d_model / h.
         dims = {name: own[name] for name in ("model.key_dim", "model.value_dim")}
         return {**differences(preset(self.preset_base), row.config), **dims}
 
@@ -123,21 +124,21 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
     """Returns the paper's Table 3 on a base.
 
     Args:
-        preset_base: the base's name in `presets.py`; "base" is the paper's own.
-        settings: what differs from it, in all rows.
-        vocabulary: of the text that is trained on.
+        preset_base: name of the base in `presets.py`; "base" is the paper's base.
+        settings: changes to all rows.
+        vocabulary: vocabulary of the training data.
 
     Raises:
-        InputError: for settings that do not fit, or that rows cannot be compared with, or a base
-            that a row cannot be made of.
+        InputError: for invalid settings, settings that make rows incomparable, or a base from which
+            a row cannot be derived.
     """
     defaults = {**_NOT_AVERAGED, **_BUDGETS.get(preset_base, {})}
     base = resolve_config(preset(preset_base), {**defaults, **settings}, vocabulary)
     for name in ("ema_decay", "early_stopping"):
         if value := getattr(base.training, name):
             raise InputError(
-                f"training.{name} is {value}; expected 0: rows of Table 3 are compared by the "
-                "weights of their last step, not averaged"
+                f"training.{name} is {value}, but it must be 0: Table 3 compares the weights of "
+                "the last step, without averaging."
             )
     rows: list[Row] = []
     for name, published in TABLE_3.items():
@@ -151,14 +152,14 @@ def table3(preset_base: str, settings: Mapping[str, Any], vocabulary: Vocabulary
 
 
 def scaled(name: str, base: Config) -> Config:
-    """Returns a row of the paper's Table 3 on another base, as the module says.
+    """Returns a row of the paper's Table 3 on another base. The module describes the rules.
 
     Args:
-        name: of the row, a preset; "base" itself changes nothing.
-        base: what stands for the paper's base.
+        name: name of the row, a preset; "base" changes nothing.
+        base: the base.
 
     Raises:
-        InputError: where no model can be of the sizes that come out.
+        InputError: if a model cannot have the resulting sizes.
     """
     changes: dict[str, Any] = {}
     for column, field in _changed(name):
@@ -174,7 +175,7 @@ def scaled(name: str, base: Config) -> Config:
 
 
 def rule(name: str) -> str:
-    """Says how a row of the paper's Table 3 differs from its base, sizes in ratios."""
+    """Describes the difference of a row of the paper's Table 3 from base, with ratios of sizes."""
     parts = {
         column: f"{column} × {_ratio(name, field)}"
         if column in _SIZES
@@ -185,7 +186,9 @@ def rule(name: str) -> str:
 
 
 def columns(config: Config) -> dict[str, int | float | str]:
-    """Returns the values of the table's columns; where the fields of one differ, as in "4/2"."""
+    """Returns the values of the columns. If a column has several fields, different values are
+    joined as in "4/2".
+    """
     values: dict[str, int | float | str] = {}
     for column, of_column in COLUMNS.items():
         found = list(dict.fromkeys(_get(config, field) for field in of_column))
@@ -194,7 +197,7 @@ def columns(config: Config) -> dict[str, int | float | str]:
 
 
 def fields(config: Config) -> dict[str, Any]:
-    """Returns all fields of a configuration, addressed as `Config.updated` takes them."""
+    """Returns all fields of a configuration by the names that `Config.updated` accepts."""
     return {
         f"{section}.{name}": value
         for section, values in dataclasses.asdict(config).items()
@@ -203,13 +206,13 @@ def fields(config: Config) -> dict[str, Any]:
 
 
 def differences(before: Config, after: Config) -> dict[str, Any]:
-    """Returns the fields of `after` that `before` has otherwise."""
+    """Returns the fields of `after` that differ from `before`."""
     old = fields(before)
     return {name: value for name, value in fields(after).items() if value != old[name]}
 
 
 def _changed(name: str) -> list[tuple[str, str]]:
-    """The columns and fields in which a row of the paper differs from its base."""
+    """Returns the columns and fields in which a row of the paper differs from base."""
     return [
         (column, field)
         for column, of_column in COLUMNS.items()
@@ -219,7 +222,7 @@ def _changed(name: str) -> list[tuple[str, str]]:
 
 
 def _ratio(name: str, field: str) -> Fraction:
-    """A row's size in the paper's bases."""
+    """Returns the size of a field in the bases of the paper."""
     return Fraction(_get(preset(name), field), _get(preset("base"), field))
 
 

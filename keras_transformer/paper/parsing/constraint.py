@@ -1,4 +1,4 @@
-"""Outputs that are trees: brackets around as many leaves as a sentence has words."""
+"""The rule that makes the search return trees: which symbols may come next."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TreeConstraint:
     * a closing bracket, if the innermost open bracket is not empty;
     * the end token, if all brackets are closed and no leaf is missing.
 
-    No other token may come, and labels are not checked. If the leaves alone exceed the maximum,
-    the output consists of leaves.
+    No other token may come, and labels are not checked. If the leaves exceed the maximum, the
+    output consists of leaves.
 
     A prefix has to be the beginning of a tree. Bans can leave a tree without a next token, and
     its sentence without a result.
@@ -67,7 +67,7 @@ class TreeConstraint:
         """
         if inputs is None:
             raise InputError(
-                "trees need the number of leaves of each sentence. Pass it as constraint_inputs."
+                "Trees need the number of leaves of each sentence. Pass it as constraint_inputs."
             )
         # --> [vocab]
         opens, closes, is_leaf, ends = (

@@ -1,7 +1,7 @@
-"""The target vocabulary of a parser: one piece for each symbol, and nothing else.
+"""The target vocabulary of a parser.
 
-It is a SentencePiece model, so that prepared data, runs and exports hold it as they hold any
-other. By it they are known as parsers.
+The vocabulary has one token for each symbol. It is a SentencePiece model, so that prepared data,
+runs and exports contain it as any other vocabulary. It identifies them as parsers.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from pathlib import Path
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.paper.parsing.linearization import WORD, Does
+from keras_transformer.paper.parsing.trees import WORD, Does
 from keras_transformer.text.model_proto import UNIGRAM, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 
-_SPACE = "\u2581"  # as SentencePiece writes the space before each symbol
+_SPACE = "\u2581"  # how SentencePiece writes the space before each symbol
 
 
 def symbol_model(symbols: Sequence[str]) -> bytes:
     """Returns the serialized SentencePiece model of symbols.
 
-    Text is symbols with a space between. Pad, unknown, start and end ids are 0, 1, 2 and 3; a
-    symbol that is not there, as of a label that training never saw, is unknown.
+    Text consists of symbols separated by spaces. Pad, unknown, start and end ids are 0, 1, 2 and 3.
+    A symbol that is missing in the training data is unknown.
     """
     model = ModelProto.FromString(_model_of_one_character())
     del model.pieces[len(SPECIAL_PIECES) :]
-    # What is unknown is scored by the pieces that are normal, of which there has to be one.
+    # Unknown tokens are scored with the normal tokens, so there must be at least one.
     model.pieces.add(piece=_SPACE, score=0.0)
     for symbol in symbols:
-        # User-defined: a symbol is never split, nor is another segmentation of it ever drawn.
+        # User-defined, so that a symbol is never split, even if segmentations are drawn.
         model.pieces.add(piece=_SPACE + symbol, type=USER_DEFINED)
     model.trainer_spec.model_type = UNIGRAM
-    model.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of this moment
+    model.normalizer_spec.ClearField("normalization_rule_tsv")  # a temporary path
     return bytes(model.SerializeToString(deterministic=True))
 
 
 def _model_of_one_character() -> bytes:
-    """Returns a model whose special pieces and normalization are those of symbols.
+    """Returns a model with the special pieces and the normalization of symbols.
 
-    Text stays as it is, but for tabs, which become spaces: of a model without any rule
-    tensorflow-text writes a line to standard error whenever it is loaded.
+    The only rule turns tabs into spaces. Without any rule, tensorflow-text would write a line to
+    standard error whenever the model is loaded.
     """
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
@@ -65,9 +65,11 @@ def _model_of_one_character() -> bytes:
 
 
 def symbols_by_id(vocabulary: Vocabulary) -> list[str] | None:
-    """Returns for each target id its symbol, or "" where it has none; None if it is no parser's."""
+    """Returns the symbol of each target id, or ""; None if the vocabulary is not from a
+    treebank.
+    """
     pieces = ModelProto.FromString(vocabulary.target_model).pieces
-    first = len(SPECIAL_PIECES) + 1  # behind the space
+    first = len(SPECIAL_PIECES) + 1  # without the space
     symbols = [piece.piece.removeprefix(_SPACE) for piece in pieces[first:]]
     if not symbols or any(piece.type != USER_DEFINED for piece in pieces[first:]):
         return None
@@ -75,10 +77,11 @@ def symbols_by_id(vocabulary: Vocabulary) -> list[str] | None:
 
 
 def word_boundaries(vocabulary: Vocabulary) -> tuple[list[bool], list[bool]] | None:
-    """Returns what tells which word of its source a symbol stands for; None if it is no parser's.
+    """Returns the properties of ids that align symbols with words; None if there are none.
 
-    That is for each source id whether a word begins with it (the end token counts as a word), and
-    for each target id whether it stands for a word.
+    Returns:
+        For each source id, whether it starts a word (the end token counts as a word), and for each
+        target id, whether it stands for a word.
     """
     symbols = symbols_by_id(vocabulary)
     if symbols is None:
@@ -90,20 +93,20 @@ def word_boundaries(vocabulary: Vocabulary) -> tuple[list[bool], list[bool]] | N
 
 
 def is_parser(vocabulary: Vocabulary) -> bool:
-    """Whether a model of this vocabulary parses."""
+    """Returns True if the vocabulary is from a treebank."""
     return symbols_by_id(vocabulary) is not None
 
 
 def require_parser(vocabulary: Vocabulary, place: str) -> list[str]:
-    """Returns what `symbols_by_id` does.
+    """Returns the result of `symbols_by_id`.
 
     Raises:
-        InputError: where it is no parser's; `place` is named.
+        InputError: with `place`, if the vocabulary is not from a treebank.
     """
     symbols = symbols_by_id(vocabulary)
     if symbols is None:
         raise InputError(
-            f"{place} is no parser: its target vocabulary has other pieces than the symbols of "
-            "trees; expected a model of data that bin/prepare_trees.py has prepared"
+            f"{place} is not a parser: its target vocabulary has tokens that are not symbols of "
+            "trees. Train on data of bin/prepare_trees.py."
         )
     return symbols
