@@ -1,11 +1,11 @@
-# Sourced by bin/test and bin/quickstart: the virtual environment .venv in the project's root.
+# Creates the virtual environment .venv. Sourced by bin/test, bin/quickstart and bin/site.
 #
-#   prepare_environment [EXTRAS]   makes .venv if need be and installs this package with the
-#                                  given extras, as in "phrasebook,plots", in the versions of
-#                                  constraints.txt; dev has all of them
+#   prepare_environment [EXTRAS]   creates .venv if it is missing, and installs this package with
+#                                  extras, such as "phrasebook,plots", and the versions of
+#                                  constraints.txt; dev includes all extras
 #
-# Installs only when something that decides what is installed has changed since the last time.
-# PYTHON names the interpreter to start from (default: the first fit one of python3, python3.1x).
+# Installs again only if setup.py, setup.cfg, pyproject.toml or constraints.txt has changed.
+# PYTHON is the interpreter (default: the first suitable one of python3, python3.13, 3.12, 3.11).
 
 project_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$project_root/.venv
@@ -26,25 +26,25 @@ _find_python() {
     fi
   done
   candidate=${PYTHON:-python3}
-  _fail "$candidate is $("$candidate" --version 2>/dev/null || echo "no Python that runs");" \
-    "TensorFlow 2.21 and Keras 3.15 need 3.11, 3.12 or 3.13: install one and name it," \
-    "as in PYTHON=python3.12 $0"
+  _fail "$candidate is $("$candidate" --version 2>/dev/null || echo "not a working Python")," \
+    "but TensorFlow 2.21 and Keras 3.15 need Python 3.11, 3.12 or 3.13." \
+    "Install one and select it: PYTHON=python3.12 $0"
 }
 
 _make_venv() {
   local python
   python=$(_find_python) || exit 1
-  echo "Making .venv with $("$python" --version)"
+  echo "Creating .venv with $("$python" --version)"
   "$python" -m venv --clear "$venv" >"$project_root/.venv.log" 2>&1 || {
     cat "$project_root/.venv.log" >&2
-    _fail "$python -m venv does not work (above); on Debian and Ubuntu: apt install python3-venv"
+    _fail "$python -m venv failed (see above). On Debian and Ubuntu, run: apt install python3-venv"
   }
   mv "$project_root/.venv.log" "$venv/make.log"
 }
 
 prepare_environment() {
   local extras=${1:-} stamp=$venv/installed wanted started=$SECONDS
-  # The stamp: a hash of everything that decides, then each set of extras installed since.
+  # The stamp has a hash of these files, then each set of extras that was installed since.
   wanted=$({ echo "$project_root" && cd "$project_root" &&
     cat setup.py setup.cfg pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
   if [[ -f $stamp ]] && [[ $(head -n 1 "$stamp") == "$wanted" ]] &&
@@ -52,14 +52,14 @@ prepare_environment() {
     return
   fi
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 && _is_fit "$venv/bin/python" || _make_venv
-  echo "Installing TensorFlow, Keras and the rest into .venv: the first time about 1 GB of downloads," \
-    "3 GB on disk, and some minutes"
-  # Not compiled: two thirds of it are never imported, and Python compiles what is.
+  echo "Installing TensorFlow, Keras and other packages into .venv. The first time, this takes some" \
+    "minutes, 1 GB of downloads and 3 GB on disk."
+  # --no-compile: two thirds of the files are never imported. Python compiles the others on import.
   "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-compile \
     -e "$project_root${extras:+[$extras]}" -c "$project_root/constraints.txt" \
     >"$venv/install.log" 2>&1 || {
     tail -n 20 "$venv/install.log" >&2
-    _fail "pip could not install the packages (above; all of it in .venv/install.log)"
+    _fail "pip could not install the packages (see above, and .venv/install.log)."
   }
   if [[ -f $stamp ]] && [[ $(head -n 1 "$stamp") == "$wanted" ]]; then
     echo "$extras" >>"$stamp"

@@ -8,12 +8,12 @@ from tqdm import tqdm
 
 
 def progress_bar(total: int | None, unit: str, description: str | None = None) -> tqdm[Any]:
-    """Returns a progress bar with the time left. It is shown on a terminal only.
+    """Returns a progress bar with the time left, which is shown only on a terminal.
 
     Args:
         total: number of items, or None if it is not known.
-        unit: what is counted, in the plural.
-        description: what is done with them.
+        unit: name of the items, in the plural.
+        description: the activity.
     """
     return tqdm(
         desc=description,

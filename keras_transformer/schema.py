@@ -1,4 +1,4 @@
-"""Values that people write, in JSON files and in settings, checked by type hints."""
+"""Checks user input from JSON files and settings against type hints."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _EXPECTED = {
 class Bounds:
     """The range of a number, as the metadata of an `Annotated` type.
 
+    Example:
     >>> Rate = Annotated[float, Bounds(least=0, below=1)]
     >>> check_scalar("dropout", Rate, 0.1)
     0.1
@@ -37,7 +38,7 @@ class Bounds:
     most: float | None = None
 
     def violation(self, value: float) -> str | None:
-        """Returns the range, as in "at least 0 and less than 1", if `value` is outside of it."""
+        """Returns the range, such as "at least 0 and less than 1", if `value` is outside of it."""
         limits = [
             (f"{name} {limit:,}", holds(value, limit))
             for name, limit, holds in (
@@ -54,11 +55,11 @@ class Bounds:
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file says.
+    """Returns the content of a JSON file.
 
     Raises:
-        InputError: for what is no JSON, and a name that stands twice in an object, where one of
-            the two would be lost; it does not name the file.
+        InputError: for invalid JSON, or two values with the same name in an object. The message
+            does not name the file.
         OSError: for a file that cannot be read.
         RecursionError: for JSON that is nested too deep.
     """
@@ -67,29 +68,46 @@ def read_json(path: Path) -> Any:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"this is no JSON: {error}; expected an object") from None
+        raise InputError(f"This is not JSON: {error}") from None
+
+
+def nested(value: Any, *keys: str) -> Any:
+    """Returns the value under nested keys of any JSON value, or None if it is missing.
+
+    Example:
+    >>> nested({"train": {"pairs": 7}}, "train", "pairs")
+    7
+    >>> nested([], "train", "pairs") is None
+    True
+    """
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"{name!r} stands twice in the same object; expected each name once")
+            raise InputError(f"{name!r} occurs twice in the same object")
     return dict(pairs)
 
 
 def check_json(place: str, hint: Any, value: Any) -> None:
-    """Checks a value as the `json` module reads it.
+    """Checks the type of a value that the `json` module returned.
 
     Args:
-        place: the name of the value in errors, as in `settings`. Errors about a part of the value
-            add the path to it, as in `settings.seed`.
-        hint: a scalar type that `check_scalar` takes, Any, a Sequence or tuple of one type, a
-            Mapping, a TypedDict, or one of these or None.
-        value: the value. Its depth may be unlimited only where `hint` is Any.
+        place: name of the value in errors, such as `settings`. Errors about a part of the value
+            add the path to it, such as `settings.seed`.
+        hint: a scalar type for `check_scalar`, Any, a Sequence or tuple of one type, a Mapping, a
+            TypedDict, or one of these or None.
+        value: the value.
 
     Raises:
         InputError: for a value of another type, with the path to the innermost wrong part.
+
+    Example:
+    >>> check_json("settings", collections.abc.Mapping[str, int], {"seed": 1})
     """
     required = _without_none(hint)
     origin, arguments = typing.get_origin(required), typing.get_args(required)
@@ -97,7 +115,7 @@ def check_json(place: str, hint: Any, value: Any) -> None:
         return
     if typing.is_typeddict(required):
         hints, needed = typing.get_type_hints(required), required.__required_keys__
-        optional = (f"perhaps {key}" for key in sorted(hints.keys() - needed))
+        optional = (f"optionally {key}" for key in sorted(hints.keys() - needed))
         expected = ", ".join([*sorted(needed), *optional])
         fits = isinstance(value, dict) and needed <= value.keys() <= hints.keys()
         _require(fits, place, value, f"an object with {expected}")
@@ -120,15 +138,19 @@ def check_scalar(place: str, hint: Any, value: Any, convert: bool = False) -> An
     """Checks a single value, and returns it as the type `hint`.
 
     Args:
-        place: the name of the value in errors.
-        hint: str, bool, int, float (which takes whole numbers, too), a Literal of texts, an
-            Annotated number with `Bounds`, or one of these or None.
+        place: name of the value in errors.
+        hint: str, bool, int, float (also for whole numbers), a Literal of strings, an Annotated
+            number with `Bounds`, or one of these or None.
         value: the value.
-        convert: also take the texts of command-line flags, as "3", "true" and "none", and
-            numbers like 3.0 for whole numbers.
+        convert: also accept strings of command-line flags, such as "3", "true" and "none", and
+            3.0 as a whole number.
 
     Raises:
         InputError: for a value of another type, or out of bounds.
+
+    Example:
+    >>> check_scalar("max_steps", int, "7", convert=True)
+    7
     """
     required = _without_none(hint)
     if required is not hint and (value is None or (convert and value == "none")):
@@ -146,12 +168,12 @@ def check_scalar(place: str, hint: Any, value: Any, convert: bool = False) -> An
     finite = not isinstance(number, float) or math.isfinite(number)
     _require(fits and finite, place, value, _EXPECTED[kind])
     if bounds is not None and (limit := bounds.violation(number)):
-        raise InputError(f"{place} is {number!r}; expected {limit}{or_none}")
+        raise InputError(f"{place} is {number!r}. It must be {limit}{or_none}.")
     return number
 
 
 def _without_none(hint: Any) -> Any:
-    """Returns the type X of the hint `X | None`, and any other hint as it is."""
+    """Returns X for the hint `X | None`, and any other hint unchanged."""
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint
     [required] = [arm for arm in typing.get_args(hint) if arm is not types.NoneType]
@@ -159,7 +181,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def _converted(kind: type, value: Any) -> Any:
-    """Returns `value` as a bool, an int or a float, and as it is where that changes its meaning."""
+    """Returns `value` as a bool, an int or a float; unchanged if that would change its meaning."""
     if kind is bool and value in (True, False, "true", "false"):
         return value in (True, "true")
     if kind not in (int, float) or isinstance(value, bool):
@@ -168,11 +190,11 @@ def _converted(kind: type, value: Any) -> Any:
         number = kind(value)
     except (TypeError, ValueError):
         return value
-    except OverflowError:  # infinities are no integers, and some integers are too large for floats
+    except OverflowError:  # an infinity as an int, or a large int as a float
         return math.nan
     return number if kind is float or isinstance(value, str) or number == value else value
 
 
 def _require(fits: bool, place: str, value: Any, expected: str) -> None:
     if not fits:
-        raise InputError(f"{place} is {value!r}; expected {expected}")
+        raise InputError(f"{place} is {value!r}. It must be {expected}.")

@@ -1,4 +1,4 @@
-"""TensorFlow loaded for a program: without noise, what no program uses, and looking for garbage."""
+"""Loads TensorFlow for a program: quietly, and without packages that programs do not use."""
 
 from __future__ import annotations
 
@@ -9,32 +9,39 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-# What TensorFlow and Keras import where it is installed, for what no program does: converting from
-# JAX, drawing with Keras, training on data frames. A third of the time that loading takes.
+# TensorFlow and Keras import these if they are installed: to convert from JAX, to plot, and to
+# train on data frames. That would be a third of the loading time.
 _UNUSED = ("jax", "matplotlib", "pandas")
 
 
 def load_tensorflow() -> None:
-    """Loads TensorFlow and looks for devices, with the native log of both kept off the screen.
+    """Loads TensorFlow and Keras, and looks for devices, without native log messages.
 
-    On a machine without a GPU it says three times that there is none, before
-    any log level counts. What it said is shown where loading fails. Keras is loaded
-    with it, on TensorFlow, whatever backend a user's environment names.
+    Without a GPU TensorFlow reports three times that there is none, before a log level has an
+    effect. If loading fails, all messages are shown. Keras uses TensorFlow, regardless of the
+    backend that the user's environment selects.
     """
     if "tensorflow" in sys.modules:
         _load_quietly()
-    else:
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-        with _no_garbage(), _hidden(_UNUSED):
+        return
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    # The libraries create half a million objects that live until the process ends. The garbage
+    # collector should not examine them while they load, or later whenever a graph is traced.
+    gc.disable()
+    try:
+        with _hidden(_UNUSED):
             _load_quietly()
+    finally:
+        gc.enable()
+    gc.freeze()
 
 
 @contextlib.contextmanager
 def _hidden(packages: tuple[str, ...]) -> Iterator[None]:
-    """Has the block's imports find no such packages, except for what is loaded already."""
+    """Makes imports of these packages fail inside the block, unless they are already loaded."""
     hidden = [package for package in packages if package not in sys.modules]
     for package in hidden:
-        sys.modules[package] = None  # type: ignore[assignment]  # as Python itself marks absence
+        sys.modules[package] = None  # type: ignore[assignment]  # how Python marks absence
     try:
         yield
     finally:
@@ -42,33 +49,18 @@ def _hidden(packages: tuple[str, ...]) -> Iterator[None]:
             del sys.modules[package]
 
 
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Spares the collector what the block makes: libraries, which stay to the process's end.
-
-    Else it looks through their half a million objects again and again, as they are made and
-    whenever a graph is traced.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-    gc.freeze()
-
-
 def _load_quietly() -> None:
-    with tempfile.TemporaryFile() as said:
-        screen = os.dup(2)
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as log:
+        stderr = os.dup(2)
+        os.dup2(log.fileno(), 2)
         try:
             import tensorflow as tf
 
             tf.config.list_physical_devices()
         except BaseException:
-            said.seek(0)
-            os.write(screen, said.read())
+            log.seek(0)
+            os.write(stderr, log.read())
             raise
         finally:
-            os.dup2(screen, 2)
-            os.close(screen)
+            os.dup2(stderr, 2)
+            os.close(stderr)

@@ -1,4 +1,4 @@
-"""How every command starts, prints its help, and fails.
+"""The start, the help and the errors of every command.
 
 A program defines its flags and ends with `app.run(main)`. The program's docstring and its
 flags are its `--help`:
@@ -41,7 +41,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is lo
 
 @contextlib.contextmanager
 def hard_dependencies() -> Iterator[None]:
-    """Exits with one sentence where a package is missing that every installation has."""
+    """Exits with one sentence if a package is missing that every installation has."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -49,11 +49,9 @@ def hard_dependencies() -> Iterator[None]:
         if package in ("", "keras_transformer"):
             raise  # a defect of this package
         install = install_command()
-        quickstart = "run bin/quickstart once and use .venv/bin/python, or "
-        sys.exit(
-            f"error: {package} is not installed for {sys.executable}; "
-            f"{quickstart if ' -e ' in install else ''}run: {install}"
-        )
+        is_clone = " -e " in install
+        remedy = "Run bin/quickstart once and use .venv/bin/python, or run" if is_clone else "Run"
+        sys.exit(f"error: {package} is not installed for {sys.executable}. {remedy}: {install}")
 
 
 with hard_dependencies():
@@ -84,7 +82,7 @@ def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
     commands with flags of the same name.
 
     Args:
-        command: has a docstring, `define_flags()` and `main()`.
+        command: a module with a docstring, `define_flags()` and `main()`.
         argv: the program's name and the flags.
     """
     try:
@@ -98,15 +96,20 @@ def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
 def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoReturn:
     """Parses the flags, calls `main` and exits.
 
-    Exit codes: what `main` returns, or 0; 1 after an `InputError`, whose message
-    goes to stderr without a stack trace, or a missing package; 2 for a command line that cannot
-    be read; 130 after Ctrl-C, or a SIGTERM that ended training with a checkpoint; 141
-    when the reader of standard output is gone, as for any program in a pipe. Other
-    exceptions are defects and keep their stack trace.
+    Exit codes:
+
+    * the result of `main`, or 0
+    * 1 after an `InputError`, whose message goes to stderr without a stack trace, and for a missing
+      package
+    * 2 for an invalid command line
+    * 130 after Ctrl-C, or after a SIGTERM that ended training with a checkpoint
+    * 141 if the reader of standard output has ended, as in a pipe
+
+    Other exceptions are defects and print a stack trace.
 
     Args:
-        main: its module has the docstring and has defined the flags.
-        argv: the program's name and the flags; `sys.argv` if None.
+        main: a function of the module that has the docstring and has defined the flags.
+        argv: name of the program and flags; `sys.argv` if None.
     """
     module = main.__module__
 
@@ -114,7 +117,7 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
         try:
             with hard_dependencies():
                 code = main()
-            sys.stdout.flush()  # a broken pipe shows here, not while Python shuts down
+            sys.stdout.flush()  # reports a broken pipe here, not while Python shuts down
         except InputError as error:
             print(f"error: {_in_console(str(error))}", file=sys.stderr)
             return 1
@@ -131,63 +134,65 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
 
 
 def refuse(names: Iterable[str], reason: str) -> None:
-    """Raises `InputError` for the first of these flags that was given: it would do nothing.
+    """Raises `InputError` for the first of these flags that was given but would have no effect.
 
     Args:
-        names: of flags.
-        reason: why, and what is expected, as in "without --tfds; expected both, or neither".
+        names: names of flags.
+        reason: end of the message, such as "without --tfds. Give both, or neither."
     """
     for name in names:
         if FLAGS[name].present:
-            raise InputError(f"--{name} has no effect {reason}")
+            raise InputError(f"--{name} does nothing {reason}")
 
 
 def read_input(path: str | None) -> bytes:
-    """Returns what is in a file, or standard input where there is no path.
+    """Returns the content of a file, or of standard input if the path is None.
 
     Raises:
-        InputError: where it cannot be read.
+        InputError: if it cannot be read.
     """
     if path is None:
         return sys.stdin.buffer.read()
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); expected a text file"
-        ) from error
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
 
 
 def data_folder(name: str) -> Path:
-    """Returns the folder `recipes` or `deploy`: inside an installed package, beside it in a clone.
-
-    Example: `data_folder("recipes") / "multi30k_en_de" / "recipe.json"`
-    """
+    """Returns the folder `recipes` or `deploy`, of an installed package or of a clone."""
     package = Path(__file__).resolve().parents[1]
     installed = package / name
     return installed if installed.is_dir() else package.parent / name
 
 
 def _parse(argv: list[str], module: str) -> list[str]:
-    """Parses the command line; prints help or one sentence and exits where it ends there."""
+    """Parses the command line. Prints help or an error, and exits, if there is nothing to run."""
     options = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
     if {"--help", "-help", "-h", "-?", "--helpshort"} & set(options):
         print(_help(module))
         sys.exit(0)
+    for flag in _key_flags(module):
+        flag.allow_overwrite = False  # the last of two values would win silently
     try:
         rest = FLAGS(argv)
         if len(rest) > 1:
-            raise flags.Error(f"{rest[1]!r} is no flag; expected --name=value")
+            raise flags.Error(f"{rest[1]!r} is not a flag. Flags have the form --name=value.")
         _refuse_empty(module)
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)
         if message.endswith(_MISSING):  # "flag --x=None: Flag --x must have …"
             message = f"--{message.split('=')[0].partition('--')[2]} is missing"
-        print(f"error: {message.rstrip('.')}; --help shows the flags", file=sys.stderr)
+        if ": already defined as " in message:
+            name, _, value = message.removeprefix("flag --").partition(": already defined as ")
+            message = f"--{name} repeats a flag, which was {value} before. Remove one of them"
+        print(f"error: {message.rstrip('.')}. --help shows the flags.", file=sys.stderr)
         sys.exit(2)
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(message)s"))
     if FLAGS["verbosity"].using_default_value:
-        absl_logging.set_verbosity(absl_logging.WARNING)  # the libraries'; absl would take INFO
+        absl_logging.set_verbosity(
+            absl_logging.WARNING
+        )  # level of the libraries; absl would use INFO
     logging.getLogger("keras_transformer").setLevel(logging.INFO)
     return rest
 
@@ -199,22 +204,22 @@ def _key_flags(module: str) -> list[flags.Flag]:
 
 
 def _refuse_empty(module: str) -> None:
-    """Raises `flags.Error` for a flag without a value, as an unset variable of a shell leaves it.
+    """Raises `flags.Error` for a flag with an empty value, such as an unset variable of a shell.
 
-    Fields of the configuration may be empty; what they expect is said where they are read.
+    Fields of the configuration may be empty. Their values are checked later.
     """
     for flag in _key_flags(module):
         if flag.using_default_value or flag.name == "set" or flag.name in config_flags.FIELDS:
             continue
         values = flag.value if isinstance(flag.value, list) else [flag.value]
         is_list = isinstance(flag.value, list) and not isinstance(flag, flags.MultiFlag)
-        if is_list or flag.name in config_flags.PATHS:  # several, with commas between
+        if is_list or flag.name in config_flags.PATHS:  # several, separated by commas
             values = [part for value in values for part in str(value).split(",")]
         if not values or "" in values:
-            raise flags.Error(f"--{flag.name} has an empty value; expected one, or no such flag")
+            raise flags.Error(f"--{flag.name} is empty. Give it a value, or remove it.")
 
 
-_MISSING = "must have a value other than None."  # how absl words a required flag's absence
+_MISSING = "must have a value other than None."  # message of absl for a missing required flag
 
 
 def _help(module: str) -> str:
@@ -235,7 +240,7 @@ def _help(module: str) -> str:
 
 
 def _in_console(text: str) -> str:
-    """Calls scripts of bin/ by their names as commands, in what the console command prints."""
+    """Replaces the scripts of bin/ by command names in the output of the console command."""
     if Path(sys.argv[0]).name != CONSOLE_COMMAND:
         return text
     text = text.replace("bin/average_checkpoints.py", "bin/average.py")

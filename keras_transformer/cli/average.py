@@ -1,15 +1,15 @@
-r"""Averages the weights of a run's last or best checkpoints, and selects the average.
+r"""Averages the weights of the last or best checkpoints of a run, and selects the average.
 
 Examples:
     bin/average_checkpoints.py --run_dir=build/run --last=5
     bin/average_checkpoints.py --run_dir=build/run --best=3
 
-The best are those with the lowest validation loss, or with the highest BLEU where
-training.best_metric is bleu, of those that are there: training.keep_best says how many a run keeps.
-The selected weights are those that bin/translate.py, bin/evaluate.py and
-bin/export.py use. --select=last goes back to the newest checkpoint, --select=ema
-to its moving average, --select=best to what validated best, and --select=NAME to
-any other weights of the run, without averaging.
+The best checkpoints have the lowest validation loss, or the highest BLEU if training.best_metric is
+bleu. training.keep_best is the number of best checkpoints that a run keeps.
+
+Translation, evaluation and export use the selected weights. --select changes them without
+averaging: to last (the newest checkpoint), ema (its moving average), best (the best on validation)
+or the name of other weights of the run.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", required=True)
-    flags.DEFINE_integer(
-        "last", None, "how many of the newest checkpoints; 5 when nothing is given"
-    )
-    flags.DEFINE_integer("best", None, "how many of the best checkpoints by validation instead")
+    flags.DEFINE_integer("last", None, "number of newest checkpoints; default: 5")
+    flags.DEFINE_integer("best", None, "number of best checkpoints instead, by validation")
     flags.DEFINE_string(
         "select", None, "only select these weights: last, best, ema, step-00001000, an average"
     )

@@ -1,22 +1,68 @@
-"""Flags that several commands share: paths, and fields of the configuration."""
+"""The flags that several commands share, each with one meaning: `tests/cli/flags_test.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, get_args
 
 from absl import flags
 
+from keras_transformer.config import Schedule
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
-flags.disclaim_key_flags()  # flags defined here count as the calling binary's, for --help
+flags.disclaim_key_flags()  # --help lists these flags under the calling command
 
+# Paths and addresses: name → help.
 PATHS: dict[str, str] = {
-    "data_dir": "prepared data: the --output_dir of bin/prepare.py; of bin/train.py several, A,B",
+    "data_dir": "prepared data, the --output_dir of bin/prepare.py; train takes several, A,B",
     "run_dir": "run directory: configuration, tokenizer, checkpoints, metrics",
     "model_dir": "a SavedModel, a LiteRT model, a run, RUN@WEIGHTS, or an ensemble RUN,RUN",
-    "output": "file to write; standard output when not given",
+    "output_dir": "directory to write",
+    "work_dir": "directory of the results; the same command resumes",
+    "source": "source text, one sentence per line",
+    "target": "translations of --source, line by line",
+    "valid_source": "source text to validate on, one sentence per line",
+    "valid_target": "translations of --valid_source, line by line",
+    "reference": "reference translations, one per line",
+    "hypothesis": "file of translations or trees to score, instead of a model",
+    "input": "file to read the text from",
+    "output": "file for the output of the model",
+    "server": "bin/serve.py or TF Serving: HOST:PORT/MODEL, or grpc://HOST:PORT/MODEL",
+    "ids": "file with the names of the files to use, one per line",
 }
+
+# Flags that are neither paths nor fields: name → (type, default, help).
+OPTIONS: dict[str, tuple[str, Any, str]] = {
+    "tokenize": ("string", None, "sacreBLEU's tokenizer for BLEU; none takes text as it is"),
+    "lowercase": ("boolean", False, "score without regard to case"),
+    "max_minutes": (
+        "float",
+        None,
+        "minutes after which training stops; the same command resumes",
+    ),
+    "host": ("string", "127.0.0.1", "address; 0.0.0.0 for all addresses of this machine"),
+    "workers": ("integer", None, "number of processes; default: enough to use all cores"),
+    "threads": ("integer", None, "threads of a LiteRT model; default: all cores"),
+    "vocab_size": ("integer", None, "number of tokens to learn, at most"),
+    "max_tokens": ("integer", None, "longest sentence kept, in tokens"),
+    "valid_pairs": (
+        "integer",
+        None,
+        "training pairs to hold out for validation; default: 2 %, at most 1000",
+    ),
+}
+_LIMITS = {"workers": (1, None), "threads": (1, 1024)}
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+
+# Flags with a choice that depends on the command: name → help.
+CHOICES: dict[str, str] = {
+    "format": "format of the output",
+    "precision": "of weights and products",
+}
+
+SEED_HELP = "seed of everything that is random"
 
 # Flags that stand for one field of the configuration: name → (field, help).
 FIELDS: dict[str, tuple[str, str]] = {
@@ -24,56 +70,84 @@ FIELDS: dict[str, tuple[str, str]] = {
     "batch_tokens": ("training.batch_tokens", "target tokens of a batch, padding included"),
     "subword_alpha": (
         "training.subword_alpha",
-        "draw segmentations anew in every epoch, as in 0.2; none: the best ones",
+        "draw new segmentations in every epoch, such as 0.2; none: the best ones",
     ),
-    "accumulate_steps": ("training.accumulate_steps", "parts a batch is computed in, for memory"),
+    "num_microbatches": ("training.num_microbatches", "parts a batch is computed in, for memory"),
     "optimizer": ("training.optimizer", "adam|adamw"),
-    "weight_decay": ("training.weight_decay", "that of adamw"),
+    "weight_decay": ("training.weight_decay", "weight decay of adamw"),
     "schedule": (
         "training.schedule",
-        "learning rate by step: paper|inverse_sqrt|linear|cosine|constant",
+        f"learning rate by step: {'|'.join(get_args(Schedule))}",
     ),
-    "learning_rate": ("training.learning_rate", "factor of the schedule paper, peak of others"),
+    "learning_rate": ("training.learning_rate", "factor of the schedule noam, peak of the others"),
     "warmup_steps": ("training.warmup_steps", "steps in which the learning rate rises"),
     "clip_norm": ("training.clip_norm", "largest global norm of the gradients; 0 does not clip"),
     "freeze": ("training.freeze", "weights not to train, as in 'embedding/*,encoder/*'"),
-    "ema_decay": ("training.ema_decay", "moving average of the weights, as in 0.999; 0: none"),
+    "ema_decay": (
+        "training.ema_decay",
+        "decay of the moving average of weights, as in 0.999; 0: none",
+    ),
     "checkpoint_steps": ("training.checkpoint_steps", "steps from validation to validation"),
-    "keep_checkpoints": ("training.keep_checkpoints", "so many of the last checkpoints stay"),
-    "keep_best": ("training.keep_best", "so many of the best checkpoints stay besides"),
-    "best_metric": ("training.best_metric", "loss|bleu: what best means, of validation"),
+    "keep_checkpoints": ("training.keep_checkpoints", "number of last checkpoints to keep"),
+    "keep_best": ("training.keep_best", "number of best checkpoints to keep"),
+    "best_metric": ("training.best_metric", "loss|bleu: validation metric of the best checkpoints"),
     "early_stopping": (
         "training.early_stopping",
-        "end after so many validations without a better one; 0: never",
+        "end after N validations without a better one; 0: never",
     ),
     "bleu_steps": ("training.bleu_steps", "steps from BLEU to BLEU of validation; 0: never"),
     "bleu_sentences": ("training.bleu_sentences", "validation sentences for BLEU; 0: all"),
-    "seed": ("training.seed", "seed of weights, batches and dropout"),
+    "seed": ("training.seed", SEED_HELP),
     "deterministic": ("training.deterministic", "the same bits every time, slower on a GPU"),
     "mixed_precision": (
         "training.mixed_precision",
-        "auto|float32|bfloat16|float16; auto takes what is fastest here",
+        "auto|float32|bfloat16|float16; auto takes the fastest",
     ),
     "jit_compile": ("training.jit_compile", "auto|true|false: compile the step with XLA"),
     "beam_size": ("decoding.beam_size", "open hypotheses of the search; 1 is greedy"),
     "length_penalty": ("decoding.length_penalty", "exponent alpha of the length penalty"),
     "n_best": ("decoding.n_best", "translations of each sentence, best first"),
-    "sample": ("decoding.sample", "draw translations at random in place of searching"),
+    "sample": ("decoding.sample", "sample translations instead of searching"),
 }
 _SWITCHES = ("deterministic", "sample")
 
 
-def define_path_flags(*names: str, required: bool = False) -> None:
-    """Defines some of --data_dir, --run_dir, --model_dir, --output (strings)."""
+def define_path_flags(*names: str, required: bool = False, repeatable: bool = False) -> None:
+    """Defines flags of `PATHS`: strings, or lists of strings if they are repeatable."""
     for name in names:
-        flags.DEFINE_string(name, None, PATHS[name], required=required)
+        if repeatable:
+            flags.DEFINE_multi_string(name, None, PATHS[name], required=required)
+        else:
+            flags.DEFINE_string(name, None, PATHS[name], required=required)
+
+
+def define_option_flags(*names: str, **defaults: Any) -> None:
+    """Defines flags of `OPTIONS`; those that are given by keyword have this default."""
+    for name in (*names, *defaults):
+        kind, default, help_text = OPTIONS[name]
+        limits = {}
+        if name in _LIMITS:
+            lower, upper = _LIMITS[name]
+            limits = {"lower_bound": lower, "upper_bound": upper}
+        define = getattr(flags, f"DEFINE_{kind}")
+        define(name, defaults.get(name, default), help_text, **limits)
+
+
+def define_choice_flag(name: str, *values: str) -> None:
+    """Defines a flag of `CHOICES`. The first value is the default."""
+    flags.DEFINE_enum(name, values[0], values, CHOICES[name])
+
+
+def define_seed_flag(default: int) -> None:
+    """Defines --seed for commands without a training configuration."""
+    flags.DEFINE_integer("seed", default, SEED_HELP)
 
 
 def define_config_flags(*names: str) -> None:
     """Defines --set and the named shortcuts for fields of the configuration.
 
-    The names are "preset" and the keys of `FIELDS`. The values stay strings, but
-    for those of switches: `Config.updated` parses them, and says what it expected.
+    The names are "preset" and the keys of `FIELDS`. The values stay strings, except for switches.
+    `Config.updated` parses them and reports errors.
     """
     for name in names:
         if name == "preset":
@@ -101,12 +175,12 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, str]:
         name = name.strip()
         if not (equals and name):
             raise InputError(
-                f"--set={assignment} is no setting; expected --set=section.field=value, "
-                "as in --set=training.label_smoothing=0.2"
+                f"--set={assignment} is not a setting. Use --set=section.field=value, as in "
+                "--set=training.label_smoothing=0.2."
             )
         if name in settings:
             raise InputError(
-                f"--set gives {name} twice, as {settings[name]} and {value.strip()}; expected once"
+                f"--set gives {name} twice, as {settings[name]} and as {value.strip()}."
             )
         settings[name] = value.strip()
     return settings
@@ -116,7 +190,7 @@ def config_settings() -> dict[str, str]:
     """Returns the settings that the user gave by flags, for `Config.updated`.
 
     Raises:
-        InputError: where --set is malformed or repeats another flag.
+        InputError: if --set is malformed or repeats another flag.
     """
     settings = parse_settings(FLAGS.set)
     for name, (field, _) in FIELDS.items():
@@ -128,7 +202,7 @@ def config_settings() -> dict[str, str]:
         if field in settings:
             raise InputError(
                 f"{field} is given twice, by --{name}={value} and by "
-                f"--set={field}={settings[field]}; expected one of them"
+                f"--set={field}={settings[field]}. Remove one of them."
             )
         settings[field] = value
     return settings

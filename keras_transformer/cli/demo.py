@@ -1,15 +1,14 @@
-r"""Opens a page to try a model on: its n-best with scores, their alignment, their attention.
+r"""Opens a page to try models: translations, scores, alignment and attention.
 
 Examples:
-    bin/demo.py --model=build/run
-    bin/demo.py --model=build/run --model=build/export   # two are compared, side by side
-    bin/demo.py --model=grpc://localhost:8500/export     # TF Serving, or bin/serve.py
+    bin/demo.py --model_dir=build/run
+    bin/demo.py --model_dir=build/run --model_dir=build/export   # compares two models
+    bin/demo.py --server=grpc://localhost:8500/export
 
-A model is a run directory (RUN@WEIGHTS, an ensemble RUN,RUN), a SavedModel of bin/export.py,
-or the address of a server that has one: HOST:PORT/MODEL or grpc://HOST:PORT/MODEL.
+Two models, of --model_dir or --server, are compared.
 
-Needs the extra [demo]. The page asks nothing of any other machine. It has no users and no
-passwords: who reaches the port may translate. Ctrl-C ends it.
+Needs the extra [demo]. The page loads nothing from other machines. It has neither users nor
+passwords: anyone who reaches the port may translate. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -27,16 +26,17 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    flags.DEFINE_multi_string(
-        "model", None, "a run, a SavedModel or a server; twice to compare two", required=True
-    )
+    flags.DEFINE_multi_string("model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel")
+    config_flags.define_path_flags("server", repeatable=True)
     flags.DEFINE_multi_string("example", [], "a sentence to choose on the page; repeatable")
-    flags.DEFINE_string("host", "127.0.0.1", "address to listen at; 0.0.0.0: all of this machine")
+    config_flags.define_option_flags("host")
     flags.DEFINE_integer(
         "port", 7860, "port of the page; 0: the first free one from 7860 on", lower_bound=0,
         upper_bound=65535,
     )  # fmt: skip
-    flags.DEFINE_boolean("browser", None, "open it in a browser; default: where a screen is known")
+    flags.DEFINE_boolean(
+        "browser", None, "open the page in a browser; default: if there is a screen"
+    )
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best")
 
 
@@ -45,19 +45,22 @@ def _has_screen() -> bool:
 
 
 def main() -> None:
-    """Opens the models that the flags name, and serves the page."""
+    """Opens the models of the flags, and serves the page."""
+    places = [*(FLAGS.model_dir or ()), *(FLAGS.server or ())]
+    if len(places) not in (1, 2):
+        raise InputError(
+            f"--model_dir and --server name {len(places)} models. Give one, or two to compare."
+        )
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
         from keras_transformer.visualization.playground import page  # late: --help stays quick
-    from keras_transformer.visualization.playground.models import open_model
+    from keras_transformer.visualization.playground.models import open_playground_model
 
-    if len(FLAGS.model) > 2:
-        raise InputError(f"there are {len(FLAGS.model)} models; expected one, or two to compare")
     settings = config_flags.config_settings()
     models = []
-    for place in FLAGS.model:
+    for place in places:
         print(f"opening {place}", flush=True)
-        models.append(open_model(place, settings))
+        models.append(open_playground_model(place, settings))
         models[-1].warm_up()
     blocks = page.build_page(models, FLAGS.example)
     open_browser = _has_screen() if FLAGS.browser is None else FLAGS.browser

@@ -5,8 +5,8 @@ Examples:
     bin/evaluate.py --model_dir=build/run --test_set=wmt14/full --language_pair=en-de --paper_bleu
     bin/evaluate.py --hypothesis=new.de --baseline=old.de --reference=test.de
 
-The scores are sacreBLEU's. The last line of standard output is one JSON object
-with the scores, the signatures that repeat them, and the seconds taken.
+sacreBLEU computes the scores. --output keeps the translations of the model. The last line of
+standard output is one JSON object with the scores, their signatures, and the seconds taken.
 """
 
 from __future__ import annotations
@@ -29,65 +29,40 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    config_flags.define_path_flags("model_dir")
-    flags.DEFINE_string("hypothesis", None, "in place of a model: translations, one a line")
-    flags.DEFINE_string("source", None, "text to translate, one sentence a line")
-    flags.DEFINE_string("reference", None, "its translation, line by line")
-    flags.DEFINE_string("test_set", None, "in place of both: sacreBLEU's, as in wmt14/full")
-    flags.DEFINE_string("language_pair", None, "of --test_set, as in en-de")
+    config_flags.define_path_flags("model_dir", "source", "hypothesis", "output")
+    config_flags.define_path_flags("reference", repeatable=True)
     flags.DEFINE_string(
-        "tokenize",
-        None,
-        "sacreBLEU's tokenizer for BLEU; none takes text as it is (default: 13a, or what sacreBLEU "
-        "has for the target language of --test_set)",
+        "test_set", None, "test set of sacreBLEU, such as wmt14/full, instead of files"
     )
-    flags.DEFINE_boolean("lowercase", False, "score without regard to case")
+    flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
+    config_flags.define_option_flags("tokenize", "lowercase", "threads")
     flags.DEFINE_boolean(
         "paper_bleu", False, "also BLEU as in the paper, for German: tokenized, compounds split"
     )
     flags.DEFINE_string("baseline", None, "another system's translations, to compare BLEU with")
-    flags.DEFINE_string("output", None, "file for the translations")
-    flags.DEFINE_string(
-        "write_files",
-        None,
-        "folder for source.txt, hypothesis.txt and reference.txt, which comet-score reads",
-    )
-    flags.DEFINE_enum(
-        "precision",
-        "float32",
-        ["float32", "bfloat16", "float16"],
-        "of a run's weights and products",
-    )
-    flags.DEFINE_integer(
-        "threads",
-        None,
-        "of a LiteRT model; all cores if not given",
-        lower_bound=1,
-        upper_bound=1024,
-    )
+    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
 def _check_flags() -> None:
-    """Refuses flags of which one has to go, or that lack another."""
+    """Refuses flags that exclude each other, or that need another one."""
     for one, other in (("model_dir", "hypothesis"), ("test_set", "reference")):
         if (FLAGS[one].value is None) == (FLAGS[other].value is None):
             found = "neither" if FLAGS[one].value is None else "both"
-            raise InputError(f"--{one} and --{other}: {found} given; expected one of them")
+            raise InputError(f"--{one} and --{other}: {found} given. Give exactly one of them.")
     for one, other in (
         ("test_set", "source"),
         ("reference", "language_pair"),
         ("hypothesis", "output"),
     ):
         if FLAGS[one].value is not None and FLAGS[other].value is not None:
-            raise InputError(f"--{one} and --{other}: both given; expected one of them")
-    for needs in ("model_dir", "write_files"):
-        if FLAGS[needs].value and not (FLAGS.source or FLAGS.test_set):
-            raise InputError(f"--source is missing; expected the text that --{needs} needs")
+            raise InputError(f"--{one} and --{other}: both given. Remove one of them.")
+    if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
+        raise InputError("--source is missing. --model_dir needs the source text.")
 
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
-    """Returns the model's translations, and the seconds that they took."""
+    """Returns the translations of the model, and the seconds of the translation."""
     from keras_transformer.inference import batching, loading, translate  # late: --help stays quick
     from keras_transformer.runs import atomic
 
@@ -103,13 +78,13 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         seconds = time.perf_counter() - start
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
-    for remark in translate.remarks(model, sources):
-        print(f"{FLAGS.source or FLAGS.test_set}: {remark}", file=sys.stderr)
+    for warning in translate.translation_warnings(model, sources):
+        print(f"{FLAGS.source or FLAGS.test_set}: {warning}", file=sys.stderr)
     return hypotheses, seconds
 
 
 def main() -> None:
-    """Runs `evaluation.assess` on what the flags name."""
+    """Runs `evaluation.assess` with the flags."""
     app.load_tensorflow()
     from keras_transformer.evaluation import metrics, test_sets
 
@@ -127,22 +102,25 @@ def main() -> None:
         tokenize=FLAGS.tokenize,
         lowercase=FLAGS.lowercase,
     )
-    if FLAGS.write_files:
-        files = test_sets.text_files(FLAGS.write_files, len(test.references))
     fields: dict[str, Any] = {}
     if test.title:
-        fields["dataset"] = test.title  # as the model card of an export has it
+        fields["dataset"] = test.title  # also recorded in the model card of an export
     sources = test.sources or []
     if FLAGS.hypothesis:
         hypotheses = test_sets.read_translations(FLAGS.hypothesis, test)
     else:
-        assess(test.references[0])  # finds what is wrong before anything is translated
+        assess(test.references[0])  # reports errors before anything is translated
         hypotheses, seconds = _translate(sources)
         fields["seconds"] = round(seconds, 3)
     result = assess(hypotheses)
-    if FLAGS.write_files:
-        test_sets.write_text_files(files, [sources, hypotheses, *test.references])
     print(result.summary())
+    own = metrics.blind_score(test.references[0], FLAGS.tokenize, FLAGS.lowercase)
+    if own is not None:
+        print(
+            f"warning: the reference scores BLEU {own:.2f} against itself, so this BLEU says "
+            "nothing. Its sentences have fewer than four tokens. Use chrF, or another --tokenize.",
+            file=sys.stderr,
+        )
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)
         print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences a second)")

@@ -21,7 +21,7 @@ GROUPS = {
     "Pictures and reports": ("report", "visualize"),
     "The paper's experiments": ("recipe", "sweep", "baseline"),
     "Parsing": ("prepare_trees", "parse", "score_trees"),
-    "Corpus and maintenance": ("phrasebook", "list_tf_serving_ops"),
+    "Corpus and maintenance": ("phrasebook",),
 }
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 
@@ -39,8 +39,8 @@ def main() -> NoReturn:
         run(command, [sys.argv[0], *options])
     near = difflib.get_close_matches(command.replace("-", "_"), COMMANDS, n=1, cutoff=0.5)
     print(
-        f"error: {f'{command!r} is not a command' if command else 'a command is missing'}; "
-        f"{f'did you mean {near[0]}? ' if near else ''}{app.CONSOLE_COMMAND} --help lists them",
+        f"error: {f'{command!r} is not a command' if command else 'A command is missing'}. "
+        f"{f'Did you mean {near[0]}? ' if near else ''}{app.CONSOLE_COMMAND} --help lists them.",
         file=sys.stderr,
     )
     sys.exit(2)

@@ -1,18 +1,18 @@
-r"""Parses sentences, one a line, from standard input to trees on standard output.
+r"""Parses sentences, one per line, from standard input to trees on standard output.
 
 Examples:
     echo "The mice weren't fed." | bin/parse.py --model_dir=build/export
     bin/parse.py --model_dir=build/run --tokens <words.txt >trees.txt
 
-The output has a line for each line of the input, a tree in brackets:
+--input and --output name files instead. The output has a tree in brackets for each line:
     (TOP (S (NP (DT The) (NNS mice)) (VP (VBD were) (RB n't) (VP (VBN fed))) (. .)))
 
-Its leaves are exactly the words of the line, whatever the model says. A line is split into
-words as treebanks split them, or with --tokens at spaces alone. Brackets in words are -LRB- and
--RRB-. Tags are XX where a model was trained without them (bin/prepare_trees.py --notags).
+The leaves are exactly the words of the line. A line is split into words as in treebanks, or only at
+spaces with --tokens. Brackets in words are -LRB- and -RRB-. Tags are XX if the model was trained
+without them (bin/prepare_trees.py --notags).
 
-A line without words gives an empty line; of one over decoding.max_source_tokens the model sees
-the beginning alone. Standard error says so, and the exit code is 3.
+A line without words gives an empty line. A line over decoding.max_source_tokens is truncated. Both
+are reported on standard error, and the exit code is 3.
 """
 
 from __future__ import annotations
@@ -32,25 +32,20 @@ def define_flags() -> None:
         "model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel", required=True
     )
     flags.DEFINE_boolean("tokens", False, "words have spaces between them, and nothing else")
-    flags.DEFINE_string("input", None, "sentences to parse; standard input when not given")
-    config_flags.define_path_flags("output")
-    flags.DEFINE_enum(
-        "precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights"
-    )
+    config_flags.define_path_flags("input", "output")
+    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
 def main() -> int:
-    """Parses what the flags name; returns 3 where there is a remark on it."""
+    """Parses the input of the flags. Returns 3 if it reports a problem with a line."""
     app.load_tensorflow()
-    from keras_transformer.inference import (
-        batching,
-        translate,  # late: --help stays quick
-    )
+    from keras_transformer.data.corpora.reading import decode_lines
+    from keras_transformer.inference import batching  # late: --help stays quick
     from keras_transformer.paper.parsing import parser
     from keras_transformer.runs import atomic
 
-    lines = translate.decode_lines(app.read_input(FLAGS.input), FLAGS.input or "standard input")
+    lines = decode_lines(app.read_input(FLAGS.input), FLAGS.input or "standard input")
     batching.use_cores_for_batches(len(lines))
     model = parser.load_parser(
         FLAGS.model_dir, config_flags.config_settings(), precision=FLAGS.precision

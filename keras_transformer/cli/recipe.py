@@ -1,4 +1,4 @@
-r"""Follows a recipe: prepares a corpus, trains, chooses on validation, exports, tests.
+r"""Runs a recipe: prepares a corpus, trains, selects on validation, exports and tests.
 
 Examples:
     bin/recipe.py --recipe=multi30k_en_de --corpus_dir=multi30k/tok --work_dir=build/multi30k
@@ -9,11 +9,10 @@ Examples:
     bin/recipe.py --recipe=multi30k_en_de --variant=back_translation --corpus_dir=multi30k/tok \
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
 
-Leaves data, a folder for each seed with run, export/1 and results.json, and the results of
-all in the work directory; of a recipe with synthetic pairs also these (synthetic/KIND), and the
-models that wrote them (writers/KIND), which are trained first unless --synthetic_from
-names others. The same command again continues. The last line of standard output is
-results.json.
+Writes the data, a folder for each seed (run, export/1 and results.json), and the results of all
+seeds to the work directory. Recipes with synthetic pairs also write these (synthetic/KIND) and the
+models that generate them (generators/KIND). --synthetic_from uses other models. The same command
+resumes after an interruption. The last line of standard output is results.json.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_transformer.cli import app
+from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -35,44 +34,45 @@ def define_flags() -> None:
         "recipe", None, "name of a recipe, or a folder with recipe.json", required=True
     )
     flags.DEFINE_string("corpus_dir", None, "directory of the corpus files", required=True)
-    flags.DEFINE_string("work_dir", None, "directory for all that is made", required=True)
-    flags.DEFINE_list("seeds", ["1"], "a run for each, as in 1,2,3; of several also the ensemble")
+    config_flags.define_path_flags("work_dir", required=True)
+    flags.DEFINE_list(
+        "seeds", ["1"], "seed of each run, as in 1,2,3; several also form an ensemble"
+    )
     flags.DEFINE_string(
         "variant",
         None,
-        "one of the recipe's, or several, as in short+wide; rehearsal: all in small",
+        "a variant, or several, such as short+wide; rehearsal: a small run of everything",
     )
     flags.DEFINE_multi_string(
         "synthetic_from",
         [],
-        "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's writer",
+        "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's generator",
     )
     flags.DEFINE_integer(
-        "accumulate_steps", None, "parts to compute a batch in, for memory", lower_bound=1
+        "num_microbatches", None, config_flags.FIELDS["num_microbatches"][1], lower_bound=1
     )
-    flags.DEFINE_float("max_minutes", None, "end this call's training after so many minutes")
+    config_flags.define_option_flags("max_minutes")
 
 
 def main() -> None:
     """Runs `run_recipe` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.paper.recipes import recipe, run, synthetic
-    from keras_transformer.paper.recipes import results as recipe_results
+    from keras_transformer.paper.recipes import recipe, run, texts
 
-    # A path names a recipe of the user's; the models that it needs are described beside it.
+    # A path names the recipe of a user. The models that it needs are next to it.
     path = Path(FLAGS.recipe)
     recipes_dir = path.parent if (path / "recipe.json").is_file() else app.data_folder("recipes")
     loaded = recipe.Recipe.load(recipes_dir, path.name)
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
-        raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}; expected numbers, as in 1,2,3")
+        raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}. Give numbers, as in 1,2,3.")
     results = run.run_recipe(
-        loaded if FLAGS.variant is None else loaded.varied(FLAGS.variant),
+        loaded if FLAGS.variant is None else loaded.with_variant(FLAGS.variant),
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],
-        synthetic_from=synthetic.parse_writers(FLAGS.synthetic_from),
-        accumulate_steps=FLAGS.accumulate_steps,
+        synthetic_from=texts.parse_generators(FLAGS.synthetic_from),
+        num_microbatches=FLAGS.num_microbatches,
         max_minutes=FLAGS.max_minutes,
     )
-    print(recipe_results.summary(results))
+    print(run.summary(results))
     print(json.dumps(results))

@@ -1,13 +1,12 @@
-r"""Writes the one-page report of a run or of prepared data: report.html in its directory.
+r"""Writes report.html, the one-page report of a run or of prepared data.
 
 Example:
     bin/report.py --run_dir=build/run
     bin/report.py --data_dir=build/data
 
-A run's page shows scores, curves, configuration, data and checkpoints; that of data
-what was read, what was dropped and why, and lengths. Neither needs another file.
-bin/train.py and bin/prepare.py write them when they end; this does so at any time,
-also while a run goes on or after it was killed.
+The page of a run shows scores, curves, configuration, data and checkpoints. The page of data shows
+statistics, dropped pairs and lengths. Training and preparation write the pages at the end. This
+command writes them at any time, also during training and after a kill.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Runs `write_report` or `write_data_page` on what the flags name."""
+    """Runs `write_report` or `write_data_page` with the flags."""
     app.load_tensorflow()
     if not (FLAGS.run_dir or FLAGS.data_dir):
-        raise InputError("--run_dir and --data_dir: neither given; expected one of them, or both")
+        raise InputError("--run_dir and --data_dir: neither given. Give at least one of them.")
     if FLAGS.data_dir:
         from pathlib import Path
 
         from keras_transformer.data.preparation.prepare import PrepareOptions
-        from keras_transformer.runs.report import write_data_page
+        from keras_transformer.runs.report.data_page import write_data_page
 
         print(write_data_page(Path(FLAGS.data_dir), dataclasses.asdict(PrepareOptions())))
     if FLAGS.run_dir:
-        from keras_transformer.runs.report import write_report  # late: --help stays quick
+        from keras_transformer.runs.report.page import write_report  # late: --help stays quick
         from keras_transformer.runs.run_directory import RunDirectory
 
         print(write_report(RunDirectory(FLAGS.run_dir)))

@@ -4,10 +4,10 @@ Examples:
     bin/score_trees.py --model_dir=build/export --gold='penn/*.tree' --ids=dev.txt
     bin/score_trees.py --hypothesis=trees.txt --gold=dev.tree
 
-A model parses the words of the gold trees; --output keeps its trees. Traces, function tags and
-the outermost bracket are not scored, nor is punctuation, which the gold tree's tags tell. Sentences
-with other words than the gold tree's are counted as errors, named on standard error, and the exit
-code is then 3.
+A model parses the words of the gold trees. --output keeps its trees. Traces, function tags, the
+outermost bracket and punctuation (by the tags of the gold tree) are not scored. Sentences with
+other words than the gold tree count as errors and are listed on standard error. The exit code is
+then 3.
 
 The last line of standard output is one JSON object with the scores of all sentences and of those
 of up to 40 words.
@@ -37,13 +37,9 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "gold", None, "files of gold trees, or patterns of them", required=True
     )
-    flags.DEFINE_string("ids", None, "names of those of the files to take, one a line")
-    config_flags.define_path_flags("model_dir")
-    flags.DEFINE_string("hypothesis", None, "in place of a model: a file of its trees")
-    flags.DEFINE_string("output", None, "file for the model's trees")
-    flags.DEFINE_enum(
-        "precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights"
-    )
+    config_flags.define_path_flags("ids", "hypothesis", "output")
+    flags.DEFINE_string("model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel")
+    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     config_flags.define_config_flags("beam_size", "length_penalty")
 
 
@@ -66,18 +62,18 @@ def _parse(sentences: list[str]) -> tuple[float, list[Tree]]:
 
 
 def main() -> int:
-    """Runs `bracket_scoring.score_trees` on what the flags name; returns 3 for errors in words."""
+    """Runs `bracket_scoring.score_trees` with the flags. Returns 3 if words differ."""
     app.load_tensorflow()
     from keras_transformer.paper.parsing import bracket_scoring, treebank, trees
 
     if (FLAGS.model_dir is None) == (FLAGS.hypothesis is None):
         found = "neither" if FLAGS.model_dir is None else "both"
-        raise InputError(f"--model_dir and --hypothesis: {found} given; expected one of them")
+        raise InputError(f"--model_dir and --hypothesis: {found} given. Give exactly one of them.")
     patterns = [path for value in FLAGS.gold for path in value.split(",")]
     gold = list(treebank.Treebank(tuple(treebank.find_files(patterns, FLAGS.ids))).trees())
     if FLAGS.hypothesis:
         if FLAGS.output:
-            raise InputError("--hypothesis and --output: both given; expected one of them")
+            raise InputError("--hypothesis and --output: both given. Remove one of them.")
         seconds, predicted = None, trees.read_trees(FLAGS.hypothesis)
     else:
         seconds, predicted = _parse([" ".join(tree.words) for tree in gold])

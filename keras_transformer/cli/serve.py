@@ -1,24 +1,23 @@
-r"""Serves an exported model by the REST and gRPC API of TF Serving, on this machine.
+r"""Serves an exported model with the REST and gRPC API of TF Serving.
 
 Example:
     bin/serve.py --model_dir=build/export
     curl localhost:8501/v1/models/export:predict -d '{"instances": ["a small dog"]}'
     bin/translate.py --server=localhost:8501 <input.en >output.de
 
-The highest version under --model_dir is served: of build/export it is build/export/1, say,
-which is no --model_dir itself. A higher one that is written there takes its place without a
-request lost. SIGTERM or Ctrl-C answers what waits, and ends, after --grace_seconds whatever
-hangs; a second one ends it at once.
+--model_dir is the directory of versions, such as build/export, not a version such as
+build/export/1. The highest version is served. When a new version appears, the server changes to it
+without losing a request. SIGTERM and Ctrl-C stop the server after it has answered the waiting
+requests, or after --grace_seconds. A second signal stops it immediately.
 
     /v1/models/NAME:predict             predictions; also /v1/models/NAME/versions/N:predict
-    /v1/models/NAME, .../metadata       the state of the versions; the signatures
-    /healthz                            for probes, as gRPC's health service
-    /monitoring/prometheus/metrics      for Prometheus
+    /v1/models/NAME, .../metadata       states of the versions; signatures
+    /healthz                            health checks; gRPC has its health service
+    /monitoring/prometheus/metrics      metrics for Prometheus
 
-Requests at the same time are computed in one batch. With more than --max_queue rows
-or --max_queue_bytes waiting the answer is 429 (gRPC: RESOURCE_EXHAUSTED). Nothing is
-encrypted, and anyone who reaches the ports may ask: other machines are to come through
-a proxy.
+Requests that arrive at the same time are computed in one batch. When --max_queue rows wait, further
+requests get the status 429 (gRPC: RESOURCE_EXHAUSTED). Connections are not encrypted, and clients
+are not authenticated. Use a proxy for clients on other machines.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_transformer.cli import app
+from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import needs_extra
 
 FLAGS = flags.FLAGS
@@ -36,33 +35,28 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    flags.DEFINE_string(
-        "model_dir", None, "directory of versions, --output_dir of bin/export.py", required=True
-    )
-    flags.DEFINE_string("model_name", None, "name in requests; the directory's when not given")
-    flags.DEFINE_string("host", "127.0.0.1", "address to listen at; 0.0.0.0: all of this machine")
-    flags.DEFINE_integer("rest_port", 8501, "port of REST; 0: any that is free")
-    flags.DEFINE_integer("grpc_port", 8500, "port of gRPC; 0: any that is free")
-    flags.DEFINE_integer("max_batch_size", 64, "most rows of a batch")
-    flags.DEFINE_float("batch_timeout_ms", 2.0, "how long a request waits for others to go with")
-    flags.DEFINE_integer("max_queue", 1024, "most rows that wait")
-    flags.DEFINE_integer("max_queue_bytes", 256 * 2**20, "most bytes of the rows that wait")
-    flags.DEFINE_integer("max_body_bytes", 16 * 2**20, "most bytes of a request")
-    flags.DEFINE_integer(
-        "batches_at_once", None, "batches computed side by side; a core for each when not given"
-    )
-    flags.DEFINE_float("poll_seconds", 1.0, "time between two looks for new versions")
-    flags.DEFINE_float("grace_seconds", 25, "that requests may take when the server is to end")
+    flags.DEFINE_string("model_dir", None, "directory of versions (bin/export.py)", required=True)
+    flags.DEFINE_string("model_name", None, "name in requests; default: name of the directory")
+    config_flags.define_option_flags("host")
+    flags.DEFINE_integer("rest_port", 8501, "port of REST; 0 for any free port")
+    flags.DEFINE_integer("grpc_port", 8500, "port of gRPC; 0 for any free port")
+    flags.DEFINE_integer("max_batch_size", 64, "maximum rows of a batch")
+    flags.DEFINE_float("batch_timeout_ms", 2.0, "time that a request waits for others")
+    flags.DEFINE_integer("max_queue", 1024, "maximum rows that wait")
+    flags.DEFINE_integer("max_body_bytes", 16 * 2**20, "maximum bytes of a request")
+    flags.DEFINE_integer("batches_at_once", None, "parallel batches; default: one per core")
+    flags.DEFINE_float("poll_seconds", 1.0, "seconds between checks for new versions")
+    flags.DEFINE_float("grace_seconds", 25, "seconds that requests may take after a stop signal")
 
 
 def main() -> None:
-    """Runs `server.run` on what the flags name."""
-    # oneDNN keeps what it has compiled for 1,024 shapes, and batches have more: memory would grow
-    # for hours. Read when TensorFlow is loaded.
+    """Serves the model of the flags."""
+    # By default oneDNN caches the kernels of 1,024 shapes, and memory would grow for hours.
+    # TensorFlow reads the variable when it is loaded.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     app.load_tensorflow()
     with needs_extra("serving", "serving"):
-        from keras_transformer.serving.server import server, state  # late: --help stays quick
+        from keras_transformer.serving.server import server, state  # late, so that --help is fast
 
     server.run(
         state.Settings(
@@ -74,7 +68,6 @@ def main() -> None:
             FLAGS.max_batch_size,
             FLAGS.batch_timeout_ms,
             FLAGS.max_queue,
-            FLAGS.max_queue_bytes,
             FLAGS.max_body_bytes,
             FLAGS.batches_at_once,
             FLAGS.poll_seconds,

@@ -33,7 +33,7 @@ def define_flags() -> None:
         "max_steps",
         "batch_tokens",
         "subword_alpha",
-        "accumulate_steps",
+        "num_microbatches",
         "optimizer",
         "weight_decay",
         "schedule",
@@ -54,14 +54,16 @@ def define_flags() -> None:
         "mixed_precision",
         "jit_compile",
     )
-    flags.DEFINE_string("mix", None, "of each --data_dir the share of the steps, as in a:2,b:1")
-    flags.DEFINE_float("mix_temperature", None, "shares are sizes to the power of 1/this, as in 5")
+    flags.DEFINE_string("mix", None, "share of the steps for each --data_dir, as in a:2,b:1")
+    flags.DEFINE_float(
+        "mix_temperature", None, "shares are sizes to the power of 1 / this value, as in 5"
+    )
     flags.DEFINE_string(
-        "init_from", None, "begin with the weights of RUN, or RUN:NAME (last, best...)"
+        "init_from", None, "initial weights: RUN for its selected ones, or RUN:NAME (last, best...)"
     )
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], "auto takes all GPUs, or the CPU")
-    flags.DEFINE_integer("logical_cpus", None, "split the CPU into so many replicas")
-    flags.DEFINE_float("max_minutes", None, "stop after so many minutes, to be continued")
+    flags.DEFINE_integer("logical_cpus", None, "number of replicas to split the CPU into")
+    config_flags.define_option_flags("max_minutes")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-r"""Translates text, one sentence a line, from standard input to standard output.
+r"""Translates text, one sentence per line, from standard input to standard output.
 
 Examples:
     bin/translate.py --model_dir=build/run --beam_size=4 <input.en >output.de
@@ -7,16 +7,17 @@ Examples:
     bin/translate.py --server=localhost:8501 <input.en >output.de
     bin/translate.py --model_dir=build/litert/1/model.tflite --threads=2 <input.en >output.de
 
-The output has a line for each line of the input. With --n_best=N it has up to N,
-best first, as Moses writes them: INDEX ||| TEXT ||| SCORE. With --format=jsonl it
-is an object: tokens, scores, log-probabilities and alignment of each translation.
+--input and --output name files, instead of standard input and standard output. The output has one
+line for each line of the input. With --n_best=N it has up to N lines, best first, in the format of
+Moses: INDEX ||| TEXT ||| SCORE. With --format=jsonl each line is an object with the tokens, scores,
+log-probabilities and alignment of each translation.
 
-With --document a line has any number of sentences. They are found, translated
-together and joined again; line breaks, empty lines and indents stay as they are.
+With --document, a line may have several sentences, which are translated separately and joined
+again. Line breaks, empty lines and indents stay.
 
-An empty line gives an empty line; a line over decoding.max_source_tokens is cut
-(a sentence of a document is translated in parts), and one longer than any of
-training translated as it is. Standard error says so, and the exit code is 3.
+An empty line gives an empty line. A line over decoding.max_source_tokens is truncated (a sentence
+of a document is translated in parts). A line longer than all training sentences is translated. All
+of these are reported on standard error, and the exit code is 3.
 """
 
 from __future__ import annotations
@@ -34,98 +35,76 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    config_flags.define_path_flags("model_dir")
-    flags.DEFINE_string(
-        "server",
-        None,
-        "in its place, bin/serve.py or TF Serving: HOST:PORT/MODEL, or grpc://HOST:PORT/MODEL",
-    )
-    flags.DEFINE_string("input", None, "text to translate; standard input when not given")
-    config_flags.define_path_flags("output")
-    flags.DEFINE_boolean("document", False, "lines hold any number of sentences; see above")
-    flags.DEFINE_string("prefix", None, "file of texts, line by line, that translations begin with")
-    flags.DEFINE_enum("format", "text", ["text", "jsonl"], "text|jsonl")
+    config_flags.define_path_flags("model_dir", "server", "input", "output")
+    flags.DEFINE_boolean("document", False, "lines may have several sentences; see above")
+    flags.DEFINE_string("prefix", None, "file with the beginning of the translations of each line")
+    config_flags.define_choice_flag("format", "text", "jsonl")
     flags.DEFINE_boolean("attention", False, "with --format=jsonl: also the whole attention")
-    flags.DEFINE_enum(
-        "precision", "float32", ["float32", "bfloat16", "float16"], "of a run's weights"
+    config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
+    flags.DEFINE_boolean(
+        "compile_search", False, "compile a run's search with XLA, for single lines"
     )
-    flags.DEFINE_boolean("jit_compile", None, "compile a run's search with XLA, for single lines")
-    flags.DEFINE_integer(
-        "threads",
-        None,
-        "of a LiteRT model; all cores if not given",
-        lower_bound=1,
-        upper_bound=1024,
-    )
+    config_flags.define_option_flags("threads")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
 def _check_flags() -> None:
     if (FLAGS.model_dir is None) == (FLAGS.server is None):
-        raise InputError("there is no model, or more than one; expected --model_dir or --server")
-    fixed = [*_settings()] + [
-        name for name in ("precision", "jit_compile", "threads") if FLAGS[name].present
+        raise InputError("Give either --model_dir or --server.")
+    fixed = [*config_flags.config_settings()] + [
+        name for name in ("precision", "compile_search", "threads") if FLAGS[name].present
     ]
     if FLAGS.server is not None and fixed:
         raise InputError(
-            f"{fixed[0]} cannot be chosen for --server, whose model was made before; expected "
-            "--model_dir"
+            f"{fixed[0]} cannot be set for --server, because its model is fixed. Use --model_dir."
         )
     if FLAGS.server is not None and (FLAGS.format != "text" or FLAGS.prefix is not None):
         raise InputError(
-            "--format=jsonl and --prefix do not go with --server; expected --model_dir, or the "
-            "server's signature `translate`"
+            "--format=jsonl and --prefix do not work with --server. Use --model_dir, or call the "
+            "server's signature `translate`."
         )
     if FLAGS.attention and FLAGS.format == "text":
-        raise InputError("--attention does not go into text; expected --format=jsonl")
-    for name in ("document", "jit_compile"):
+        raise InputError("--attention needs --format=jsonl, because plain text cannot hold it.")
+    for name in ("document", "compile_search"):
         if FLAGS[name].value and (FLAGS.format != "text" or FLAGS.prefix is not None):
             raise InputError(
-                f"--{name} is for plain translation; expected no --format=jsonl and no --prefix "
-                "beside it"
+                f"--{name} works only for plain translation. Remove --format=jsonl and --prefix."
             )
-
-
-def _settings() -> dict[str, str]:
-    settings = config_flags.config_settings()
-    if FLAGS.jit_compile is not None:
-        del settings["training.jit_compile"]  # what a flag of this name is to bin/train.py
-    return settings
 
 
 def _model() -> Any:
     if FLAGS.server is not None:
-        from keras_transformer.serving.client.remote import connect_model
+        from keras_transformer.serving.client import connect_model
 
         return connect_model(FLAGS.server)
     from keras_transformer.inference import loading
 
     return loading.load_model(
         FLAGS.model_dir,
-        _settings(),
+        config_flags.config_settings(),
         precision=FLAGS.precision,
-        jit_compile=bool(FLAGS.jit_compile),
+        jit_compile=FLAGS.compile_search,
         threads=FLAGS.threads,
     )
 
 
 def main() -> int:
-    """Translates what the flags name; returns 3 where there is a remark on it."""
+    """Translates the input of the flags. Returns 3 if it reports a problem with a line."""
     _check_flags()
     app.load_tensorflow()
-    from keras_transformer.data.corpora.reading import read_text
+    from keras_transformer.data.corpora.reading import decode_lines, read_text
     from keras_transformer.inference import batching, documents, translate
     from keras_transformer.runs import atomic
 
     data = app.read_input(FLAGS.input)
-    lines = translate.decode_lines(data, FLAGS.input or "standard input")
+    lines = decode_lines(data, FLAGS.input or "standard input")
     batching.use_cores_for_batches(len(lines))
     model = _model()
     with atomic.output_file(FLAGS.output) as file:
-        if FLAGS.document:  # in UTF-8, as its lines are; what ends them stays
-            text, remarks = documents.translate(model, data.decode("utf-8-sig"))
+        if FLAGS.document:  # UTF-8 with unchanged line ends
+            text, warnings = documents.translate_document(model, data.decode("utf-8-sig"))
         else:
-            text, remarks = translate.translate_to_text(
+            text, warnings = translate.translate_to_text(
                 model,
                 lines,
                 as_json=FLAGS.format == "jsonl",
@@ -133,6 +112,6 @@ def main() -> int:
                 attention=FLAGS.attention,
             )
         file.write(text.encode())
-    for remark in remarks:
-        print(remark, file=sys.stderr)
-    return 3 if remarks else 0
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    return 3 if warnings else 0

@@ -1,12 +1,11 @@
 r"""Translates a large text by an exported model: for back-translation and distillation.
 
-Examples:
-    bin/translate_corpus.py --model_dir=build/export --source=mono.de --output_dir=build/mono
-    bin/translate_corpus.py --model_dir=/shared/export --source=/shared/mono.de.gz \
-        --output_dir=/shared/mono --beam=--runner=FlinkRunner --beam=--flink_master=HOST:8081
+Example:
+    bin/translate_corpus.py --model_dir=build/export --input=mono.de.gz --output_dir=build/mono
 
-OUTPUT_DIR/translations.txt has a line for each line of the source. Killed, the same
-command continues. On Apache Beam all machines must see the same files.
+OUTPUT_DIR/translations.txt has one line for each line of the input. After a kill, the same
+command continues. One process uses all cores. --workers=2 starts two of
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_transformer.cli import app, runner_flags
+from keras_transformer.cli import app, config_flags
 
 FLAGS = flags.FLAGS
 
@@ -23,13 +22,12 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "a SavedModel or a LiteRT model", required=True)
-    flags.DEFINE_string("source", None, "text to translate, one sentence a line", required=True)
-    flags.DEFINE_string("output_dir", None, "new directory for the translations", required=True)
-    runner_flags.define_runner_flags(1, "processes, each with all the cores")
+    config_flags.define_path_flags("input", "output_dir", required=True)
+    config_flags.define_option_flags("workers")
 
 
 def main() -> None:
-    """Runs `translate_corpus` on what the flags name."""
+    """Runs `translate_corpus` with the flags."""
     app.load_tensorflow()
     from keras_transformer.inference import (
         batching,  # late: --help stays quick
@@ -40,9 +38,9 @@ def main() -> None:
     output_dir = Path(FLAGS.output_dir)
     report = translate_corpus(
         FLAGS.model_dir,
-        FLAGS.source,
+        FLAGS.input,
         output_dir,
-        runner_flags.runner(FLAGS.workers, output_dir),
+        FLAGS.workers or 1,
     )
     without = f", {report['untranslated']:,} without translation" if report["untranslated"] else ""
     print(

@@ -1,5 +1,0 @@
-#!/usr/bin/env python3
-from clone import run
-
-if __name__ == "__main__":
-    run("list_tf_serving_ops")
