@@ -1,7 +1,7 @@
-"""REST clients that request translations, one sentence a request.
+"""REST clients that request translations, one sentence per request.
 
-They share an event loop, and each has its connection. Their HTTP/1.1 is minimal, because the
-server that is measured uses the same cores.
+All clients share one event loop, and each client has its own connection. The HTTP/1.1 code is
+minimal, because the clients run on the same cores as the measured server.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 class Answer(NamedTuple):
     """The answer to a request."""
 
-    sentence: int  # its index
-    status: int  # of HTTP; 0 without an answer, with the reason in `body`
-    ended: float  # on the clock of `time.perf_counter`
+    sentence: int  # index of the sentence
+    status: int  # HTTP status; 0 if there was no answer (then `body` has the reason)
+    ended: float  # value of `time.perf_counter` at the end
     seconds: float
     body: bytes
 
@@ -42,28 +42,28 @@ class Connection:
         self._reader, self._writer = reader, writer
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Returns status and body."""
+        """Sends a request, and returns the status and the body of the answer."""
         self._writer.write(request)
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = _LENGTH.search(head)
         if length is None:
-            raise OSError("The answer has no Content-Length.")
+            raise OSError("The answer of the server has no Content-Length header.")
         return int(head[9:12]), await self._reader.readexactly(int(length[1]))
 
     def close(self) -> None:
-        """Closes it at once."""
+        """Closes the connection immediately, without sending buffered data."""
         self._writer.transport.abort()
 
 
 class Clients:
-    """Requests sentences in random order, again and again.
+    """Clients that request translations of the same sentences repeatedly, in random order.
 
     Args:
         port: port of the server on this machine.
         model: name of the model.
-        sentences: the sentences.
-        limit_s: seconds after which a request counts as lost.
-        seed: seed of the order.
+        sentences: the source sentences.
+        limit_s: seconds after which a request without an answer has failed.
+        seed: seed of the random order.
 
     Attributes:
         sentences: number of sentences.
@@ -86,7 +86,7 @@ class Clients:
         return head.encode() + body
 
     async def available(self, number: int) -> bool:
-        """True if a version of the model is served."""
+        """True if the server has loaded version `number` of the model."""
         path = f"/v1/models/{self._model}/versions/{number}"
         async with self._connections(1) as [connection]:
             status, body = await connection.ask(f"GET {path} HTTP/1.1\r\nHost: _\r\n\r\n".encode())
@@ -94,19 +94,19 @@ class Clients:
         return status == 200 and states[0]["state"] == "AVAILABLE"
 
     async def ask_alone(self, sentences: Sequence[int]) -> list[Answer]:
-        """Requests some sentences, one after the other."""
+        """Requests the sentences with these indices, one after the other."""
         async with self._connections(1) as [connection]:
             return [await self._ask(connection, sentence) for sentence in sentences]
 
     async def ask_at_once(self, count: int) -> list[Answer]:
-        """Requests `count` sentences at the same time."""
+        """Requests the next `count` sentences at the same time."""
         async with self._connections(count) as connections:
             return await asyncio.gather(
                 *(self._ask(connection, next(self._order)) for connection in connections)
             )
 
     async def keep_asking(self, count: int, stop: asyncio.Event) -> list[Answer]:
-        """Lets `count` clients send one request after the other, until `stop` is set."""
+        """Keeps `count` clients sending requests one after the other, until `stop` is set."""
         answers: list[Answer] = []
 
         async def client(connection: Connection) -> None:
@@ -155,7 +155,7 @@ def latencies(answers: Sequence[Answer]) -> dict[str, float | int]:
 
 
 def problems(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Returns the number of failed requests by status, with the body of one of each."""
+    """Returns, for each error status, the number of requests and the body of one answer."""
     wrong = [answer for answer in answers if answer.status != 200]
     return {
         str(status): {

@@ -18,7 +18,7 @@ exponent. Sentences are sorted by their bytes, --batches in a batch.
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
 * keras:float32, keras:bfloat16: the graph of an export; with `xla` compiled for each shape, with
-  sources padded to multiples of 8;
+  sources padded to multiples of 8; with `plain` without `keras_transformer/layers/fast_paths.py`;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16; with `mkl` CT2_USE_MKL=1 is set;
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
@@ -73,7 +73,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
 command.define_numbers("batches", [1, 32], "sentences of a batch; a trained model uses the last")
 command.define_numbers("sentences", [20, 64], "sentences of a turn, for each of --batches")
-flags.DEFINE_string("source", None, "sentences to translate, one a line", required=True)
+flags.DEFINE_string("source", None, "sentences to translate, one per line", required=True)
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model, or a SentencePiece model")
 flags.DEFINE_list("text", None, "files to learn a vocabulary from, instead of --vocabulary")
 flags.DEFINE_integer("vocab_size", 8000, "pieces of a vocabulary that is learned", lower_bound=5)
@@ -86,7 +86,7 @@ flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", low
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
 KNOWN = {
-    "keras": (["float32", "bfloat16"], ["xla", "cores", "number"]),
+    "keras": (["float32", "bfloat16"], ["xla", "cores", "plain", "number"]),
     "ctranslate2": (["float32", "bfloat16", "int8"], ["mkl", "cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
@@ -121,6 +121,7 @@ def starting(
             "threads": intraop_threads,
             "at_once": threads if by_part else 1,
             "compile": "xla" in variant.options,
+            "plain": "plain" in variant.options,
         }
         environment = variant.environment(intraop_threads, threads)
         python = python_of(variant)

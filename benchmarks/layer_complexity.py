@@ -1,47 +1,44 @@
 #!/usr/bin/env python3
-r"""Measures the layers of the paper's table 1, made from the same Keras, over n and d.
+r"""Measures the layers of the paper's table 1 over the sequence length n and the width d.
 
 Example:
     benchmarks/layer_complexity.py --table
 
 The layers are self-attention, restricted self-attention (r = --window), LSTM, GRU, convolution
 (k = --kernel), a stack of dilated convolutions (1, k, k², ..., until the last position sees the
-first) and separable convolution. They take --batch random sequences. At each point, the forward
-pass and the forward and backward passes of all layers take turns. A layer that has only the
-projections of attention takes part, because the paper's O( ) does not count the projections.
+first) and separable convolution. At each point all layers take turns: one turn repeats the forward
+and backward pass of --batch random sequences for --seconds.
 
-Memory is the largest resident memory of a new process during a pass, beyond the memory before:
-results and the values kept for the backward pass, but not weights and inputs. The backward pass
-of a loop works on several steps at once, so its memory depends on chance; the median counts.
+The maximum path length is computed at d = 8, from the positions whose gradient is not zero.
 
-Sequential operations and FLOP are counted in the forward graph (see complexity/graph.py). The
-maximum path length is computed from gradients (see complexity/paths.py), at d = 8.
-
-Prints tables in Markdown with --table, and last one JSON object: the points, the exponents
-(slopes in log-log of all points and of the last three), and the path lengths.
+Prints tables in Markdown with --table, and then one JSON object: the milliseconds of each point,
+the exponents of n and of d (slopes in log-log of the last three points), and the path lengths.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-# Every process would report that there is no GPU.
+# Without this, TensorFlow reports that there is no GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU has its own memory and kernels for LSTM
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU has other kernels for LSTM
 
 import command
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
-from absl import flags, logging
+from absl import flags
 from command import say
-from complexity.layers import KINDS, Sizes
-from complexity.measuring import compare
-from complexity.results import Results, tables
-from measuring import describe_machine
+from measuring import Turn, describe_machine, is_quiet, spread, take_turns
+from resources import CoreUse
 
 from keras_transformer.errors import InputError
+from keras_transformer.layers import SelfAttention
 
 FLAGS = flags.FLAGS
 command.define_numbers("lengths", [64, 128, 256, 512, 1024, 2048, 4096], "n, at --width")
@@ -54,63 +51,237 @@ flags.DEFINE_integer("kernel", 3, "k of convolutions", lower_bound=2)
 flags.DEFINE_integer("head_dim", 64, "width of a head: d_k and d_v", lower_bound=1)
 flags.DEFINE_integer("batch", 1, "sequences", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads", lower_bound=1)
-flags.DEFINE_integer("rounds", 5, "rounds; every layer is timed in each", lower_bound=1)
-flags.DEFINE_float("seconds", 0.05, "the least time of a layer's turn")
-flags.DEFINE_integer("processes", 3, "processes that measure the memory of a point", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "rounds; every layer has a turn in each", lower_bound=1)
+flags.DEFINE_float("seconds", 0.05, "minimum duration of a turn")
 flags.DEFINE_bool("table", False, "print tables in Markdown before the JSON")
 
 _PATH_WIDTH = 8  # d of the path lengths, which depend only on n
+_ROWS = 64  # output positions of one gradient computation
+
+# Layer → the paper's complexity per layer and maximum path length. The paper's table 1 has
+# log_k(n) for convolutions, which needs dilation; n/k for contiguous kernels is in its section 4.
+PAPER = {
+    "self-attention": ("n²·d", "1"),
+    "restricted self-attention": ("r·n·d", "n/r"),
+    "LSTM": ("n·d²", "n"),
+    "GRU": ("n·d²", "n"),
+    "convolution": ("k·n·d²", "n/k"),
+    "dilated convolutions": ("k·n·d²·log_k(n)", "log_k(n)"),
+    "separable convolution": ("k·n·d + n·d²", "n/k"),
+}
+
+Dependencies = npt.NDArray[np.bool_]  # [output, input]
 
 
-def sizes_of(n: int, d: int, head_dim: int) -> Sizes:
-    """Returns sizes whose other fields are those of the flags."""
-    return Sizes(n, d, FLAGS.window, FLAGS.kernel, head_dim)
+def make_layers(name: str, length: int, width: int) -> list[keras.Layer]:
+    """Returns the layers of a row of the table, each from `[B, n, d]` to the same shape.
+
+    Args:
+        name: a key of `PAPER`.
+        length: n; it decides the number of dilated convolutions.
+        width: d.
+    """
+    head_dim = min(FLAGS.head_dim, width)
+    heads, kernel = width // head_dim, FLAGS.kernel
+    match name:
+        case "self-attention":
+            return [SelfAttention(heads, head_dim)]
+        case "restricted self-attention":
+            return [SelfAttention(heads, head_dim, window=FLAGS.window)]
+        case "LSTM":
+            return [keras.layers.LSTM(width, return_sequences=True)]
+        case "GRU":
+            return [keras.layers.GRU(width, return_sequences=True)]
+        case "convolution":
+            return [keras.layers.Conv1D(width, kernel, padding="same")]
+        case "separable convolution":
+            return [keras.layers.SeparableConv1D(width, kernel, padding="same")]
+    rates = [1]  # causal, as in ByteNet, which the paper cites
+    while kernel * rates[-1] < length:
+        rates.append(kernel * rates[-1])
+    return [keras.layers.Conv1D(width, kernel, padding="causal", dilation_rate=r) for r in rates]
 
 
-def path_lengths() -> dict[str, dict[int, int]]:
-    """Returns the maximum path length of each kind of layer by n."""
-    all_sizes = [sizes_of(n, _PATH_WIDTH, _PATH_WIDTH) for n in numbers(FLAGS.path_lengths)]
-    return {
-        name: {sizes.n: kind.path_length(sizes) for sizes in all_sizes}
-        for name, kind in KINDS.items()
+def make_pass(layers: Sequence[keras.Layer], shape: Sequence[int]) -> Callable[[], Any]:
+    """Returns a function without arguments that runs a forward and a backward pass.
+
+    Args:
+        layers: the layers, one after the other.
+        shape: shape `[B, n, d]` of the inputs.
+    """
+    random = np.random.default_rng(1)
+    inputs, gradient = (tf.constant(random.normal(size=shape), tf.float32) for _ in range(2))
+    model = keras.Sequential(layers)
+    model.build(shape)
+
+    @tf.function(autograph=False)
+    def both(inputs: tf.Tensor, gradient: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = model(inputs)
+        weights = [variable.value for variable in model.trainable_weights]
+        return list(tape.gradient(outputs, [inputs, *weights], output_gradients=gradient))
+
+    def run() -> None:
+        both(inputs, gradient)[0].numpy()
+
+    run()  # traces the function
+    return run
+
+
+def measure_point(length: int, width: int) -> tuple[dict[str, dict[str, float]], bool]:
+    """Returns the milliseconds of each layer, and whether the machine was quiet."""
+
+    def turn(run: Callable[[], Any]) -> Turn:
+        calls, core_use, begun = 0, CoreUse(), time.perf_counter()
+        while not calls or time.perf_counter() - begun < FLAGS.seconds:
+            run()
+            calls += 1
+        per_second = calls / (time.perf_counter() - begun)
+        return {"per_second": per_second, "other_cores": core_use.read()[1]}
+
+    shape = (FLAGS.batch, length, width)
+    passes = {name: make_pass(make_layers(name, length, width), shape) for name in PAPER}
+    calls = {name: lambda _, run=run: turn(run) for name, run in passes.items()}
+    turns = take_turns(calls, FLAGS.rounds, "passes/s")
+    milliseconds = {
+        name: spread([1000 / turn["per_second"] for turn in many], 4)
+        for name, many in turns.items()
     }
+    return milliseconds, is_quiet(turns)
 
 
-def numbers(texts: Sequence[str]) -> list[int]:
-    """Returns the numbers of a flag in ascending order."""
-    return sorted({int(text) for text in texts})
+def dependencies(layer: keras.Layer, length: int, width: int) -> Dependencies:
+    """Returns bool `[length, length]`: whether each output depends on each input.
+
+    An output depends on an input if the derivative at random inputs is not zero.
+
+    Args:
+        layer: from `[B, length, width]` to the same shape.
+        length: number of positions, n.
+        width: d.
+    """
+    random = np.random.default_rng(1)
+    rows = []
+    for first in range(0, length, _ROWS):
+        outputs = np.arange(first, min(first + _ROWS, length))
+        shape = (len(outputs), length, width)
+        inputs = tf.constant(random.normal(size=shape), tf.float32)
+        weights = np.zeros(shape, np.float32)  # each sequence of the batch selects one position
+        weights[range(len(outputs)), outputs] = random.normal(size=(len(outputs), width))
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            total = tf.reduce_sum(layer(inputs) * weights)
+        rows.append(np.any(tape.gradient(total, inputs).numpy() != 0, axis=-1))
+    return np.concatenate(rows)
+
+
+def path_length(name: str, length: int) -> int:
+    """Returns the maximum path length of a row of the table (paper, section 4).
+
+    It is the largest number of layers between an input and an output position, over all pairs of
+    positions that a network of such layers connects.
+
+    Args:
+        name: a key of `PAPER`.
+        length: number of positions, n.
+    """
+    if name in ("LSTM", "GRU"):
+        return length  # the first input reaches the last output by n uses of the cell
+    layers = make_layers(name, length, _PATH_WIDTH)
+    if len(layers) > 1:
+        return len(layers)  # each pair is connected only by the whole stack
+    direct = reached = dependencies(layers[0], length, _PATH_WIDTH)
+    count = 1
+    while not np.array_equal(
+        further := (direct.astype(np.float32) @ reached.astype(np.float32)) > 0, reached
+    ):
+        count, reached = count + 1, further
+    return count
+
+
+def exponent(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Returns the slope of log y over log x at the last three points; None for fewer points.
+
+    Example:
+        >>> exponent([1, 2, 4, 8], [7, 4, 16, 64])
+        2.0
+    """
+    if len(x) < 3:
+        return None
+    return round(float(np.polyfit(np.log(x[-3:]), np.log(y[-3:]), 1)[0]), 2)
+
+
+def tables(result: dict[str, Any]) -> str:
+    """Returns the paper's table 1 with the measured exponents, and the milliseconds over n."""
+    paths, exponents = result["maximum_path_lengths"], result["exponents"]
+    rows = []
+    for name, (complexity, path) in PAPER.items():
+        counted = ", ".join(f"{n}: {length}" for n, length in paths[name].items())
+        slopes = [str(exponents[name][variable]) for variable in ("n", "d")]
+        rows.append([name, f"O({complexity})", *slopes, f"O({path})", counted])
+    heads = ["layer", "complexity", "exponent of n", "exponent of d", "maximum path", "computed"]
+    over_n = [point for point in result["points"] if point["d"] == FLAGS.width]
+    times = [
+        [name, *(f"{point['milliseconds'][name]['median']:,.1f}" for point in over_n)]
+        for name in PAPER
+    ]
+    title = f"Milliseconds, forward and backward, d = {FLAGS.width}:"
+    heads_n = ["layer", *(f"n = {point['n']:,}" for point in over_n)]
+    return "\n\n".join([_markdown(heads, rows), title, _markdown(heads_n, times)])
+
+
+def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
     """Prints the measurements."""
-    for width in (FLAGS.width, *numbers(FLAGS.widths)):
+    lengths, widths, path_lengths = (
+        sorted({int(text) for text in getattr(FLAGS, name)})
+        for name in ("lengths", "widths", "path_lengths")
+    )
+    for width in (FLAGS.width, *widths):
         if width % FLAGS.head_dim:
             raise InputError(f"Width {width} is not a multiple of --head_dim={FLAGS.head_dim}.")
-    logging.set_verbosity(logging.WARNING)  # of the libraries
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     keras.utils.set_random_seed(1)
     say("Computing path lengths.")
-    paths = path_lengths()
-    pairs = {(n, FLAGS.width) for n in numbers(FLAGS.lengths)}
-    pairs |= {(FLAGS.length, d) for d in numbers(FLAGS.widths)}
-    effort = {
-        name: getattr(FLAGS, name)
-        for name in ("batch", "rounds", "seconds", "threads", "processes")
-    }
-    points = []
-    for number, (n, d) in enumerate(sorted(pairs), 1):
-        say(f"Point {number} of {len(pairs)}: n = {n:,}, d = {d:,}.")
-        points += compare(sizes_of(n, d, FLAGS.head_dim), **effort)
-    results = Results(sizes_of(FLAGS.length, FLAGS.width, FLAGS.head_dim), points, paths)
-    if FLAGS.table:
-        print(tables(results), end="\n\n")
-    head = {
+    paths = {name: {n: path_length(name, n) for n in path_lengths} for name in PAPER}
+    sizes = sorted({(n, FLAGS.width) for n in lengths} | {(FLAGS.length, d) for d in widths})
+    points, quiet = [], True
+    for number, (n, d) in enumerate(sizes, 1):
+        say(f"Point {number} of {len(sizes)}: n = {n:,}, d = {d:,}.")
+        milliseconds, was_quiet = measure_point(n, d)
+        points.append({"n": n, "d": d, "milliseconds": milliseconds})
+        quiet = quiet and was_quiet
+
+    def exponent_of(name: str, variable: str, fixed: str, value: int) -> float | None:
+        chosen = [point for point in points if point[fixed] == value]
+        medians = [point["milliseconds"][name]["median"] for point in chosen]
+        return exponent([point[variable] for point in chosen], medians)
+
+    settings = ("window", "kernel", "head_dim", "batch", "threads", "rounds", "seconds")
+    result = {
         "machine": describe_machine(),
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
-        "settings": effort,
+        "settings": {name: getattr(FLAGS, name) for name in settings},
+        "points": points,
+        "exponents": {
+            name: {
+                "n": exponent_of(name, "n", "d", FLAGS.width),
+                "d": exponent_of(name, "d", "n", FLAGS.length),
+            }
+            for name in PAPER
+        },
+        "maximum_path_lengths": paths,
+        "quiet": quiet,
     }
-    print(json.dumps({**head, **results.as_json()}))
+    if FLAGS.table:
+        print(tables(result), end="\n\n")
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

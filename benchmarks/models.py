@@ -196,4 +196,6 @@ def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str
     translator = Translator(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
     model = export.convert(translator, "none" if precision == "float32" else precision)
     path.write_bytes(flatbuffer.write(model))
-    append_archive(path, export.describe(translator, model, None), translator.tokenizer.vocabulary)
+    append_archive(
+        path, export.make_metadata(translator, model, None), translator.tokenizer.vocabulary
+    )

@@ -46,11 +46,12 @@ from variants import Variant
 from keras_transformer.data.corpora.reading import read_lines
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
+from keras_transformer.runs.machine import available_cores
 
 FLAGS = flags.FLAGS
 command.define_numbers("cores", [1, 2], "numbers of cores")
 flags.DEFINE_string("data_dir", None, "prepared data with a joint vocabulary", required=True)
-flags.DEFINE_string("source", None, "sentences to translate, one a line", required=True)
+flags.DEFINE_string("source", None, "sentences to translate, one per line", required=True)
 flags.DEFINE_string("preset", "tiny", "sizes of the model")
 flags.DEFINE_enum("precision", "bfloat16", ["float32", "bfloat16"], "precision of the products")
 flags.DEFINE_integer("batch_tokens", 4096, "target positions of a training batch", lower_bound=1)
@@ -70,7 +71,7 @@ class Scaling:
     """
 
     def __init__(self, stack: contextlib.ExitStack, folder: Path):
-        self._stack, self._pool = stack, ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self._stack, self._pool = stack, ThreadPoolExecutor(available_cores())
         tokenizer_dir = Path(FLAGS.data_dir) / "tokenizer"
         vocabulary = joint_vocabulary(str(tokenizer_dir), None, 0)
         vocabulary.save(folder)
@@ -151,7 +152,7 @@ class Scaling:
 def compare() -> dict[str, Any]:
     """Measures everything, and returns the results."""
     preset(FLAGS.preset)  # an unknown name fails before anything starts
-    available = len(os.sched_getaffinity(0))
+    available = available_cores()
     numbers = sorted(map(int, FLAGS.cores))
     if numbers[-1] > available:
         raise InputError(f"--cores has {numbers[-1]}, but this process may use {available}.")

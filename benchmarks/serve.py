@@ -4,16 +4,21 @@ r"""Measures bin/serve.py under load, with batching and without.
 Example:
     benchmarks/serve.py --export=build/export --source=newstest2013.en,test_2016_flickr.en
 
-The server runs in a separate process. This process runs all clients, on the same cores. A request
-is one sentence, and a client sends the next request when it has an answer. The sentences come from
-all --source files in equal numbers, in random order. For each number of --clients, two servers
-take turns: one batches requests, the other has `--max_batch_size=1`.
+The server runs in a separate process. This process runs all clients, on the same cores. Each
+request contains one sentence. A client sends its next request after it has received an answer. The
+sentences come from all --source files in equal numbers, in random order. For each number of
+--clients, two servers take turns: one batches requests, the other has `--max_batch_size=1`.
 
-Prints one JSON object: requests per second and latencies (milliseconds), medians over the rounds
-with minimum and maximum; rows of a batch; the cores that the server, the clients and other
-processes use; memory; and the ratio of requests per second with batching to those without. The
-exit code is 1 if a request failed. `python -m tests.stress server_load` runs a server for a long
-time, under overload, and while its version changes.
+Prints one JSON object with these results:
+- requests per second, as the median, minimum and maximum of the rounds
+- latencies in milliseconds, as medians of the rounds
+- rows per batch
+- cores used by the server, by the clients, and by other processes
+- memory
+- the ratio of requests per second with batching to requests per second without batching
+
+The exit code is 1 if a request failed. For a long run, overload and version changes, see
+`python -m tests.stress server_load`.
 """
 
 from __future__ import annotations
@@ -32,19 +37,25 @@ from measuring import Turn, describe_machine, is_quiet, ratio, spread, take_turn
 from serving import Server, read_sentences, served
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("export", None, "directory of versions, as build/export", required=True)
-flags.DEFINE_list("source", None, "files of sentences, one a line", required=True)
-command.define_numbers("clients", [1, 4, 16, 64], "clients at the same time")
-flags.DEFINE_float("seconds", 15, "seconds of a turn", lower_bound=1)
-flags.DEFINE_float("warm_up", 5, "seconds before a turn that do not count", lower_bound=0)
-flags.DEFINE_integer("rounds", 2, "rounds; both have a turn in each", lower_bound=1)
-flags.DEFINE_list("server_flags", [], "flags of bin/serve.py, as batch_timeout_ms=5")
-flags.DEFINE_float("limit_s", 60, "seconds after which a request is lost", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "seed of the order of the sentences")
+flags.DEFINE_string("export", None, "directory of versions, such as build/export", required=True)
+flags.DEFINE_list("source", None, "files with one sentence per line", required=True)
+command.define_numbers(
+    "clients", [1, 4, 16, 64], "numbers of concurrent clients, measured one after the other"
+)
+flags.DEFINE_float("seconds", 15, "measured seconds of each turn", lower_bound=1)
+flags.DEFINE_float(
+    "warm_up", 5, "seconds of load before each turn that are not measured", lower_bound=0
+)
+flags.DEFINE_integer("rounds", 2, "rounds; each server has one turn per round", lower_bound=1)
+flags.DEFINE_list("server_flags", [], "flags of bin/serve.py, such as batch_timeout_ms=5")
+flags.DEFINE_float(
+    "limit_s", 60, "seconds after which a request without an answer has failed", lower_bound=1
+)
+flags.DEFINE_integer("seed", 0, "seed of the random order of sentences")
 
 
 async def steady_load(server: Server, clients: Clients, count: int) -> Turn:
-    """Lets clients send requests, and returns the results after the warm-up."""
+    """Keeps `count` clients sending requests, and returns the results after the warm-up."""
     stop = asyncio.Event()
     asking = asyncio.create_task(clients.keep_asking(count, stop))
     await asyncio.sleep(FLAGS.warm_up)
@@ -66,7 +77,7 @@ async def steady_load(server: Server, clients: Clients, count: int) -> Turn:
 
 
 def compare(sentences: Sequence[str]) -> dict[str, Any]:
-    """Measures with batching and without, in turns, and returns the results."""
+    """Returns the results with and without batching, for each number of clients."""
     result: dict[str, Any] = {}
     given = FLAGS.server_flags
     with (
@@ -83,7 +94,7 @@ def compare(sentences: Sequence[str]) -> dict[str, Any]:
                 clients = Clients(server.port, server.model, sentences, limit_s, seed)
                 return asyncio.run(steady_load(server, clients, count))
 
-            say(f"{count} clients.")
+            say(f"Measuring {count} clients.")
             calls = {
                 name: lambda _, server=server: turn(server) for name, server in servers.items()
             }
@@ -97,7 +108,7 @@ def compare(sentences: Sequence[str]) -> dict[str, Any]:
 
 
 def report(turns: Sequence[Turn]) -> dict[str, Any]:
-    """Returns the results of one server."""
+    """Summarizes the turns of one server."""
     latency = [turn["latency_ms"] for turn in turns]
     return {
         "requests_per_second": spread([turn["per_second"] for turn in turns], 2),
@@ -117,7 +128,7 @@ def report(turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Prints the measurements."""
+    """Runs the measurements and prints the results."""
     sentences = read_sentences(FLAGS.source)
     names = ("clients", "seconds", "rounds", "server_flags", "limit_s")
     settings = {name: getattr(FLAGS, name) for name in names}

@@ -165,7 +165,7 @@ def started(
 
 
 def grouped(variants: Iterable[Variant]) -> tuple[list[str], dict[str, list[str]]]:
-    """Returns the names of our variants, and those of each peer, for `measuring.best_ratios`."""
+    """Returns the names of our variants, and the names of each peer's variants."""
     own: list[str] = []
     peers: dict[str, list[str]] = {}
     for variant in variants:

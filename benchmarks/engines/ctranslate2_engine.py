@@ -35,7 +35,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
 
     Args:
         settings: `precision`, `threads`, `at_once`, `beam_size`, `length_penalty`, `sizes`,
-            `special_ids`, `seed`, the number of `steps`, and those of `tasks.decode_ids`.
+            `special_ids`, `seed`, the number of `steps`, and the settings of `tasks.decode_ids`.
     """
     special = settings["special_ids"]
     spec = _random_spec(Sizes(**settings["sizes"]), special, settings["seed"])
@@ -125,7 +125,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
     Args:
         settings: `precision`, `threads`, `at_once`, `beam_size`, `length_penalty`, the directory
-            `export`, `max_extra_tokens`, and those of `tasks.decode_text`.
+            `export`, `max_extra_tokens`, and the settings of `tasks.decode_text`.
     """
     folder = Path(settings["export"])
     translator = _open(str(folder), settings)

@@ -27,6 +27,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.inference import loading
 from keras_transformer.inference.translator import Translator
+from keras_transformer.layers import fast_paths
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
@@ -166,9 +167,14 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     """Makes a random model that decodes ids.
 
     Args:
-        settings: `precision`, `compile`, `preset`, the `configuration` that differs from it,
-            `vocabulary`, `seed`, the number of `steps`, and those of `tasks.decode_ids`.
+        settings: `precision`, `compile`, `plain` (without the fast paths of the layers), `preset`,
+            the `configuration` that differs from it, `vocabulary`, `seed`, the number of `steps`,
+            and the settings of `tasks.decode_ids`.
     """
+    if settings["plain"]:
+        fast_paths.shape_for_reshape = lambda inputs: tuple(keras.ops.shape(inputs))
+        fast_paths.project = keras.ops.matmul
+        fast_paths.swap_heads = lambda inputs: keras.ops.transpose(inputs, (0, 2, 1, 3))
     config = preset(settings["preset"]).updated(settings["configuration"])
     keras.utils.set_random_seed(settings["seed"])
     transformer = Transformer(config.model, dtype=settings["precision"])
@@ -198,8 +204,8 @@ def decode_text(settings: dict[str, Any]) -> Started:
     """Loads a trained model that decodes text.
 
     Args:
-        settings: `precision`, `compile`, `run`, its `decoding` settings, and those of
-            `tasks.decode_text`.
+        settings: `precision`, `compile`, `run`, its `decoding` settings, and the
+            settings of `tasks.decode_text`.
     """
     compiled = settings["compile"]
     model = loading.load_model(

@@ -24,7 +24,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
 
     Args:
         settings: `precision`, `compile`, `beam_size`, `sizes`, `special_ids`, `seed`, the number
-            of `steps`, and those of `tasks.decode_ids`.
+            of `steps`, and the settings of `tasks.decode_ids`.
     """
     keras.config.set_floatx(settings["precision"])
     keras.utils.set_random_seed(settings["seed"])

@@ -36,7 +36,7 @@ def _translate(settings: dict[str, Any]) -> Callable[[Sequence[int], int], int]:
         outputs = run(
             ids=np.array([ids], np.int32),
             max_length=np.array([max_length], np.int32),
-            length_penalty=np.array([np.nan], np.float32),  # that of the file
+            length_penalty=np.array([np.nan], np.float32),  # NaN: the length penalty of the file
         )
         return int(outputs["lengths"][0, 0])
 
@@ -47,7 +47,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     """Loads a model that decodes ids, sentence by sentence.
 
     Args:
-        settings: `path`, `threads`, `pad_id`, and those of `tasks.decode_ids`.
+        settings: `path`, `threads`, `pad_id`, and the settings of `tasks.decode_ids`.
     """
     translate = _translate(settings)
 

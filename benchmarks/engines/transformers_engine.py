@@ -66,7 +66,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
 
     Args:
         settings: `precision`, `threads`, `beam_size`, `length_penalty`, `sizes`, `special_ids`,
-            `seed`, the number of `steps`, and those of `tasks.decode_ids`.
+            `seed`, the number of `steps`, and the settings of `tasks.decode_ids`.
     """
     torch.set_num_threads(settings["threads"])
     model = _random_model(settings).eval().to(getattr(torch, settings["precision"]))
