@@ -104,7 +104,7 @@ def strip(notebook: NotebookNode) -> None:
 def main(argv: Sequence[str]) -> None:
     """Executes, strips and saves the notebook."""
     if len(argv) > 1:
-        raise app.UsageError(f"{argv[1]!r} is too much; expected no arguments")
+        raise app.UsageError(f"{argv[1]!r} was not expected: this command takes no arguments.")
     try:
         executed = execute(nbformat.read(NOTEBOOK, as_version=4))
         strip(executed)

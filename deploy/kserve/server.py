@@ -50,6 +50,6 @@ class Translator(kserve.Model):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(parents=[kserve.model_server.parser])
-    parser.add_argument("--model_dir", required=True, help="a version, as build/export/1")
+    parser.add_argument("--model_dir", required=True, help="a version, such as build/export/1")
     arguments = parser.parse_args()
     kserve.ModelServer().start([Translator(arguments.model_name, arguments.model_dir)])
