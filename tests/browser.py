@@ -1,6 +1,6 @@
-"""A real browser for tests of pages: Chromium, headless, driven by Playwright.
+"""Headless Chromium for tests of web pages, driven by Playwright.
 
-It is what KERAS_TRANSFORMER_TEST_BROWSER names, or `chromium` or `google-chrome` on the PATH.
+The browser is $KERAS_TRANSFORMER_TEST_BROWSER, or `chromium` or `google-chrome` on the PATH.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ARGUMENTS = [
 
 
 def find_browser() -> str:
-    """Returns the program, or skips the test."""
+    """Returns the path of the browser, or skips the test."""
     named = os.environ.get(_VARIABLE)
     if named and not Path(named).is_file():
         pytest.fail(f"{_VARIABLE} is {named}, which is not a browser's file")
     found = named or next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         pytest.skip(
-            "there is no Chromium on the PATH (Debian: apt-get install chromium), and "
+            "Chromium is not on the PATH (Debian: apt-get install chromium), and "
             f"{_VARIABLE} names none; pages are tested where there is one"
         )
     return found
@@ -43,7 +43,7 @@ def find_browser() -> str:
 
 @contextlib.contextmanager
 def launched_browser() -> Iterator[Any]:
-    """Gives a Playwright `Browser` with a profile of its own, or skips the test."""
+    """Yields a Playwright `Browser` with a new profile, or skips the test."""
     program = find_browser()
     from playwright.sync_api import sync_playwright
 
@@ -56,7 +56,7 @@ def launched_browser() -> Iterator[Any]:
 
 
 class Visit:
-    """A page in a browser, and all that a user should never see.
+    """A page in a browser, and the problems that it reports.
 
     Attributes:
         page: Playwright's `Page`.
@@ -75,7 +75,7 @@ class Visit:
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, path: Path) -> Any:
-        """Opens a file, and returns the page."""
+        """Opens a file and returns the page."""
         self.page.goto(path.as_uri())
         return self.page
 

@@ -1,4 +1,4 @@
-"""What tests share: real corpora, two logical CPU devices, a quiet TensorFlow."""
+"""Shared fixtures: real corpora, two logical CPU devices, a tiny run and its export."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parents[1]
 
-# A shell's background job begins with Ctrl-C ignored, and hands that to the processes that it
-# starts; tests send it to processes and to themselves.
+# The background jobs of a shell ignore Ctrl-C, and so do their child processes. Tests send Ctrl-C
+# to processes and to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def test_data() -> Path:
-    """Folder of the real corpora; tests that need it are skipped where it is missing."""
+    """Returns the folder of the real corpora, or skips the test."""
     path = ROOT / os.environ.get("KERAS_TRANSFORMER_TEST_DATA", "../shared/data")
     if not path.is_dir():
         pytest.skip(f"no corpora at {path}; KERAS_TRANSFORMER_TEST_DATA names their folder")
@@ -40,7 +40,7 @@ def test_data() -> Path:
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Names a test by the facts of a pattern, which read better than the pattern."""
+    """Uses the facts of a pattern as the name of a test case."""
     return (
         ", ".join(val.facts).encode("unicode_escape").decode() if isinstance(val, Pattern) else None
     )
@@ -51,12 +51,14 @@ def _split_cpu() -> None:
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     two = [tf.config.LogicalDeviceConfiguration()] * 2
-    with contextlib.suppress(RuntimeError):  # a test module ran an op at import: two_cpus tells
+    with contextlib.suppress(
+        RuntimeError
+    ):  # a test module ran an op at import: two_cpus reports it
         tf.config.set_logical_device_configuration(cpu, two)
 
 
 def pytest_collection_finish() -> None:
-    """Splits the CPU while TensorFlow still allows it: before the first test runs an op.
+    """Splits the CPU before the first test runs an op, because TensorFlow forbids it later.
 
     What is there by now, libraries and tests, stays to the end: no collection of garbage needs to
     look at its half a million objects again.
@@ -69,7 +71,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def two_cpus() -> list[str]:
-    """Names of two logical CPU devices, for `tf.distribute.MirroredStrategy`."""
+    """Returns the names of two logical CPU devices, for `tf.distribute.MirroredStrategy`."""
     import tensorflow as tf
 
     if len(tf.config.list_logical_devices("CPU")) < 2:  # also the first use of TensorFlow
@@ -79,7 +81,7 @@ def two_cpus() -> list[str]:
 
 @pytest.fixture(scope="session")
 def driver() -> Iterator[Driver]:
-    """A process in which binaries are run."""
+    """A process that runs binaries."""
     with Driver() as driver:
         yield driver
 
@@ -102,17 +104,17 @@ def one_replica() -> Iterator[None]:
         yield
 
 
-# Of a module, not of the session: while its loop is there, no test could start one of asyncio's.
+# The scope is the module, because other tests cannot start an asyncio loop while this one runs.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A real browser; tests that need it are skipped where there is none."""
+    """A browser; the tests are skipped if it is missing."""
     with launched_browser() as browser:
         yield browser
 
 
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Visit]:
-    """An empty page of it."""
+    """An empty page in the browser."""
     visit = Visit(browser)
     yield visit
     visit.close()
@@ -130,7 +132,7 @@ PHRASES = (
 
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run of a tiny model with random weights, and three checkpoints. Copy it to change it."""
+    """A run of a tiny model with random weights and three checkpoints. Copy it before changes."""
     import keras
 
     from keras_transformer.config import Config
@@ -159,7 +161,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         keras.utils.set_random_seed(step)
         model = Transformer(config.model, dtype="float32")
         model.build()
-        # Larger than initial weights, so that outputs depend on the source and are not empty.
+        # Larger than initial weights, so that outputs are not empty and depend on the source.
         weights = {
             path: variable.numpy() * (3 if path.endswith(("kernel", "embeddings")) else 1)
             for path, variable in model.weights_by_path().items()
@@ -171,11 +173,11 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 @pytest.fixture(scope="session")
 def exported_run(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run exported with its two best: made once for all processes. Copy it to change it."""
+    """The exported run, made once for all processes. Copy it before changes."""
     from keras_transformer.export import export
 
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # a folder in that of all
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a folder inside the common one
         folder = folder.parent
     sentences = [*PHRASES, "", "ball " * 30]
     with (folder / "export.lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""The files of deploy/: valid by their schemas, and of one mind with the export and each other."""
+"""The files in deploy/ match their schemas, the export and each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compose() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resources() -> dict[str, dict[str, Any]]:
-    """The Kubernetes resources by kind."""
+    """Returns the Kubernetes resources by kind."""
     documents = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     return {resource["kind"]: resource for resource in documents}
 
@@ -44,7 +44,7 @@ def container(resources: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_default(text: str) -> str:
-    """Puts the defaults in place of `${NAME:-default}`."""
+    """Replaces `${NAME:-default}` by the default."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
@@ -107,7 +107,7 @@ def test_servers_are_the_pinned_one_with_flags_that_it_has(
         assert all(argument.startswith("--") for argument in arguments)
         flags = flags_of(arguments)
         assert set(flags) <= tf_serving.FLAGS
-        # The names that an export has, under the base path of its models.config.
+        # The model names of the export, below the base path in its models.config.
         assert flags["model_config_file"] == "/models/export/models.config"
         assert flags["batching_parameters_file"] == "/models/export/batching_parameters.txt"
         assert flags["enable_batching"] == flags["enable_per_model_batching_parameters"] == "true"
@@ -116,9 +116,7 @@ def test_servers_are_the_pinned_one_with_flags_that_it_has(
     assert container["resources"]["requests"]["cpu"] == flags["tensorflow_inter_op_parallelism"]
 
 
-def test_what_a_server_is_given_is_mounted_read_only(
-    compose: dict[str, Any], container: dict[str, Any]
-) -> None:
+def test_the_model_is_mounted_read_only(compose: dict[str, Any], container: dict[str, Any]) -> None:
     serving = compose["services"]["serving"]
     mounts = {
         by_default(volume["target"]): (by_default(volume["source"]), volume["read_only"])
@@ -146,7 +144,7 @@ def test_prometheus_asks_where_tf_serving_answers(
     assert monitoring.prometheus_config.enable
     path = monitoring.prometheus_config.path
     settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    # Prometheus refuses fields that it does not know; these are of its configuration's reference.
+    # Prometheus rejects unknown fields. These fields are from its configuration reference.
     assert set(settings) <= {"global", "scrape_configs", "rule_files", "alerting"}
     assert set(settings["global"]) <= {"scrape_interval", "scrape_timeout", "evaluation_interval"}
     (job,) = settings["scrape_configs"]
@@ -161,7 +159,7 @@ def test_prometheus_asks_where_tf_serving_answers(
     assert annotations["prometheus.io/port"] == port
 
 
-def test_the_health_check_tells_a_server_that_is_ready(compose: dict[str, Any]) -> None:
+def test_the_health_check_recognizes_a_ready_server(compose: dict[str, Any]) -> None:
     kind, *command = compose["services"]["serving"]["healthcheck"]["test"]
     assert kind == "CMD"
     states = {"export": "AVAILABLE", "other": "LOADING"}
@@ -189,4 +187,4 @@ def test_the_health_check_tells_a_server_that_is_ready(compose: dict[str, Any]) 
 
         assert [code("export"), code("other"), code("missing")] == [0, 1, 1]
         server.shutdown()
-    assert code("export") == 1  # nobody listens
+    assert code("export") == 1  # nothing listens on the port

@@ -1,4 +1,4 @@
-"""The documents fit the repository: links lead somewhere, commands have the flags they show."""
+"""The documents agree with the repository: links, commands, flags and functions exist."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of a text: the file, and the flags up to the end of line, backslashes apart."""
+    """Yields the commands of a text: the file, and the flags, also on continued lines."""
     for file, command, arguments in COMMAND.findall(text):
         flags = FLAG.findall(arguments.split(" -- ")[0])
         script = {"average": "average_checkpoints"}.get(command, command)
@@ -65,17 +65,17 @@ def test_commands_have_the_flags_that_are_shown(path: Path) -> None:
             known = help_of(command)
             for flag in flags:
                 assert re.search(rf"--(\[no\])?{flag}\b", known), f"{path.name}: {command} --{flag}"
-        else:  # their --help takes seconds each
+        else:  # because each --help takes seconds
             known = (ROOT / command).read_text()
             for module in re.findall(r"^(?:import|from) (\w+)", known, flags=re.MULTILINE):
-                beside = ROOT / "benchmarks" / f"{module}.py"  # its flags are this one's, too
+                beside = ROOT / "benchmarks" / f"{module}.py"  # it shares the flags of this command
                 known += beside.read_text() if beside.is_file() else ""
             for flag in flags:
                 assert flag in DEFINED.findall(known), f"{path.name}: {command} --{flag}"
 
 
 def variants(text: str, recipe: str) -> Iterator[tuple[str, str]]:
-    """Each variant that a command follows, with the recipe that it is of."""
+    """Yields the recipe and the variant of each command."""
     lines = re.findall(
         r"^    .*|(?<=`)(?:bin/|benchmarks/|keras-transformer )[^`]*",
         text.replace("\\\n", ""),
@@ -144,7 +144,7 @@ def test_commands_are_found() -> None:
 
 
 def defined_names(path: Path) -> set[str]:
-    """Functions, classes, and methods as `Class.method`, of a module."""
+    """Returns the functions, classes and methods (`Class.method`) of a module."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Environments in which the package is installed from a wheel, made in seconds.
+"""Environments in which the package is installed from a wheel, created in seconds.
 
 A virtual environment gets the wheel, and links to those packages of this process's environment
 that the wheel requires. An extra is one more folder of links.
@@ -27,7 +27,7 @@ NAME = "keras_transformer"
 
 
 def build_wheel(folder: Path) -> Path:
-    """Builds a wheel from a copy of the clone: building leaves files."""
+    """Builds a wheel from a copy of the clone, because building leaves files."""
     source = folder / "source"
     source.mkdir()
     for part in (*PARTS, "README.md", "LICENSE"):
@@ -78,7 +78,7 @@ class Environment:
         )  # fmt: skip
 
     def variables(self, extra: str | None = None) -> Mapping[str, str]:
-        """Returns the environment variables of a process, with an extra's packages or without."""
+        """Returns the environment variables of a process, optionally with an extra."""
         mine = _environment()
         if extra is not None:
             links = self._folder / "extras" / extra
@@ -90,7 +90,7 @@ class Environment:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the environment variables of this process, without more places of packages."""
+    """Returns the environment variables of this process, without other paths of packages."""
     mine = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {**mine, "PYTHONNOUSERSITE": "1"}
 
@@ -103,7 +103,7 @@ def _pip(*arguments: str) -> None:
 
 
 def _closure(requirements: Iterable[Requirement], extra: str = "") -> set[str]:
-    """Returns the names of all packages that requirements lead to, by what is installed here."""
+    """Returns the names of the packages that requirements need, directly and indirectly."""
     names: set[str] = set()
     todo = [(each, {"extra": extra}) for each in requirements]
     while todo:
@@ -114,7 +114,7 @@ def _closure(requirements: Iterable[Requirement], extra: str = "") -> set[str]:
         try:
             inner = [Requirement(each) for each in importlib.metadata.requires(name) or []]
         except importlib.metadata.PackageNotFoundError:
-            continue  # as JupyterLab, which no test needs
+            continue  # such as JupyterLab, which no test needs
         if name not in names:
             names.add(name)
             todo += [(each, {"extra": ""}) for each in inner]
@@ -139,11 +139,11 @@ def _owners() -> Mapping[PurePosixPath, frozenset[str]]:
 
 
 def _link(names: set[str], folder: Path) -> None:
-    """Links the files of packages; folders that other packages share are made anew."""
+    """Links the files of packages. Folders that several packages share are created."""
     place = Path(sysconfig.get_path("purelib"))
     for path, owners in sorted(_owners().items()):
         is_whole = owners <= names and path.parts
-        # What is below a link is there already.
+        # Skip everything below an existing link.
         if is_whole and not any(_owners()[each] <= names for each in path.parents if each.parts):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).symlink_to(place / path)

@@ -16,7 +16,7 @@ def test_a_missing_package_is_reported_with_its_extra() -> None:
     with pytest.raises(MissingExtra) as caught, needs_extra("zstd", "x.zst"):
         import not_there  # type: ignore[import-not-found]  # noqa: F401
     assert str(caught.value) == (
-        "x.zst needs the extra zstd (No module named 'not_there'); run: "
+        "x.zst needs the extra zstd (No module named 'not_there'). Run: "
         "pip install -e '.[zstd]' -c constraints.txt"
     )
 

@@ -1,4 +1,4 @@
-"""The layout of the package: which room may import which, and who may know TensorFlow."""
+"""The layout of the package: which room may import which, and which may import TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = ROOT / "keras_transformer"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 BINARIES = sorted((ROOT / "bin").glob("*.py"))
 
-# What each room may import besides itself and `errors`. A room may only name rooms above it.
+# Rooms that each room may import, besides itself and `errors`. A room may only name rooms above it.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "console": set(),
@@ -31,28 +31,30 @@ ROOMS: dict[str, set[str]] = {
     "data": {"console", "runs", "text"},
     "decoding": {"config", "models"},
     "evaluation": {"data"},
-    "runs.report": {"config", "evaluation", "runs"},
+    "runs.report": {"config", "runs", "schema"},
     "inference": {
-        *("config", "console", "data", "decoding", "evaluation", "models", "runs", "text"),
+        *("config", "console", "data", "decoding", "evaluation", "models", "runs", "schema"),
+        "text",
     },
     "training": {
         *("config", "data", "evaluation", "inference", "layers", "models", "presets", "runs"),
         *("runs.report", "text"),
     },
     "export": {
-        *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "text"),
+        *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "schema"),
+        "text",
     },
-    # Clients may run where there is neither TensorFlow nor a run.
+    # Clients may run on machines without TensorFlow.
     "serving": {"inference", "runs"},
     "visualization": {
-        *("config", "console", "data", "export", "inference", "runs", "runs.report", "serving"),
+        *("config", "data", "export", "inference", "runs", "runs.report", "schema", "serving"),
     },
     "paper": {
         *("config", "data", "decoding", "evaluation", "export", "inference", "layers", "models"),
         *("presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
     "cli": {
-        *("data", "evaluation", "export", "inference", "paper", "runs"),
+        *("config", "data", "evaluation", "export", "inference", "paper", "runs"),
         *("runs.report", "serving", "tf_import", "training", "visualization"),
     },
 }
@@ -61,7 +63,7 @@ WITHOUT_KERAS = ("config", "errors", "presets", "schema")
 
 
 def name_of(path: Path) -> str:
-    """The module's name below the package, as in `layers.attention`."""
+    """Returns the name of a module below the package, such as `layers.attention`."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
@@ -72,7 +74,7 @@ def room_of(name: str) -> str:
 
 
 def imported_names(path: Path) -> Iterator[str]:
-    """Dotted names that a file imports anywhere in it, including inside functions."""
+    """Returns the dotted names that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -83,7 +85,7 @@ def imported_names(path: Path) -> Iterator[str]:
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Names of the package's modules that a file imports, as `name_of` gives them."""
+    """Returns the names of the package's modules that a file imports."""
     known = {name_of(module) for module in PACKAGE.rglob("*.py")}
     modules = set()
     for name in imported_names(path):
@@ -117,7 +119,7 @@ def test_rooms_import_everything_that_they_may() -> None:
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    # A package's __init__ only names its modules lazily, so it takes no part.
+    # The package's __init__ imports its modules lazily, so it is left out.
     graph = {name_of(path): imported_modules(path) for path in MODULES}
     try:
         TopologicalSorter(graph).prepare()
@@ -148,7 +150,7 @@ def test_room_does_not_import_keras(room: str) -> None:
             assert not packages & {"keras", "tf_keras", "jax"}, f"{path} imports {packages}"
 
 
-def test_at_most_six_modules_stand_outside_of_rooms() -> None:
+def test_at_most_six_modules_are_outside_of_rooms() -> None:
     loose = [path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
     assert len(loose) <= 6, loose
 
@@ -169,8 +171,15 @@ def test_package_is_imported_without_its_heavy_dependencies() -> None:
     assert not loaded & {"tensorflow", "keras", "numpy", "absl"}
 
 
+def test_dir_lists_the_public_api_before_it_is_used() -> None:
+    program = "import keras_transformer as kt; print(set(kt.__all__) - set(dir(kt)))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "set()\n"
+
+
 def test_functions_have_at_most_eight_parameters() -> None:
-    """Except constructors of layers, whose arguments are the model's."""
+    """Constructors of layers are an exception: their arguments are hyperparameters."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""What tests look for in messages: facts, in any order, rather than sentences."""
+"""Finds facts in messages, in any order, so that tests do not depend on the sentences."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 
 class Pattern(str):
-    """A pattern for `re.search`, and the facts that name a test with it."""
+    """A pattern for `re.search`, with the facts for the name of a test case."""
 
     facts: tuple[str, ...]
 
 
 def mentions(*facts: object) -> Pattern:
-    """Returns a pattern for `re.search` that finds a line with all of the facts.
+    """Returns a pattern for `re.search` that matches a line with all facts.
 
     A fact is found only as a whole: 5 neither in 50 nor in 0.5, and no number within a path.
 
@@ -43,5 +43,5 @@ def _whole(fact: str) -> str:
 
 
 def tells(text: str, *facts: object) -> bool:
-    """True if a line of the text has all of the facts, as `mentions` finds them."""
+    """True if a line of the text matches `mentions(*facts)`."""
     return re.search(mentions(*facts), text) is not None

@@ -1,4 +1,4 @@
-"""The notebook of docs/: what is stored is whole and of its sources, and all cells run."""
+"""The notebook in docs/: its stored outputs are complete and current, and all cells run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from tests.conftest import ROOT
 from tests.docs_test import commands, help_of
 
-# The paper's sections that are about the model: all but 2 (background), 6.3 and 7.
+# The sections of the paper about the model: all except 2 (background), 6.3 and 7.
 SECTIONS = """
 1 Introduction
 3 Model Architecture
@@ -64,7 +64,7 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def text_of(cell: NotebookNode) -> str:
-    """All that a cell printed, and its last value."""
+    """Returns the printed output of a cell and its last value."""
     texts = [output.text for output in cell.outputs if output.get("name") == "stdout"]
     texts += [output.get("data", {}).get("text/plain", "") for output in cell.outputs]
     return "".join(text for text in texts if not text.startswith("<Figure"))
@@ -81,7 +81,7 @@ def test_outputs_are_of_these_sources_in_their_order(stored: NotebookNode) -> No
     assert stored.metadata["executed_sources"] != execute_notebook.sources_hash(stored)
 
 
-def test_stored_notebook_is_small_and_tells_nothing_of_a_machine(stored: NotebookNode) -> None:
+def test_the_stored_notebook_is_small_and_names_no_machine(stored: NotebookNode) -> None:
     assert execute_notebook.NOTEBOOK.stat().st_size < 400_000
     assert stored.metadata.keys() == {"kernelspec", "language_info", "executed_sources"}
     assert stored.metadata["kernelspec"].keys() == {"display_name", "language", "name"}
@@ -106,7 +106,7 @@ def test_sections_are_the_papers_and_all_files_that_are_named_exist(stored: Note
         assert all(f"--{flag}" in help_of(command) for flag in flags), command
 
 
-def test_stored_run_is_a_whole_one_with_plots(stored: NotebookNode) -> None:
+def test_the_stored_run_is_complete_and_has_plots(stored: NotebookNode) -> None:
     cells = {cell.id: cell for cell in code_cells(stored)}
     images = [
         base64.b64decode(output.data["image/png"])
@@ -132,7 +132,7 @@ def test_all_cells_run_in_a_fresh_kernel_and_print_what_is_stored(stored: Notebo
     for before, now in zip(code_cells(stored), code_cells(executed), strict=True):
         assert "Traceback" not in str([output for output in now.outputs if "data" not in output])
         assert not [output for output in now.outputs if output.output_type == "error"], now.id
-        # How far training comes, and what follows from it, is another thing in a few steps.
+        # Losses and translations differ after so few steps.
         if "trained" not in now.metadata.get("tags", []):
             assert text_of(now) == text_of(before), (
                 f"cell {now.id} prints something else than before: run docs/execute_notebook.py"
@@ -145,7 +145,7 @@ def written(path: Path, *sources: str) -> bytes:
     return path.read_bytes()
 
 
-def test_the_command_saves_what_ran_and_nothing_that_failed_or_warned(
+def test_the_command_saves_only_runs_without_errors_and_warnings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "notebook.ipynb"
@@ -178,7 +178,7 @@ def test_nothing_waits_for_the_heartbeat_of_a_kernel(monkeypatch: pytest.MonkeyP
     assert text_of(executed.cells[0]) == "42\n"
 
 
-def test_a_kernel_that_dies_is_told_of() -> None:
+def test_a_dead_kernel_is_reported() -> None:
     cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
     with pytest.raises(DeadKernelError):
         execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))

@@ -45,13 +45,13 @@ def attention(query: Array, key: Array, value: Array, mask: Array) -> tuple[Arra
         Output [B, Tq, d_v] and attention weights [B, Tq, Tk].
     """
     scores = query @ key.swapaxes(-1, -2) / math.sqrt(key.shape[-1])
-    # Finite, so that a query that may see nothing has weights that are no NaN.
+    # Finite, so that a query without any visible key does not have NaN weights.
     weights = softmax(np.where(mask, scores, -1e30))
     return weights @ value, weights
 
 
 def _split(array: Array, sizes: list[int]) -> list[Array]:
-    """Cuts the last axis into parts of these sizes, which cover it."""
+    """Splits the last axis into parts of these sizes."""
     assert array.shape[-1] == sum(sizes)
     return np.split(array, np.cumsum(sizes)[:-1], axis=-1)
 
@@ -278,7 +278,7 @@ def transformer(
 def attention_weights(
     source_ids: Array, read_ids: Array, weights: Weights, config: ModelConfig
 ) -> dict[str, Array]:
-    """How all layers and heads attend: `encoder`, `decoder`, `cross`, each [B, layers, h, ., .]."""
+    """Attention weights of all layers: `encoder`, `decoder`, `cross`, each [B, layers, h, ., .]."""
     mask = padding_mask(source_ids, config.pad_id)
     seen: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
     x = embed(source_ids, weights, "source", config)

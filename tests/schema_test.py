@@ -1,4 +1,4 @@
-"""Values of JSON are taken as they are, or told with their place."""
+"""Checks of JSON values name the place of a wrong value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a program loads TensorFlow, in processes of their own."""
+"""How a program loads TensorFlow, in separate processes."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import sys
 import pytest
 
 
-def told(program: str) -> subprocess.CompletedProcess[str]:
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
 
 
-def test_libraries_are_no_garbage_to_look_for_and_nothing_is_said() -> None:
-    ended = told(
+def test_loading_is_quiet_and_freezes_the_objects_of_libraries() -> None:
+    ended = run_python(
         "import gc\n"
         "from keras_transformer.tf_import import load_tensorflow\n"
         "load_tensorflow()\n"
         "libraries = gc.get_freeze_count()\n"
         "assert gc.isenabled() and libraries > 100_000, libraries\n"
         "mine = [[] for _ in range(100_000)]\n"
-        "load_tensorflow()\n"  # of a program that has it: what is there by now may be garbage
+        "load_tensorflow()\n"  # objects that exist by then may be garbage
         "assert gc.isenabled() and gc.get_freeze_count() <= libraries, gc.get_freeze_count()\n"
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-def test_what_no_program_uses_is_left_for_those_who_import_it_themselves(
+def test_unused_packages_are_not_loaded_but_can_be_imported_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "jax")  # of a user who has other work, too
-    ended = told(
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # the setting of a user for other work
+    ended = run_python(
         "import sys\n"
         "from keras_transformer.tf_import import load_tensorflow\n"
         "load_tensorflow()\n"
@@ -46,8 +46,8 @@ def test_what_no_program_uses_is_left_for_those_who_import_it_themselves(
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-def test_what_was_said_is_shown_where_loading_fails() -> None:
-    ended = told(
+def test_messages_are_shown_if_loading_fails() -> None:
+    ended = run_python(
         "import gc, os, sys\n"
         "class Failing:\n"
         "    def find_spec(self, name, path, target=None):\n"

@@ -1,4 +1,4 @@
-"""What TF Serving 2.20.0 reads, from its sources: the Python package tensorflow-serving-api
+"""Configuration files of TF Serving 2.20.0, from its sources: the package tensorflow-serving-api
 has neither the messages of its text files nor the flags of its binary.
 """
 

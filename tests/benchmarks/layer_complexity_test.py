@@ -1,73 +1,82 @@
-"""Exponents of known powers, memory of known tensors, and the whole command at small sizes."""
+"""Exponents of known powers, path lengths of the paper, and the whole command at small sizes."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
+import keras
+import layer_complexity
 import numpy as np
 import pytest
-from complexity.layers import KINDS, MAKERS, Sizes
-from complexity.measuring import peaks_mb
-from complexity.results import exponents, growth
+from absl.testing import flagsaver
 
+from keras_transformer.layers import SelfAttention
 from tests.conftest import ROOT
-from tests.messages import mentions
-
-COMMAND = (sys.executable, str(ROOT / "benchmarks" / "layer_complexity.py"))
 
 
-def test_exponents_of_powers() -> None:
+def test_exponent_of_powers() -> None:
     x = [1.0, 2.0, 4.0, 8.0]
-    assert exponents(x, [3 * each**2 for each in x]) == {"all": 2.0, "last three": 2.0}
-    found = exponents(x, [1.0, 1.0, 2.0, 8.0])
-    assert found["last three"] == 1.5
-    assert found["all"] == pytest.approx(np.polyfit([0, 1, 2, 3], [0, 0, 1, 3], 1)[0], abs=1e-3)
-    assert exponents(x, [-1.0, 1.0, 2.0, 4.0])["all"] is None
-    assert exponents([1.0], [1.0]) == {"all": None, "last three": None}
+    assert layer_complexity.exponent(x, [3 * each**2 for each in x]) == 2.0
+    assert layer_complexity.exponent(x, [100.0, 1.0, 2.0, 8.0]) == 1.5
+    assert layer_complexity.exponent(x[:2], [1.0, 2.0]) is None
 
 
-def test_growth_of_logarithms() -> None:
-    assert growth("log_k(n)", {9: 7, 27: 9, 81: 11}, 3) == "9: 7, 81: 11; 2.00 per log_k(n)"
-    assert growth("n/k", {8: 3, 16: 6, 32: 12}, 3) == "8: 3, 32: 12; n^1.00"
+def test_dependencies_of_layers() -> None:
+    n = 70  # more positions than one gradient computation has rows
+    offset = np.arange(n)[:, None] - np.arange(n)
+    dependencies = layer_complexity.dependencies
+    found = dependencies(keras.layers.Conv1D(3, 3, padding="same"), n, 3)
+    np.testing.assert_array_equal(found, np.abs(offset) <= 1)
+    causal = keras.layers.Conv1D(3, 2, padding="causal", dilation_rate=4)
+    np.testing.assert_array_equal(dependencies(causal, n, 3), np.isin(offset, (0, 4)))
+    windowed = SelfAttention(1, 3, window=8, causal=True)
+    np.testing.assert_array_equal(dependencies(windowed, n, 3), (offset >= 0) & (offset <= 4))
+    assert dependencies(SelfAttention(1, 3), n, 3).all()
 
 
-def test_memory_is_that_of_the_scores() -> None:
-    n = 1024
-    sizes = Sizes(n, d=64, window=64, kernel=3, head_dim=64)
-    scores = n * n * 4 / 2**20  # MB
-    full, restricted = (
-        peaks_mb(name, sizes, 1, 1) for name in ("self-attention", "restricted self-attention")
-    )
-    assert scores < full["forward"] < 3 * scores
-    assert full["forward"] < full["forward and backward"] < 8 * scores
-    # A window of 65 of 1,024 keys: 129 are compared.
-    assert 0 < restricted["forward"] < scores
+@pytest.mark.parametrize("n", [2, 17, 70])
+def test_path_lengths_match_the_paper(n: int) -> None:
+    with flagsaver.as_parsed(window="8", kernel="3", head_dim="4"):
+        assert {name: layer_complexity.path_length(name, n) for name in layer_complexity.PAPER} == {
+            "self-attention": 1,
+            "restricted self-attention": math.ceil((n - 1) / 4),
+            "LSTM": n,
+            "GRU": n,
+            "convolution": n - 1,
+            "dilated convolutions": math.ceil(math.log(n, 3)),
+            "separable convolution": n - 1,
+        }
 
 
-def test_a_process_that_dies_is_told_of() -> None:
-    sizes = Sizes(8, d=64, window=64, kernel=3, head_dim=0)  # no heads of no width
-    with pytest.raises(RuntimeError, match=mentions("self-attention", "ended")):
-        peaks_mb("self-attention", sizes, 1, 1)
+@pytest.mark.parametrize("n", [2, 9, 17, 27, 28])
+def test_the_dilated_stack_connects_every_output_to_all_earlier_inputs(n: int) -> None:
+    with flagsaver.as_parsed(kernel="3", head_dim="4"):
+        layers = layer_complexity.make_layers("dilated convolutions", n, 4)
+    reached = np.eye(n, dtype=bool)
+    for layer in layers:
+        assert not np.array_equal(reached, np.tri(n, dtype=bool))  # the layer is needed
+        reached = (layer_complexity.dependencies(layer, n, 4).astype(int) @ reached) > 0
+    np.testing.assert_array_equal(reached, np.tri(n, dtype=bool))
 
 
 def test_the_whole_command(tmp_path: Path) -> None:
-    flags = (
-        "--lengths=16", "--widths=8", "--length=16", "--width=8", "--head_dim=8", "--window=4",
-        "--path_lengths=8,16", "--rounds=1", "--processes=1", "--seconds=0", "--table",
-    )  # fmt: skip
-    done = subprocess.run([*COMMAND, *flags], cwd=tmp_path, capture_output=True, text=True)
+    command = [
+        sys.executable, str(ROOT / "benchmarks" / "layer_complexity.py"), "--lengths=16,32,64",
+        "--widths=8", "--length=16", "--width=8", "--head_dim=8", "--window=4",
+        "--path_lengths=8,16", "--rounds=1", "--seconds=0", "--table",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *table, last = done.stdout.splitlines()
-    found = json.loads(last)
-    points = {point["kind"]: point for point in found["points"]}
-    assert points.keys() == MAKERS.keys() and {point["n"] for point in found["points"]} == {16}
-    assert points["self-attention"]["flop"]["BatchMatMulV2"] == 2 * 2 * 16**2 * 8
-    assert points["GRU"]["sequential_operations"] > points["convolution"]["sequential_operations"]
-    assert points["LSTM"]["milliseconds"]["forward and backward"]["median"] > 0
-    assert found["exponents"]["LSTM"]["n"]["flop"]["all"] is None  # of one point
-    assert found["maximum_path_lengths"]["LSTM"] == {"8": 8, "16": 16}
-    for name, kind in KINDS.items():
-        assert any(line.startswith(f"| {name} | O({kind.complexity}) |") for line in table)
+    result = json.loads(last)
+    assert [(point["n"], point["d"]) for point in result["points"]] == [(16, 8), (32, 8), (64, 8)]
+    for name, (complexity, _) in layer_complexity.PAPER.items():
+        assert all(point["milliseconds"][name]["median"] > 0 for point in result["points"])
+        assert isinstance(result["exponents"][name]["n"], float)
+        assert result["exponents"][name]["d"] is None  # one point
+        assert any(line.startswith(f"| {name} | O({complexity}) |") for line in table)
+    assert result["maximum_path_lengths"]["LSTM"] == {"8": 8, "16": 16}

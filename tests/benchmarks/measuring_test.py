@@ -33,7 +33,7 @@ def test_turns_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [turn["per_second"] for turn in turns["b"]] == [0, 1, 2, 3]
 
 
-def test_ratios_are_those_of_the_same_round() -> None:
+def test_ratios_compare_the_same_round() -> None:
     turns = {"own": rates(10, 40, 90), "slow": rates(1, 1, 1), "peer": rates(5, 10, 30)}
     found = measuring.ratio(turns, "own", "peer")
     assert found == {"of": "own", "over": "peer", "median": 3.0, "min": 2.0, "max": 4.0}

@@ -68,7 +68,7 @@ def test_an_engine_answers_until_it_is_closed(start: Any) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_cores_are_those_of_the_settings(start: Any) -> None:
+def test_cores_follow_the_settings(start: Any) -> None:
     core = min(os.sched_getaffinity(0))
     with start(cores=[core]) as child:
         assert child.facts["cores"] == [core]
@@ -87,7 +87,7 @@ def test_errors_of_the_process_are_shown(start: Any, capfd: pytest.CaptureFixtur
     assert "something broke" in capfd.readouterr().err
 
 
-def test_an_engine_whose_package_is_missing_is_left_out(start: Any) -> None:
+def test_engines_without_their_package_are_skipped(start: Any) -> None:
     with pytest.raises(MissingPackageError, match="has no package a_package_that_nobody_has"):
         start("need")
     variants = [Variant(f"fake:{task}", "fake", task, ()) for task in ("need", "count")]

@@ -105,7 +105,7 @@ class TestParseSettings:
             config_flags.parse_settings([wrong])
 
     def test_twice(self):
-        with pytest.raises(InputError, match="model.d_ff twice, as 1 and 2"):
+        with pytest.raises(InputError, match="model.d_ff twice, as 1 and as 2"):
             config_flags.parse_settings(["model.d_ff=1", "model.d_ff=2"])
 
     @given(st.lists(st.text(max_size=12) | st.from_regex(r"[a-c]\.[a-c]=\w", fullmatch=True)))
@@ -124,7 +124,7 @@ def test_only_what_the_user_gave_becomes_a_setting(run):
     assert err == "said by the package\n"
 
 
-def test_help_is_a_screen_with_the_programs_own_flags(run):
+def test_help_is_one_screen_with_only_the_flags_of_the_program(run):
     code, out, err = run("--help")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -189,7 +189,7 @@ def test_a_flag_without_a_value_is_named(run, value):
     assert tells(err, "--data_dir", "empty", "--help")
 
 
-def test_a_reader_that_leaves_is_no_error(start):
+def test_a_closed_pipe_is_not_an_error(start):
     process = start("--data_dir=x", "--do=print")
     process.stdout.readline()
     process.stdout.close()

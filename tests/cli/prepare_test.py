@@ -23,18 +23,14 @@ MISTAKES = {
     f"prepare {TEXT} --vocab_from=data --normalization=nfkc": mentions(
         "--normalization", "--vocab_from"
     ),
-    f"prepare {TEXT} {VALID} --valid_pairs=2": mentions("--valid_pairs", "validate"),
-    f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2": mentions("--valid_pairs", "validate"),
+    f"prepare {TEXT} {VALID} --valid_pairs=2": mentions("--valid_pairs", "validation"),
+    f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2": mentions("--valid_pairs", "validation"),
+    f"prepare {TEXT} --tsv_columns=1,2": mentions("--tsv_columns", "--tsv"),
+    "prepare --tsv=a.tsv --tsv_columns=1": mentions("--tsv_columns", "1,2"),
     f"prepare {TEXT} --tfds_split=train": mentions("--tfds_split", "--tfds"),
     f"prepare {TEXT} --tfds_valid_split=test": mentions("--tfds_valid_split", "--tfds"),
     f"prepare {TEXT} --notfds_download": mentions("--tfds_download", "--tfds"),
     f"prepare {TEXT} --target_language=de": mentions("--target_language", "--tfds", "--tmx"),
-    f"prepare {TEXT} --workers=2 --beam=--runner=DirectRunner": mentions(
-        "--workers", "--beam"
-    ),
-    "translate_corpus --model_dir=m --source=a.en --workers=2 --beam=--runner=DirectRunner": (
-        mentions("--workers", "--beam")
-    ),
     "prepare_trees --trees=a.tree --valid_trees=b.tree --valid_pairs=2": mentions(
         "--valid_pairs", "--valid_trees"
     ),
@@ -43,6 +39,8 @@ MISTAKES = {
 TAKEN = (
     f"prepare {TEXT} --vocab_size=60 --valid_pairs=2 --seed=3 --workers=1",
     f"prepare {TEXT} {VALID} --vocab_from=data --seed=3 --symbols=<2de>",
+    "prepare --tsv=a.tsv --tsv_columns=2,1 --vocab_size=60",
+    "prepare --source=a,b.en --target=a.de --vocab_size=60",
     "prepare --tmx=a.tmx --source_language=en --target_language=de --vocab_size=60",
     f"prepare {TEXT} --valid_tmx=a.tmx --source_language=en --target_language=de --vocab_size=60",
     "prepare --tfds=translate_folder:sets --tfds_split=train --tfds_valid_split=test "
@@ -59,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, driver: Driver) -> Path:
     for language, lines in (("en", english), ("de", german)):
         for name in (f"a.{language}", f"sets/{language}.train.txt", f"sets/{language}.test.txt"):
             (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    (folder / "a,b.en").write_text("".join(f"{line}\n" for line in english))
     pairs = list(zip(english, german, strict=True))
     (folder / "a.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
     units = "".join(

@@ -23,7 +23,6 @@ SCORED = {
     "standard input": (MODEL, STDIN),
     "one file": (MODEL + "--pairs=six.tsv --output=scores.tsv", ""),
     "JSON lines": (FILES + " --format=jsonl --length_penalty=0", ""),
-    "ids": (MODEL + "--target_ids --format=jsonl", f"{PHRASES[0]}\t5 6 3\n{PHRASES[0]}\t5 6\n"),
     "empty and long": (MODEL, f"\tein\na\t\n{'ball ' * 100}\tein\n"),
 }
 MISTAKES = {
@@ -40,10 +39,6 @@ MISTAKES = {
         MODEL + "--pairs=three.tsv", "", mentions("three.tsv", "line 1", "2", "tabs")
     ),
     "no pairs": (MODEL, "", mentions("standard input", "empty", "tab")),
-    "no ids": (
-        MODEL + "--target_ids --output=new", STDIN,
-        mentions("standard input", "line 1", "'zwei'", "id")
-    ),
     "a source alone": (
         MODEL + "--source=six.en", "",
         mentions("pairs", "--source", "--target", "--pairs"),
@@ -53,7 +48,7 @@ MISTAKES = {
     ),
     "a SavedModel": (
         "--model_dir=export", STDIN,
-        mentions("export", "SavedModel", "run directory"),
+        mentions("export", "bin/train.py"),
     ),
     "a field of the model": (
         MODEL + "--set=model.d_ff=8", STDIN, mentions("model.d_ff", "training")
@@ -95,7 +90,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(results: dict[str, Ended],
     assert err.startswith("error: ") and re.search(MISTAKES[name][2], err) and err.count("\n") == 1
 
 
-def test_files_one_file_and_standard_input_are_scored_alike(results: dict[str, Ended]) -> None:
+def test_two_files_one_file_and_standard_input_have_equal_scores(results: dict[str, Ended]) -> None:
     code, out, err, _ = results["files"]
     assert code == 0 and len(out.splitlines()) == len(PHRASES)
     assert results["standard input"][1] == results["one file"][1] == out
@@ -116,13 +111,7 @@ def test_json_lines_tell_the_same(results: dict[str, Ended]) -> None:
         assert len(fields["pieces"]) == len(fields["token_log_probs"]) == fields["tokens"]
 
 
-def test_ids_are_scored_as_they_stand(results: dict[str, Ended]) -> None:
-    finished, unfinished = map(json.loads, results["ids"][1].splitlines())
-    assert finished["pieces"] == [*unfinished["pieces"], "</s>"]
-    assert finished["token_log_probs"][:2] == pytest.approx(unfinished["token_log_probs"], abs=1e-4)
-
-
-def test_what_is_empty_or_cut_is_scored_and_told(results: dict[str, Ended]) -> None:
+def test_empty_and_truncated_sources_are_scored_and_reported(results: dict[str, Ended]) -> None:
     code, out, err, _ = results["empty and long"]
     assert code == 3 and len(out.splitlines()) == 3
     empty, cut, summary = err.splitlines()

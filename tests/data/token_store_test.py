@@ -21,7 +21,7 @@ PAIRS = [
 
 
 def write(directory, pairs, shard=2, empty_first=False):
-    """Writes pairs in shards of so many."""
+    """Writes pairs in shards of a given size."""
     written = []
     groups = [pairs[start : start + shard] for start in range(0, len(pairs), shard)]
     for number, group in enumerate([[], *groups] if empty_first else groups):
@@ -36,7 +36,7 @@ def write(directory, pairs, shard=2, empty_first=False):
 
 
 @pytest.mark.parametrize("shard", [1, 2, 3])
-def test_pairs_lengths_and_text_come_back(tmp_path, shard):
+def test_pairs_lengths_and_text_are_read_back(tmp_path, shard):
     store = write(tmp_path / "s", PAIRS, shard, empty_first=True)
     assert len(store) == 3
     assert store.source_lengths.tolist() == [2, 4, 2] and store.target_lengths.tolist() == [3, 1, 2]
@@ -75,7 +75,7 @@ def test_fingerprint_follows_the_ids_and_where_they_are_cut(tmp_path):
     assert first != write(tmp_path / "4", moved).fingerprint
 
 
-def test_a_shard_replaces_one_that_was_left(tmp_path):
+def test_a_shard_replaces_an_old_one(tmp_path):
     for pairs in (PAIRS[:2], PAIRS[2:]):
         store = write(tmp_path / "s", pairs)
     assert store.target_text() == ["drei"]
@@ -117,7 +117,7 @@ def test_broken_and_missing_stores_are_named(tmp_path):
     ),
     st.integers(1, 4),
 )
-def test_any_pairs_come_back(tmp_path_factory, pairs, shard):
+def test_any_pairs_are_read_back(tmp_path_factory, pairs, shard):
     store = write(tmp_path_factory.mktemp("store") / "s", pairs, shard)
     for i, (line, source, _, target) in enumerate(pairs):
         one = np.array([i])
@@ -126,7 +126,7 @@ def test_any_pairs_come_back(tmp_path_factory, pairs, shard):
         assert store.source_lines(one) == [line]
 
 
-def test_a_shard_that_two_processes_write_at_once_is_whole(tmp_path):
+def test_a_shard_that_two_processes_write_is_complete(tmp_path):
     sides = (encoded([b"a"] * 99, [[1]] * 99, 9), encoded([b"b"] * 99, [[2]] * 99, 9))
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         digests = set(pool.map(lambda _: write_shard(tmp_path / "s" / "0", *sides), range(40)))

@@ -9,14 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.beam_search import coverage_penalty, length_penalty
 from tests.decoding.reference import (
     END,
     EXHAUSTIVE_BEAMS,
     LENGTH,
     NODES,
-    PAD,
     SOURCE,
-    START,
     UNKNOWN,
     VOCAB,
     A,
@@ -26,7 +25,6 @@ from tests.decoding.reference import (
     assert_best,
     hypotheses,
     log_softmax,
-    node,
     ordinary,
     outputs,
     patient_search,
@@ -57,38 +55,38 @@ def assert_exhaustive(result, rules, tables, max_lengths, prefix=None, normalize
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), seed=SEEDS, scale=st.sampled_from([0.5, 2.0, 5.0]), batch=batches(40, 4))
 def test_exhaustive_beam_equals_brute_force(data, seed, scale, batch):
-    told, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), random_tables(seed, 40, scale)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix)
-    assert_exhaustive(result, told, tables, batch.max_lengths, batch.prefix)
+    chosen, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), random_tables(seed, 40, scale)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix)
+    assert_exhaustive(result, chosen, tables, batch.max_lengths, batch.prefix)
 
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, batch=batches(30, 4))
-def test_exhaustive_beam_equals_brute_force_where_many_are_equal(data, seed, batch):
-    told, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), tied_tables(seed, 30)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, returns_log_probs=True)
-    assert_exhaustive(result, told, tables, batch.max_lengths, batch.prefix, normalized=True)
+def test_exhaustive_beam_equals_brute_force_with_ties(data, seed, batch):
+    chosen, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), tied_tables(seed, 30)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)
+    assert_exhaustive(result, chosen, tables, batch.max_lengths, batch.prefix, normalized=True)
 
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, ids=st.sampled_from(OTHER_IDS), batch=batches(30, 3))
-def test_exhaustive_beam_equals_brute_force_where_ids_have_two_meanings(data, seed, ids, batch):
+def test_exhaustive_beam_equals_brute_force_with_shared_special_ids(data, seed, ids, batch):
     # One more token is generated, or two: at most 5 * 5 * 6 candidates.
-    told, tables = data.draw(rules(150, ids)), random_tables(seed, 30)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix)
-    assert_exhaustive(result, told, tables, batch.max_lengths, batch.prefix)
+    chosen, tables = data.draw(rules(150, ids)), random_tables(seed, 30)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix)
+    assert_exhaustive(result, chosen, tables, batch.max_lengths, batch.prefix)
 
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, batch=batches(30, 4))
-def test_what_is_impossible_is_never_found(data, seed, batch):
-    told, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), random_tables(seed, 30)
+def test_impossible_tokens_are_never_found(data, seed, batch):
+    chosen, tables = data.draw(rules(EXHAUSTIVE_BEAMS[4])), random_tables(seed, 30)
     random = np.random.default_rng(seed)
     tables.logits[random.random(tables.logits.shape) < 0.3] = -np.inf
     tables.logits[random.random(tables.logits.shape) < 0.01] = np.nan  # of the row, all is lost
     tables.logits[random.random(tables.logits.shape) < 0.01] = np.inf
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix)
-    assert_exhaustive(result, told, tables, batch.max_lengths, batch.prefix)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix)
+    assert_exhaustive(result, chosen, tables, batch.max_lengths, batch.prefix)
 
 
 @functools.cache
@@ -128,7 +126,7 @@ def test_exhaustive_beam_equals_brute_force_as_a_graph(options):
 
 
 def patient_results(rules, tables, sentence, batch, normalized=False):
-    """The search of one sentence, and what it completes: tokens → score, log-probability."""
+    """Returns the search of one sentence, and its outputs: tokens → score, log-probability."""
     config, logits = rules.config, tables.logits[sentence]
     max_length = int(batch.max_lengths[sentence])
     prefix = ordinary(batch.prefix[sentence], rules.ids)
@@ -149,12 +147,12 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
     batch=batches(30),
 )
 def test_narrow_beam_equals_one_that_never_ends_early(data, seed, beam, diversity, batch):
-    told = data.draw(rules(beam, diversity_penalty=diversity))
+    chosen = data.draw(rules(beam, diversity_penalty=diversity))
     tables = tied_tables(seed, 30)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, returns_log_probs=True)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)
     for sentence in range(30):
-        _, expected = patient_results(told, tables, sentence, batch, normalized=True)
-        assert_best(hypotheses(result, sentence), expected, told.config.n_best)
+        _, expected = patient_results(chosen, tables, sentence, batch, normalized=True)
+        assert_best(hypotheses(result, sentence), expected, chosen.config.n_best)
 
 
 @settings(max_examples=20, deadline=None)
@@ -162,13 +160,13 @@ def test_narrow_beam_equals_one_that_never_ends_early(data, seed, beam, diversit
 def test_of_equal_hypotheses_the_lower_parent_and_then_the_lower_id_is_first(
     data, seed, beam, batch
 ):
-    told = data.draw(rules(beam, length_penalty=0, coverage_penalty=0))  # exact sums: real ties
+    chosen = data.draw(rules(beam, length_penalty=0, coverage_penalty=0))  # exact sums: real ties
     tables = tied_tables(seed, 30)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix, returns_log_probs=True)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)
     for sentence in range(30):
-        patient, _ = patient_results(told, tables, sentence, batch, normalized=True)
-        # Of equal scores the one completed first is first.
-        best = sorted(patient.complete, key=lambda one: -one[1])[: told.config.n_best]
+        patient, _ = patient_results(chosen, tables, sentence, batch, normalized=True)
+        # If scores are equal, the hypothesis that was completed first comes first.
+        best = sorted(patient.complete, key=lambda one: -one[1])[: chosen.config.n_best]
         assert [one.tokens for one in hypotheses(result, sentence)] == [t for t, _ in best]
 
 
@@ -194,9 +192,9 @@ def count_steps(tables, max_lengths, rules, **arguments):
     batch=batches(1),
 )
 def test_ends_as_soon_as_no_open_hypothesis_can_enter_the_results(data, seed, scale, beam, batch):
-    told = data.draw(rules(beam))
-    config, tables = told.config, random_tables(seed, 1, scale)
-    patient, expected = patient_results(told, tables, 0, batch)
+    chosen = data.draw(rules(beam))
+    config, tables = chosen.config, random_tables(seed, 1, scale)
+    patient, expected = patient_results(chosen, tables, 0, batch)
     max_length = int(batch.max_lengths[0])
     needed = max_length
     for step, open_ones in enumerate(patient.open_after, start=1):
@@ -208,12 +206,12 @@ def test_ends_as_soon_as_no_open_hypothesis_can_enter_the_results(data, seed, sc
         if not hopes or (len(scores) == config.n_best and max(hopes) < scores[-1]):
             needed = step
             break
-    result, steps = count_steps(tables, batch.max_lengths, told, prefix=batch.prefix)
+    result, steps = count_steps(tables, batch.max_lengths, chosen, prefix=batch.prefix)
     assert steps == needed
     assert_best(hypotheses(result, 0), expected, config.n_best)
 
 
-def test_diversity_keeps_the_models_scores_and_changes_what_is_found():
+def test_diversity_changes_results_but_not_their_scores():
     tables = random_tables(8, 50, scale=3.0)
     found = {}
     for gamma in (0.0, 3.0):
@@ -233,7 +231,7 @@ def test_diversity_keeps_the_models_scores_and_changes_what_is_found():
 
 # --- Scripted: the best path is known beforehand ------------------------------------------------
 
-# The first choice (A) has no good continuation; the best output is B A END, P = 0.4 * 0.9.
+# The continuations of the first choice (A) are bad: the best output is B A END, P = 0.4 * 0.9.
 TRAP = scripted_tables(
     {
         (): {A: 0.6, B: 0.4},
@@ -252,68 +250,24 @@ def test_beam_finds_what_greedy_misses():
     assert hypotheses(beam, 0) == [((B, A, END), best, best), ((A, A, END), log_prob, log_prob)]
 
 
-def test_ends_when_no_open_hypothesis_can_win():
-    tables = scripted_tables({(): {END: 0.9, A: 0.1}, (A,): {A: 1.0}, (A, A): {A: 1.0}})
-    result, steps = count_steps(tables, [LENGTH], DecodingConfig(beam_size=2))
-    assert steps == 1  # 0.1 cannot become 0.9, even over the penalty of 5 tokens
-    assert hypotheses(result, 0)[0].tokens == (END,)
-    result, steps = count_steps(tables, [LENGTH], DecodingConfig(beam_size=2, n_best=2))
-    assert steps == 4  # the second result is A A A END
-    assert hypotheses(result, 0)[1].tokens == (A, A, A, END)
+# --- Penalties -----------------------------------------------------------------------------------
 
 
-def test_ends_no_sooner():
-    # END: log 0.6 / 1 = -0.51. A: log 0.4 = -0.92, at length 5 / (10 / 6) = -0.55: it has lost
-    # when alpha is 1, and wins (-0.46) when alpha is 1.35; after one token it is behind in both.
-    tables = scripted_tables(
-        {(): {END: 0.6, A: 0.4}, **{(A,) * n: {A: 1.0} for n in range(1, LENGTH)}}
-    )
-    result, steps = count_steps(tables, [LENGTH], DecodingConfig(beam_size=2, length_penalty=1.0))
-    assert steps == 1
-    assert hypotheses(result, 0)[0][:2] == ((END,), pytest.approx(np.log(0.6)))
-    config = DecodingConfig(beam_size=2, length_penalty=1.35)
-    result, steps = count_steps(tables, [LENGTH], config)
-    assert steps == LENGTH
-    score = pytest.approx(np.log(0.4) / (10 / 6) ** 1.35, abs=1e-6)
-    assert hypotheses(result, 0)[0][:2] == ((A,) * LENGTH, score)
-    assert not result.finished.numpy().any()
-    # With fewer tokens allowed, the bound is tighter.
-    assert count_steps(tables, [3], config)[1] == 1
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.6, 1.0, 2.0])
+def test_length_penalty(alpha):
+    lengths = np.arange(300)
+    expected = ((5.0 + lengths) / 6.0) ** alpha
+    found = length_penalty(tf.constant(lengths, tf.int32), alpha)
+    assert found.dtype == tf.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found[1] == 1.0  # one token costs nothing
 
 
-def test_unfinished_hypotheses_compete_as_they_stand():
-    tables = scripted_tables({(): {A: 0.7, END: 0.3}, (A,): {B: 0.8, END: 0.2}})
-    result = search(tables, [2], DecodingConfig(beam_size=3, n_best=3, length_penalty=1.0))
-    assert [one[:2] for one in hypotheses(result, 0)] == [
-        ((A, B), pytest.approx(np.log(0.56) / (7 / 6))),
-        ((END,), pytest.approx(np.log(0.3))),
-        ((A, END), pytest.approx(np.log(0.14) / (7 / 6))),
-    ]
-
-
-def test_score_keeps_the_models_probability_of_ids_never_generated():
-    tables = scripted_tables({(): {PAD: 0.5, START: 0.3, A: 0.2}})
-    for beam in (1, 4):
-        config = DecodingConfig(beam_size=beam, length_penalty=0)
-        [found] = hypotheses(search(tables, [LENGTH], config), 0)
-        assert found[:2] == ((A, END), pytest.approx(np.log(0.2), abs=1e-5))
-
-
-def test_what_an_attention_leaves_uncovered_costs():
-    tables = scripted_tables({(): {A: 0.6, B: 0.4}})
-    for token, seen in ((A, 0), (B, 1)):  # behind A the first source token is seen again
-        tables.attention[0, node([token])] = np.eye(SOURCE)[seen]
-    tables.attention[0, 0] = np.eye(SOURCE)[0]
-    tables.source_mask[0, 2] = False
-    best = {}
-    for beta in (0.0, 0.1):
-        config = DecodingConfig(beam_size=2, length_penalty=0, coverage_penalty=beta)
-        [best[beta]] = hypotheses(search(tables, [LENGTH], config), 0)
-    assert best[0.0][:2] == ((A, END), pytest.approx(np.log(0.6), abs=1e-5))
-    assert best[0.1] == ((B, END), *[pytest.approx(np.log(0.4), abs=1e-5)] * 2)
-
-
-def test_fewer_outputs_than_asked_for():
-    config = DecodingConfig(beam_size=6, n_best=6)
-    found = hypotheses(search(random_tables(2, 1), [1], config), 0)
-    assert {one.tokens for one in found} == {(UNKNOWN,), (END,), (A,), (B,)}
+def test_coverage_penalty():
+    coverage = tf.constant([[[0.5, 2.0, 0.1, 0.0], [1.0, 0.25, 0.0, 0.3]]])
+    mask = tf.constant([[True, True, False, False]])
+    found = coverage_penalty(coverage, mask, 0.2)
+    np.testing.assert_allclose(found, [[0.2 * np.log(0.5), 0.2 * np.log(0.25)]], rtol=1e-6)
+    unseen = coverage_penalty(tf.zeros([1, 1, 4]), mask, 0.2)
+    np.testing.assert_allclose(unseen, [[0.2 * 2 * np.log(1e-9)]], rtol=1e-5)
+    assert coverage_penalty(coverage, tf.zeros_like(mask), 0.2).numpy().tolist() == [[0.0, 0.0]]

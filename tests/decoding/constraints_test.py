@@ -1,4 +1,4 @@
-"""What an output may contain, against Python over lists."""
+"""Constraints against plain Python over lists."""
 
 import numpy as np
 import pytest
@@ -58,6 +58,6 @@ def test_any_history(seed, length, ngram, repetition, banned):
         ({"length_penalty": 2.0, "min_length": 4}, (), False),
     ],
 )
-def test_knows_whether_there_are_any(options, banned, some):
+def test_is_active(options, banned, some):
     config = SearchConfig(DecodingConfig(**options), banned)
     assert Constraints(config, VOCAB).is_active is some

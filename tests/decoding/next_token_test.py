@@ -46,13 +46,13 @@ def test_top_k_is_tensorflows(seed, size, count, values):
 
 @pytest.mark.parametrize("size", [2048, 2053, 8000])
 @pytest.mark.parametrize("count", [30, 32, 33, 70, 200, 2048])
-def test_top_k_of_more_than_there_are_groups(size, count):
+def test_top_k_of_more_than_the_number_of_groups(size, count):
     logits = np.random.default_rng(count).integers(-99, 99, (3, size)).astype(np.float32)
     assert_same_top_k(logits, count)
 
 
 @pytest.mark.parametrize("size", [6, 2048, 2053])
-def test_top_k_is_at_most_all_and_names_no_index_beyond_the_last(size):
+def test_top_k_has_no_index_beyond_the_last(size):
     found, places = top_k(tf.fill([2, size], np.nan), min(size, 10))
     assert found.shape == places.shape == [2, min(size, 10)]
     assert (places.numpy() < size).all()
@@ -73,48 +73,43 @@ def test_top_k_of_an_unknown_size():
 def test_log_probabilities_are_those_of_the_softmax(vocab, dtype):
     random = np.random.default_rng(vocab)
     logits = tf.cast(5 * random.standard_normal((50, vocab)) + 40, dtype)
-    following = NextTokenScores(logits, empty_outputs(50), IDS)
+    scores = NextTokenScores.from_model(logits, empty_outputs(50), IDS)
     expected = log_softmax(tf.cast(logits, tf.float64).numpy())
-    best = following.top(4)
-    assert best.log_probs.dtype == tf.float32
-    allowed = best.log_probs.numpy() > NEG_INF / 2
-    assert (allowed.sum(1) >= 4).all()
-    at_tokens = np.take_along_axis(expected, best.tokens.numpy(), 1)
-    np.testing.assert_allclose(best.log_probs.numpy()[allowed], at_tokens[allowed], atol=1e-5)
+    np.testing.assert_allclose(scores.model_log_probs, expected, atol=1e-5)
     expected[:, IDS.excluded] = NEG_INF
-    np.testing.assert_allclose(following.all(), expected, rtol=1e-6, atol=1e-5)
-    best_four = np.sort(expected, 1)[:, :-5:-1]
-    np.testing.assert_allclose(-np.sort(-best.log_probs.numpy(), 1)[:, :4], best_four, atol=1e-5)
+    np.testing.assert_allclose(scores.log_probs, expected, rtol=1e-6, atol=1e-5)
+    log_probs, tokens = scores.top(4)
+    assert log_probs.dtype == tf.float32
+    np.testing.assert_allclose(log_probs, np.sort(expected, 1)[:, :-5:-1], atol=1e-5)
+    found = np.take_along_axis(expected, tokens.numpy(), 1)
+    np.testing.assert_allclose(log_probs, found, atol=1e-5)
 
 
-def test_distributions_as_sharp_and_as_flat_as_float32_has_them():
+def test_softmax_is_stable_at_the_limits_of_float32():
     logits = np.float32([[0, 0, 0, 0, 1e4, -1e4], [0] * 6, [-99] * 6, [99] * 6])
-    best = NextTokenScores(logits, empty_outputs(4), IDS).top(1)
-    found = best.log_probs.numpy().max(1)
-    np.testing.assert_allclose(found, [0, *[-np.log(6)] * 3], atol=1e-5)
+    best, _ = NextTokenScores.from_model(logits, empty_outputs(4), IDS).top(1)
+    np.testing.assert_allclose(best[:, 0], [0, *[-np.log(6)] * 3], atol=1e-5)
 
 
-def test_no_numbers_are_no_continuations():
+def test_rows_that_are_not_finite_have_no_continuations():
     logits = np.zeros([3, 6], np.float32)
     logits[0, 4], logits[1], logits[2, 4] = np.nan, -np.inf, np.inf
-    following = NextTokenScores(logits, empty_outputs(3), IDS)
-    assert (following.top(2).log_probs.numpy() == NEG_INF).all()
-    assert (following.all().numpy() == NEG_INF).all()
+    best, _ = NextTokenScores.from_model(logits, empty_outputs(3), IDS).top(2)
+    assert (best.numpy() == NEG_INF).all()
 
 
 @pytest.mark.parametrize("vocab", [6, 2500])
-def test_a_forced_token_comes_whatever_else_is_said(vocab):
+def test_a_forced_token_overrides_all_constraints(vocab):
     logits = np.random.default_rng(0).standard_normal((3, vocab)).astype(np.float32)
-    forced = tf.constant([-1, 3, 5])
-    outputs = empty_outputs(3)._replace(forced=forced)
-    following = NextTokenScores(logits, outputs, IDS, min_length=9)
-    best, expected = following.top(3), log_softmax(logits)
+    outputs = empty_outputs(3)._replace(forced=tf.constant([-1, 3, 5]))
+    scores = NextTokenScores.from_model(logits, outputs, IDS, min_length=9)
+    log_probs, tokens = scores.top(3)
+    expected = log_softmax(logits)
     for row, token in ((1, 3), (2, 5)):
-        assert (best.tokens.numpy()[row] == token).all()
-        np.testing.assert_allclose(best.log_probs.numpy()[row, 0], expected[row, token], atol=1e-6)
-        assert (best.log_probs.numpy()[row, 1:] == NEG_INF).all()
+        assert tokens[row, 0] == token
         only = np.full(vocab, NEG_INF)
         only[token] = expected[row, token]
-        np.testing.assert_allclose(following.all()[row], only, rtol=1e-6)
-    assert following.all().numpy()[0, 3] == NEG_INF  # the end token, too early
-    assert (best.log_probs.numpy()[0] > NEG_INF / 2).sum() >= 3
+        np.testing.assert_allclose(scores.log_probs[row], only, rtol=1e-6)
+        assert (log_probs[row, 1:].numpy() == NEG_INF).all()
+    assert scores.log_probs[0, 3] < NEG_INF / 2  # the end token, too early
+    assert (log_probs[0].numpy() > NEG_INF / 2).all()

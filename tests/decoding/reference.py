@@ -1,8 +1,7 @@
-"""The search's definition in NumPy, float64, and step functions that are tables of scores.
+"""Definition of the search in NumPy and float64, and step functions that are tables of scores.
 
-A hypothesis is a node of the tree of all prefixes, so that a table is an array over
-nodes, and the reference reads of a table what no order of computation can change: which
-tokens may follow a prefix, and what each of them counts. Nothing here is fast.
+A hypothesis is a node of the tree of all prefixes, and a table is an array over nodes. The
+reference computes which tokens may follow a prefix, and the value of each. It is slow and simple.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ PAD, UNKNOWN, START, END, A, B = range(6)
 IDS = SpecialIds(START, END, PAD)
 VOCAB, LENGTH, SOURCE = 6, 5, 3
 NODES = sum(VOCAB**length for length in range(LENGTH))
-# Of 6 tokens 4 are generated, 3 of them ordinary: the third has 9 * 4 candidates, and so on.
+# Only 4 of 6 tokens are generated, 3 of them ordinary: there are 9 * 4 candidates of length 3.
 EXHAUSTIVE_BEAMS = {3: 36, 4: 108, 5: 324}
 
 
 def node(prefix: Iterable[int]) -> int:
-    """A number that no other prefix has: 0 for the empty one."""
+    """Returns the unique number of a prefix, 0 for the empty one."""
     return functools.reduce(lambda number, token: number * VOCAB + token + 1, prefix, 0)
 
 
@@ -49,7 +48,7 @@ ALL_OUTPUTS = {**DETAILS, "attention": True}
 
 
 class Tables(NamedTuple):
-    """What a step function returns for every prefix of every sentence."""
+    """The results of a step function for every prefix of every sentence."""
 
     logits: NDArray[Any]  # float32 [sentence, node, vocab], of the next token
     attention: NDArray[Any]  # float32 [sentence, node, source]
@@ -94,7 +93,7 @@ def scripted_tables(script: dict[Tokens, dict[int, float]]) -> Tables:
 
 
 def step_of(tables: Tables) -> decoding.StepFn:
-    """A step function that knows the prefix from the cache alone."""
+    """Returns a step function that knows the prefix only from the cache."""
 
     def step(ids: tf.Tensor, position: tf.Tensor, cache: Any) -> tuple[tf.Tensor, Any, tf.Tensor]:
         nodes = tf.where(position == 0, 0, cache["node"] * VOCAB + ids + 1)
@@ -106,7 +105,7 @@ def step_of(tables: Tables) -> decoding.StepFn:
 
 
 class Rules(NamedTuple):
-    """All that a search is told but for the sentences."""
+    """All settings of a search."""
 
     config: DecodingConfig
     banned: tuple[Tokens, ...] = ()
@@ -123,11 +122,11 @@ def search(
     vocab_size: int = VOCAB,
     **arguments: Any,
 ) -> SearchResult:
-    """`decoding.search` over tables.
+    """Calls `decoding.search` with tables.
 
     Args:
         tables, max_lengths, rules: of the sentences.
-        step, decoder_type, vocab_size: by default those of the tables.
+        step, decoder_type, vocab_size: replace the defaults, which use the tables.
         **arguments: `returns_log_probs`, and fields of `SearchConfig`, `RequestedOutputs` and
             `SearchInputs`.
     """
@@ -156,7 +155,7 @@ def search(
 
 
 def log_softmax(logits: NDArray[Any]) -> NDArray[Any]:
-    """Float64; NaN in rows that are no distribution."""
+    """Returns float64, NaN in rows without a distribution."""
     logits = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
         shifted = logits - logits.max(axis=-1, keepdims=True)
@@ -168,14 +167,14 @@ def penalized(log_prob: Any, length: Any, alpha: float) -> Any:
 
 
 def ordinary(prefix: Iterable[int], ids: SpecialIds = IDS) -> Tokens:
-    """What a prefix forces: its tokens before the first that is no ordinary one."""
+    """Returns the tokens that a prefix forces: those before the first special or unknown id."""
     tokens = list(prefix)
     ends = [n for n, token in enumerate(tokens) if not 0 <= token < VOCAB or token in ids]
     return tuple(tokens[: min(ends, default=len(tokens))])
 
 
 def factor(rules: Rules, prefix: Tokens, tokens: Tokens, token: int) -> float | None:
-    """What the log-probability of `token` after `tokens` counts; None where it may not come."""
+    """Returns the factor of the log-probability of `token` after `tokens`, None if forbidden."""
     config, banned, ids = rules
     if len(tokens) < len(prefix):
         return 1.0 if token == prefix[len(tokens)] else None
@@ -252,7 +251,7 @@ def outputs(rules: Rules, prefix: Tokens, max_length: int) -> Outputs:
 def continuations(
     rules: Rules, prefix: Tokens, tokens: Tokens, log_probs: NDArray[Any]
 ) -> list[tuple[float, int]]:
-    """What each possible next token counts, and the token: best first, equal ones by id."""
+    """Returns the value and the id of each possible next token, best first, equal ones by id."""
     row, found = log_probs[node(tokens)], []
     for token in range(VOCAB):
         counts = factor(rules, prefix, tokens, token)
@@ -262,16 +261,16 @@ def continuations(
 
 
 class Patient(NamedTuple):
-    """What a search finds that takes every step; ties: lower parent first, then lower id."""
+    """The results of a search that takes every step; ties: lower parent first, then lower id."""
 
-    complete: list[tuple[Tokens, float]]  # with the sum of what the tokens count, as found
-    open_after: list[list[float]]  # what the open hypotheses count after each step
+    complete: list[tuple[Tokens, float]]  # with the sums of values, in the order of completion
+    open_after: list[list[float]]  # the sums of the open hypotheses after each step
 
 
 def patient_search(
     rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any]
 ) -> Patient:
-    """Beam search of one sentence that goes on to the maximum whatever it has found."""
+    """Beam search of one sentence that never ends before the maximum length."""
     config, found = rules.config, Patient([], [])
     beam: list[tuple[Tokens, float]] = [((), 0.0)]
     for length in range(1, max_length + 1):

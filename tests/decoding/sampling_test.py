@@ -2,20 +2,17 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
 from tests.decoding.reference import (
     ALL_OUTPUTS,
-    END,
     LENGTH,
     PAD,
     START,
     UNKNOWN,
     A,
-    B,
     Rules,
     assert_scored,
     distribution,
@@ -26,7 +23,6 @@ from tests.decoding.reference import (
     outputs,
     penalized,
     random_tables,
-    scripted_tables,
     search,
     tied_tables,
 )
@@ -59,13 +55,13 @@ def test_beam_of_one_is_greedy(seed, rules, batch):
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, ids=st.sampled_from(OTHER_IDS), batch=batches(40))
-def test_greedy_where_ids_have_two_meanings(data, seed, ids, batch):
-    told, tables = data.draw(rules(1, ids)), random_tables(seed, 40)
-    result = search(tables, batch.max_lengths, told, prefix=batch.prefix)
-    assert_greedy(result, told, tables, batch)
+def test_greedy_with_shared_special_ids(data, seed, ids, batch):
+    chosen, tables = data.draw(rules(1, ids)), random_tables(seed, 40)
+    result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix)
+    assert_greedy(result, chosen, tables, batch)
 
 
-def test_greedy_comes_to_nothing_where_no_token_is_possible():
+def test_greedy_has_no_result_if_no_token_is_possible():
     tables = random_tables(3, 2)
     tables.logits[0, 1:] = np.nan  # a broken model, behind any first token
     result = search(tables, [LENGTH, LENGTH], DecodingConfig(beam_size=1), **ALL_OUTPUTS)
@@ -92,17 +88,18 @@ def sampling(**options):
     min_length=st.integers(0, 4),
     repetition=st.sampled_from([1.0, 1.5]),
     temperature=st.sampled_from([0.5, 1.0, 1e6, 1e-45]),
-    top_k=st.integers(0, 9),
-    top_p=st.sampled_from([1e-9, 0.7, 1.0]),
+    cutoffs=st.fixed_dictionaries(
+        {"top_k": st.integers(0, 9), "top_p": st.sampled_from([1e-9, 0.7, 1.0])}
+    ),
     banned=PHRASES,
     batch=batches(20),
 )
-def test_what_is_drawn_obeys_the_rules(
-    seed, ngram, min_length, repetition, temperature, top_k, top_p, banned, batch
+def test_samples_obey_all_rules(
+    seed, ngram, min_length, repetition, temperature, cutoffs, banned, batch
 ):
     config = sampling(
         n_best=5, min_length=min_length, repetition_penalty=repetition, no_repeat_ngram=ngram,
-        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed % 2**31,
+        temperature=temperature, seed=seed % 2**31, **cutoffs,
     )  # fmt: skip
     rules, tables = Rules(config, banned), random_tables(seed, 20)
     tables.logits[np.random.default_rng(seed).random(tables.logits.shape) < 0.1] = -np.inf
@@ -117,7 +114,7 @@ def test_what_is_drawn_obeys_the_rules(
     "options",
     [{"temperature": 0, "n_best": 3}, {"top_k": 1, "temperature": 5.0}, {"top_p": 1e-9}],
 )
-def test_what_leaves_one_choice_is_greedy(options):
+def test_sampling_with_a_single_choice_is_greedy(options):
     tables = random_tables(4, 30)
     expected = search(tables, [LENGTH] * 30, DecodingConfig(beam_size=1))
     found = search(tables, [LENGTH] * 30, sampling(seed=5, **options))
@@ -138,7 +135,7 @@ def test_what_leaves_one_choice_is_greedy(options):
     ],
 )
 @pytest.mark.parametrize("seed", [0, 2**31 - 1])
-def test_frequencies_are_those_of_the_distribution(options, seed):
+def test_frequencies_follow_the_distribution(options, seed):
     rules = Rules(sampling(n_best=SAMPLES, seed=seed, **options), banned=((A, A), (UNKNOWN,)))
     tables = random_tables(6, 1, scale=1.0)
     result = search(tables, [4], rules)
@@ -158,7 +155,7 @@ def test_frequencies_are_those_of_the_distribution(options, seed):
     assert chi_square < often.sum() + 5 * np.sqrt(2 * often.sum())
 
 
-def test_sentences_with_numbers_of_their_own_draw_their_own_tokens():
+def test_sample_offsets_give_sentences_different_samples():
     count = 1000
     tables, offsets = random_tables(6, 1), np.arange(count, dtype=np.float32) / count
     tables = tables[np.zeros(count, int)]
@@ -170,7 +167,7 @@ def test_sentences_with_numbers_of_their_own_draw_their_own_tokens():
     np.testing.assert_allclose(frequencies, probs / probs.sum(), atol=2 / count)
 
 
-def test_the_same_seed_draws_the_same_alone_or_in_a_batch_and_another_does_not():
+def test_samples_depend_on_the_seed_and_not_on_the_batch():
     tables, offsets = random_tables(7, 12, scale=0.5), np.linspace(0, 1, 12, dtype=np.float32)
     max_lengths = [5, 1, 4, 5, 0, 5, 3, 5, 5, 2, 5, 5]
     config = sampling(n_best=3, seed=11, top_p=0.9)
@@ -195,11 +192,3 @@ def test_samples_differ_from_one_another_and_come_best_first():
     for sentence in range(20):
         for tokens, score, log_prob in hypotheses(result, sentence):
             assert score == pytest.approx(penalized(log_prob, len(tokens), 0.6), abs=1e-5)
-
-
-def test_an_ended_output_draws_nothing_more():
-    tables = scripted_tables({(): {END: 0.5, A: 0.5}, (A,): {B: 1.0}})
-    result = search(tables, [LENGTH], sampling(n_best=200))
-    found = {one.tokens for one in hypotheses(result, 0)}
-    assert found == {(END,), (A, B, END)}
-    assert tf.reduce_all(result.finished)

@@ -1,4 +1,4 @@
-"""Hypothesis's strategies for what a search is told."""
+"""Hypothesis strategies for settings and batches of a search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.decoding.reference import END, IDS, LENGTH, PAD, START, VOCAB, A, B, 
 
 SEEDS = st.integers(0, 2**31)
 
-# Marian's models begin with the pad or the end token; some have one token for all.
+# Marian models begin with the pad or the end token; some use one token for everything.
 OTHER_IDS = [
     SpecialIds(PAD, END, PAD),
     SpecialIds(START, END, END),
@@ -28,7 +28,7 @@ PHRASES = st.sets(
 
 @st.composite
 def rules(draw: st.DrawFn, beam_size: int, ids: SpecialIds = IDS, **fixed: Any) -> Rules:
-    """Any mixture of options of a search with this beam."""
+    """Draws any combination of options of a search with this beam."""
     options = {
         "beam_size": beam_size,
         "n_best": draw(st.sampled_from([1, (beam_size + 1) // 2, beam_size])),
@@ -59,7 +59,7 @@ class Batch:
 
 @st.composite
 def batches(draw: st.DrawFn, size: int, longest: int = LENGTH) -> Batch:
-    """A forced token may be of another kind or none at all; there a prefix ends."""
+    """Draws batches. Some forced tokens are special or unknown: the prefix ends there."""
     lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=3))
     token = st.sampled_from([1, A, B, A, B]) | st.integers(-2, VOCAB + 1)
     prefixes = draw(st.lists(st.lists(token, max_size=LENGTH + 1), min_size=1, max_size=5))

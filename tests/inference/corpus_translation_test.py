@@ -1,10 +1,7 @@
-"""A large text translated: a line for a line, as alone, whatever kills or damages it."""
+"""Corpus translation: one line per line, resumable, and with clear errors."""
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from keras_transformer.inference.corpus_translation import translate_corpus
 from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.translate import translate_lines
 from tests.conftest import PHRASES
-from tests.messages import mentions, tells
+from tests.messages import mentions
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = [*PHRASES, "", "Ω", "a dog", *PHRASES[:2], "the red ball"]
@@ -23,7 +20,7 @@ LINES = [*PHRASES, "", "Ω", "a dog", *PHRASES[:2], "the red ball"]
 
 @pytest.fixture
 def source(tmp_path, monkeypatch):
-    """Writes the text, which then has several blocks."""
+    """Writes a text of several blocks."""
     monkeypatch.setattr(corpus_translation, "BLOCK_LINES", 5)
     path = tmp_path / "mono.en.gz"
     path.write_bytes(gzip.compress("\ufeff{}\r\n".format("\r\n".join(LINES)).encode()))
@@ -45,9 +42,7 @@ def test_every_line_has_its_translation(tmp_path, exported_run, source):
         translate_corpus(exported_run, source, tmp_path / "out")
 
 
-def test_blocks_that_were_done_before_a_kill_are_not_done_again(
-    tmp_path, exported_run, source, monkeypatch
-):
+def test_finished_blocks_are_kept_after_a_kill(tmp_path, exported_run, source, monkeypatch):
     translate_corpus(exported_run, source, tmp_path / "whole")
     done, translate = [], translate_lines
 
@@ -68,7 +63,7 @@ def test_blocks_that_were_done_before_a_kill_are_not_done_again(
     assert texts[0] == texts[1]
 
 
-def test_text_that_changes_meanwhile_is_noticed(tmp_path, source, exported_run, monkeypatch):
+def test_a_changed_text_is_detected(tmp_path, source, exported_run, monkeypatch):
     surveyed = corpus_translation._survey(source)
     monkeypatch.setattr(corpus_translation, "_survey", lambda _: surveyed)
     for lines in (LINES[:7], [*LINES, "one more"], LINES[::-1]):
@@ -78,7 +73,7 @@ def test_text_that_changes_meanwhile_is_noticed(tmp_path, source, exported_run, 
         assert not (tmp_path / "out").exists()
 
 
-def test_line_breaks_in_translations_shift_nothing(tmp_path, source, exported_run, monkeypatch):
+def test_line_breaks_in_translations_become_spaces(tmp_path, source, exported_run, monkeypatch):
     monkeypatch.setattr(
         corpus_translation,
         "translate_lines",
@@ -89,7 +84,7 @@ def test_line_breaks_in_translations_shift_nothing(tmp_path, source, exported_ru
     assert text.split("\n")[:-1] == [f"{line}  x" for line in LINES]
 
 
-def test_what_cannot_be_translated_is_told(tmp_path, exported_run, run_directory, source):
+def test_invalid_inputs_are_refused(tmp_path, exported_run, run_directory, source):
     bad = tmp_path / "bad"
     bad.write_bytes(b"a\n" * 6 + b"b\xff\n")
     with pytest.raises(InputError, match=mentions("bad", "line 7", "0xff", "13")):
@@ -105,21 +100,3 @@ def test_what_cannot_be_translated_is_told(tmp_path, exported_run, run_directory
     with pytest.raises(InputError, match=mentions("absent", "read")):
         translate_corpus(tmp_path / "absent", source, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
-
-
-def test_the_binary_on_apache_beam(tmp_path, exported_run, driver):
-    pytest.importorskip("apache_beam", reason="apache-beam is missing: pip install -e '.[dev]'")
-    (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in LINES))
-    flags = [f"--model_dir={exported_run}", f"--source={tmp_path / 'mono.en'}"]
-    alone = driver.run(tmp_path, "translate_corpus", [*flags, "--output_dir=alone"], "")
-    beam = subprocess.run(
-        [sys.executable, ROOT / "bin/translate_corpus.py", *flags, "--output_dir=beam",
-         "--beam=--runner=DirectRunner"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert (alone.code, beam.returncode) == (0, 0), alone.err + beam.stderr
-    for out in (alone.out, beam.stdout):
-        assert tells(out, "translations.txt", f"{len(LINES)} lines")
-    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("alone", "beam")]
-    assert texts[0] == texts[1]

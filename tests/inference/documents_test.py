@@ -1,4 +1,4 @@
-"""Documents: sentences found, nothing lost, long sentences in parts, lines kept."""
+"""Documents: segmentation into sentences, long sentences in parts, and unchanged lines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference import documents
-from keras_transformer.inference.documents import Document, segment
+from keras_transformer.inference.documents import join_translations, segment
 from keras_transformer.inference.loading import LoadedModel
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 LINE_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 CHINESE_OR_JAPANESE = re.compile(r"[\u3001-\u30ff\u3400-\u9fff\uf900-\uffef\U00020000-\U0003ffff]")
 
-# Any text, and text of what sentences and documents are made of.
+# Arbitrary text, and text with typical parts of documents.
 TEXTS = st.text() | st.lists(
     st.sampled_from(
         "a B é Ä 3 17 1990 word Word Mr z.B. U.S. 中 文 , ; : . . . ! ? … 。 ！ । \" ' “ ” „ « » "
@@ -32,10 +32,8 @@ TEXTS = st.text() | st.lists(
 ).map("".join)
 
 
-def text_of(document: Document) -> str:
-    """The text that the document was made of."""
-    pairs = zip(document.gaps, [*document.sentences, ""], strict=True)
-    return "".join(part for pair in pairs for part in pair)
+def sentences_of(text: str) -> list[str]:
+    return [piece.strip() for piece in segment(text) if piece.strip()]
 
 
 def fake_model(
@@ -44,7 +42,7 @@ def fake_model(
     translate: Callable[[str], str] = str,
     **fields: object,
 ) -> LoadedModel:
-    """A model that counts `tokens` (and the end token), takes `limit`, and cannot be overfed."""
+    """A model that counts `tokens` and the end token, and refuses more than `limit`."""
 
     def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
         counts = [tokens(line.decode()) + 1 for line in text.numpy()]
@@ -91,7 +89,7 @@ class TestSegment:
         ],
     )
     def test_finds_the_sentences(self, sentences: list[str]) -> None:
-        assert segment(" ".join(sentences)).sentences == sentences
+        assert sentences_of(" ".join(sentences)) == sentences
 
     @pytest.mark.parametrize(
         "sentences",
@@ -101,43 +99,32 @@ class TestSegment:
         ],
     )
     def test_finds_sentences_without_spaces_between(self, sentences: list[str]) -> None:
-        assert segment("".join(sentences)).sentences == sentences
+        assert sentences_of("".join(sentences)) == sentences
 
-    def test_no_sentence_leaves_its_line(self) -> None:
+    def test_sentences_stay_in_their_lines(self) -> None:
         text = "\n  A title\r\n\r\nOne. Two\nthree.\u2028Four\x85\tFive \n \n"
-        document = segment(text)
-        assert document.sentences == ["A title", "One.", "Two", "three.", "Four", "Five"]
-        assert document.gaps == ["\n  ", "\r\n\r\n", " ", "\n", "\u2028", "\x85\t", " \n \n"]
-
-    @pytest.mark.parametrize("text", ["", "\n", " \t\r\n\n  ", "\u3000"])
-    def test_nothing_but_white_space(self, text: str) -> None:
-        assert segment(text) == ([], [text])
+        assert sentences_of(text) == ["A title", "One.", "Two", "three.", "Four", "Five"]
 
     @given(TEXTS)
     @settings(max_examples=300, deadline=None)
     def test_nothing_is_lost(self, text: str) -> None:
-        document = segment(text)
-        assert text_of(document) == text
-        assert all(gap.strip() == "" for gap in document.gaps)
-        for sentence in document.sentences:
-            assert sentence == sentence.strip() != ""
-            assert not LINE_BREAKS.search(sentence)
+        assert "".join(segment(text)) == text
+        assert not any(LINE_BREAKS.search(sentence) for sentence in sentences_of(text))
 
     @pytest.mark.parametrize("language", ["en", "de"])
     def test_news(self, test_data: Path, language: str) -> None:
-        """Paragraphs of five sentences, put together from news with a sentence a line."""
+        """Paragraphs of five sentences from news with one sentence per line."""
         lines = (test_data / "newstest" / f"newstest2013.{language}").read_text().split("\n")
         lines = [line.strip() for line in lines if line.strip()[-1:] in tuple('.!?"”“')]
         lines = lines[: len(lines) // 5 * 5]
         paragraphs = [" ".join(lines[i : i + 5]) for i in range(0, len(lines), 5)]
-        found = segment("\n".join(paragraphs))
-        wanted, got = spans(lines), spans(found.sentences)
+        wanted, got = spans(lines), spans(sentences_of("\n".join(paragraphs)))
         assert len(wanted & got) / len(wanted) > 0.96  # the others were split, or joined
         assert len(wanted & got) / len(got) > 0.94  # some lines do have two sentences
 
 
 def spans(sentences: Sequence[str]) -> set[tuple[int, int]]:
-    """Where sentences begin and end in their text, counted in characters that are no space."""
+    """Returns start and end of each sentence, in characters without spaces."""
     sizes = [len("".join(sentence.split())) for sentence in sentences]
     return set(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
 
@@ -146,9 +133,8 @@ class TestJoin:
     @given(TEXTS)
     @settings(max_examples=300, deadline=None)
     def test_sentences_as_they_are_give_the_text(self, text: str) -> None:
-        """But for a single space after Chinese and Japanese."""
-        document = segment(text)
-        joined = document.join(document.sentences)
+        """Except for single spaces after Chinese and Japanese."""
+        joined = join_translations(segment(text), sentences_of(text))
         assert joined.replace(" ", "") == text.replace(" ", "")
         if not CHINESE_OR_JAPANESE.search(text):
             assert joined == text
@@ -156,82 +142,81 @@ class TestJoin:
     @given(TEXTS, st.data())
     @settings(max_examples=200, deadline=None)
     def test_lines_stay_whatever_the_translations(self, text: str, data: st.DataObject) -> None:
-        document = segment(text)
-        count = len(document.sentences)
+        count = len(sentences_of(text))
         translations = data.draw(st.lists(TEXTS, min_size=count, max_size=count))
-        joined = document.join(translations)
+        joined = join_translations(segment(text), translations)
         assert LINE_BREAKS.findall(joined) == LINE_BREAKS.findall(text)
 
-    def test_spaces_follow_the_script_that_is_written(self) -> None:
-        assert segment("One. Two.\tThree.").join(["一。", "二。", "三。"]) == "一。二。\t三。"
-        assert (
-            segment("一。二。\u3000三。").join(["One.", "Two.", "Three."])
-            == "One. Two.\u3000Three."
-        )
-
-    def test_a_translation_is_missing(self) -> None:
-        with pytest.raises(ValueError, match="zip"):
-            segment("One. Two.").join(["Eins."])
+    @pytest.mark.parametrize(
+        ("text", "translations", "joined"),
+        [
+            ("One. Two.\tThree.", ["一。", "二。", "三。"], "一。二。\t三。"),
+            ("一。二。\u3000三。", ["One.", "Two.", "Three."], "One. Two.\u3000Three."),
+        ],
+    )
+    def test_spaces_follow_the_script_of_the_translation(
+        self, text: str, translations: list[str], joined: str
+    ) -> None:
+        assert join_translations(segment(text), translations) == joined
 
 
 class TestTranslate:
     def test_keeps_the_layout(self) -> None:
         text = "Title\r\n\r\n  One. Two!  Three?\r\n\n- Four"
-        translated, remarks = documents.translate(fake_model(words, translate=str.upper), text)
-        assert (translated, remarks) == (text.upper(), [])
+        translated, warnings = documents.translate_document(
+            fake_model(words, translate=str.upper), text
+        )
+        assert (translated, warnings) == (text.upper(), [])
 
     @pytest.mark.parametrize("text", ["", " \n\r\n"])
     def test_nothing_to_translate(self, text: str) -> None:
-        assert documents.translate(fake_model(words), text) == (text, [])
+        assert documents.translate_document(fake_model(words), text) == (text, [])
 
     def test_a_long_sentence_is_translated_in_parts(self) -> None:
         text = (
             "Short.\n\nWe came, we saw; he did not see us: they, who had cars, left. Short again."
         )
         translate = "<{}>".format
-        translated, remarks = documents.translate(fake_model(words, 8, translate), text)
+        translated, warnings = documents.translate_document(fake_model(words, 8, translate), text)
         assert translated == (
             "<Short.>\n\n<We came, we saw;> <he did not see us:> <they, who had cars, left.> "
             "<Short again.>"
         )
-        assert remarks == [
-            "line 3 has a sentence of 15 tokens, which was translated in 3 parts of at most 8 "
-            "(decoding.max_source_tokens)"
-        ]
+        (warning,) = warnings
+        assert tells(warning, "line 3", "15 tokens", "3 parts", 8, "decoding.max_source_tokens")
 
     def test_a_part_ends_at_white_space_or_within_a_word_if_it_must(self) -> None:
         translate = "<{}>".format
         text = "One two three four five"
-        assert documents.translate(fake_model(words, 4, translate), text)[0] == (
+        assert documents.translate_document(fake_model(words, 4, translate), text)[0] == (
             "<One two> <three four> <five>"
         )
-        assert documents.translate(fake_model(len, 5, translate), "abcdefgh")[0] == "<abcd><efgh>"
-
-    def test_a_sentence_longer_than_those_of_training(self) -> None:
-        model = fake_model(words, limit=100, trained_tokens=5)
-        text = "one two three four five six"
-        translated, [remark] = documents.translate(model, text)
-        assert translated == text
-        assert remark == (
-            "line 1 has a sentence of 7 tokens, which was translated in 2 parts of at most 5 "
-            "(the longest source of training)"
+        assert (
+            documents.translate_document(fake_model(len, 5, translate), "abcdefgh")[0]
+            == "<abcd><efgh>"
         )
-        assert documents.translate(model, "one two three four")[1] == []
+
+    def test_a_sentence_longer_than_all_training_sentences(self) -> None:
+        model = fake_model(words, limit=100, max_train_source_length=5)
+        text = "one two three four five six"
+        translated, [warning] = documents.translate_document(model, text)
+        assert translated == text
+        assert tells(warning, "line 1", "7 tokens", "2 parts", 5, "longest source in training")
+        assert documents.translate_document(model, "one two three four")[1] == []
 
     def test_a_sentence_without_a_token(self) -> None:
         model = fake_model(words, translate=lambda line: "" if line == "\u200b" else line)
         model = model._replace(lengths=fake_model(lambda s: words(s.strip("\u200b"))).lengths)
-        assert documents.translate(model, "One.\n\u200b\n") == (
-            "One.\n\n",
-            ["line 2 has a sentence without a token, which was left out"],
-        )
+        translated, [warning] = documents.translate_document(model, "One.\n\u200b\n")
+        assert translated == "One.\n\n"
+        assert tells(warning, "line 2", "without tokens")
 
     @given(TEXTS, st.integers(2, 12), st.sampled_from([len, words]))
     @settings(max_examples=200, deadline=None)
-    def test_the_identity_gives_the_text_however_short_the_parts(
+    def test_the_identity_restores_the_text_for_any_part_length(
         self, text: str, limit: int, tokens: Callable[[str], int]
     ) -> None:
-        translated, _ = documents.translate(fake_model(tokens, limit), text)
+        translated, _ = documents.translate_document(fake_model(tokens, limit), text)
         assert translated.replace(" ", "") == text.replace(" ", "")
         if not CHINESE_OR_JAPANESE.search(text):
             assert translated == text
@@ -247,10 +232,10 @@ class TestTranslate:
             return len(line)
 
         model = fake_model(tokens, limit=1024)
-        assert documents.translate(model, text)[0] == text
-        # `tokens` is also called for what is translated, once.
+        assert documents.translate_document(model, text)[0] == text
+        # `tokens` is also called once for each translated sentence.
         assert counted <= 5 * len(text)
 
     def test_several_translations_are_refused(self) -> None:
         with pytest.raises(InputError, match=mentions("fake", "3", "1", "document")):
-            documents.translate(fake_model(words, n_best=3), "One.")
+            documents.translate_document(fake_model(words, n_best=3), "One.")

@@ -1,4 +1,4 @@
-"""Text in, n-best out: limits, batches, strange input; the search itself is tested elsewhere."""
+"""`Translator`: limits, batches, unusual inputs, caches, ensembles and details."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 from keras_transformer import decoding
 from keras_transformer.decoding import SearchConfig, SearchInputs, SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
-from keras_transformer.inference import Translation, loading
-from keras_transformer.inference import translate as inference
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
-from tests.messages import mentions, tells
+from tests.messages import mentions
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
 
 
 def make_transformer(run: RunDirectory, scale: float = 1.0, dtype: str = "float32") -> Transformer:
-    """The run's model, or one that differs from it by a factor of all its weights."""
+    """Returns the run's model with all weights multiplied by `scale`."""
     transformer = Transformer(run.config.model, dtype=dtype)
     transformer.build()
     weights = run.selected_weights()
@@ -47,39 +45,17 @@ def translate(translator: Translator, texts: list[str]) -> tuple[np.ndarray, np.
     return outputs["translations"].numpy(), outputs["scores"].numpy()
 
 
-def test_a_batch_gives_each_sentence_what_it_gets_alone(translator: Translator) -> None:
+def test_results_do_not_depend_on_the_batch(translator: Translator) -> None:
     translations, scores = translate(translator, TEXTS)
     assert translations.shape == scores.shape == (len(TEXTS), 3)
-    assert len(set(translations[:, 0])) > 4  # the model is not one that always says the same
+    assert len(set(translations[:, 0])) > 4  # translations differ
     for row, text in enumerate(TEXTS):
         alone, alone_scores = translate(translator, [text])
         np.testing.assert_array_equal(translations[row], alone[0])
         np.testing.assert_allclose(scores[row], alone_scores[0], atol=1e-4)
 
 
-def test_n_best_is_sorted_and_all_different(translator: Translator) -> None:
-    _, scores = translate(translator, list(PHRASES))
-    assert (np.diff(scores, axis=1) <= 0).all()
-    result = translator.search(tf.constant(PHRASES))
-    for ids, lengths in zip(result.ids.numpy(), result.lengths.numpy(), strict=True):
-        assert len({tuple(i[:n]) for i, n in zip(ids, lengths, strict=True)}) == 3
-
-
-def test_beam_1_is_greedy_decoding_by_the_whole_forward_pass(run_directory: RunDirectory) -> None:
-    greedy = make_translator(run_directory, decoding__beam_size=1)
-    tokenizer, model = greedy.tokenizer, greedy.transformer
-    for phrase in PHRASES:
-        result = greedy.search(tf.constant([phrase]))
-        ids = result.ids.numpy()[0, 0, : result.lengths[0, 0]].tolist()
-        source = tokenizer.tokenize_source(tf.constant([phrase])).to_tensor()
-        target = tf.constant([[tokenizer.start_id, *ids[:-1]]])
-        logits = model({"source_ids": source, "target_ids": target}, training=False)[0].numpy()
-        logits[:, [tokenizer.pad_id, tokenizer.start_id]] = -np.inf
-        assert logits.argmax(axis=-1).tolist() == ids
-        assert ids[-1] == tokenizer.end_id or len(ids) == source.shape[1] + 5
-
-
-def test_an_output_is_as_long_as_its_own_source_allows(translator: Translator) -> None:
+def test_output_lengths_depend_only_on_their_source(translator: Translator) -> None:
     texts = tf.constant(TEXTS)
     longest = translator.lengths(texts)["used"].numpy() + translator.config.max_extra_tokens
     lengths = translator.search(texts).lengths.numpy().max(axis=1)
@@ -88,7 +64,7 @@ def test_an_output_is_as_long_as_its_own_source_allows(translator: Translator) -
     assert (lengths[:-1] == longest[:-1]).sum() > 2  # and reached, not only by the longest
 
 
-def test_nothing_to_translate_gives_nothing(translator: Translator) -> None:
+def test_empty_texts_have_empty_translations(translator: Translator) -> None:
     for texts in (["", "  \t ", "\n"], ["", TEXTS[0]]):
         translations, scores = translate(translator, texts)
         assert (translations[0].tolist(), scores[0, 0]) == ([b""] * 3, 0)
@@ -96,13 +72,13 @@ def test_nothing_to_translate_gives_nothing(translator: Translator) -> None:
     assert translations.shape == scores.shape == (0, 3)
 
 
-def test_a_long_text_is_translated_from_its_first_tokens(translator: Translator) -> None:
+def test_long_texts_are_truncated(translator: Translator) -> None:
     limit = translator.config.max_source_tokens
     long = "a small dog runs over the green field " * 300  # more than 10,000 characters
     counts = translator.lengths(tf.constant([long, "a", ""]))
     assert counts["tokens"][0] > 1000
     assert counts["used"].numpy().tolist() == [limit, 2, 1]
-    # What lies behind the limit changes nothing, and the cut source ends with the end token.
+    # Text after the limit has no effect, and the truncated source ends with the end token.
     tokens = translator.tokenizer.tokenize_source(tf.constant([long]))[:, : limit - 1]
     cut = translator.tokenizer.detokenize(tokens.to_tensor(), tf.constant([limit - 1]))
     assert translator.lengths(cut)["tokens"] == [limit]
@@ -132,7 +108,7 @@ def test_no_text_fails(translator: Translator, texts: list[str]) -> None:
 
 
 def uncached_search(translator: Translator, texts: list[str]) -> decoding.SearchResult:
-    """The search over whole forward passes: a step knows nothing but the tokens so far."""
+    """Searches without a cache: each step is a forward pass over all tokens."""
     source_ids, lengths = translator.source_ids(tf.constant(texts))
     max_lengths = translator.max_lengths(lengths)
     beam, longest = translator.config.beam_size, int(tf.reduce_max(max_lengths)) + 1
@@ -164,7 +140,9 @@ def uncached_search(translator: Translator, texts: list[str]) -> decoding.Search
 
 @pytest.mark.parametrize("models", [1, 2])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_the_cache_changes_nothing(run_directory: RunDirectory, models: int, beam: int) -> None:
+def test_cached_and_uncached_search_are_equal(
+    run_directory: RunDirectory, models: int, beam: int
+) -> None:
     config = run_directory.config.replace(decoding__beam_size=beam).decoding
     transformers = [make_transformer(run_directory, scale) for scale in (1.0, 1.1)[:models]]
     translator = Translator(transformers, run_directory.tokenizer(), config)
@@ -174,21 +152,7 @@ def test_the_cache_changes_nothing(run_directory: RunDirectory, models: int, bea
     np.testing.assert_allclose(cached.scores, uncached.scores, rtol=2e-5, atol=1e-4)
 
 
-def test_an_ensemble_averages_log_probabilities(run_directory: RunDirectory) -> None:
-    config = run_directory.config.decoding
-    one, other = make_transformer(run_directory), make_transformer(run_directory, 0.9)
-    tokenizer = run_directory.tokenizer()
-    texts = tf.constant(TEXTS)
-    translators = [
-        Translator(models, tokenizer, config) for models in (one, [one, one], [one, other])
-    ]
-    alone, twice, both = (translator.search(texts) for translator in translators)
-    np.testing.assert_array_equal(twice.ids, alone.ids)
-    np.testing.assert_allclose(twice.scores, alone.scores, atol=1e-4)
-    assert (both.scores.numpy() != alone.scores.numpy()).any()
-
-
-def test_an_ensemble_of_other_vocabularies_is_refused(run_directory: RunDirectory) -> None:
+def test_models_with_other_vocabularies_are_refused(run_directory: RunDirectory) -> None:
     config = run_directory.config.replace(model__target_vocab_size=7, model__source_vocab_size=7)
     other = Transformer(config.model)
     with pytest.raises(InputError, match=mentions("model 2", "7", "tokens")):
@@ -199,7 +163,7 @@ def test_an_ensemble_of_other_vocabularies_is_refused(run_directory: RunDirector
         Translator([], run_directory.tokenizer(), config.decoding)
 
 
-def test_details_are_of_the_translation(translator: Translator) -> None:
+def test_details_fit_the_translation(translator: Translator) -> None:
     phrases = TEXTS[:-2]
     texts, no_prefix = tf.constant(phrases), tf.fill([len(phrases)], "")
     plain = translator.translate(texts)
@@ -233,7 +197,7 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
         assert all(text.decode().startswith(prefix) for text in found[row]), (prefix, found[row])
 
 
-def test_a_prefix_longer_than_the_output_may_be_is_cut(run_directory: RunDirectory) -> None:
+def test_too_long_prefixes_are_truncated(run_directory: RunDirectory) -> None:
     translator = make_translator(run_directory, decoding__max_length=2)
     details = translator.translate_verbose(tf.constant(TEXTS[:1]), tf.constant([TEXTS[3]]))
     prefix = translator.tokenizer.tokenize_target(tf.constant([TEXTS[3]]))[0, :2]
@@ -241,7 +205,7 @@ def test_a_prefix_longer_than_the_output_may_be_is_cut(run_directory: RunDirecto
     assert not details["finished"][0, 0] and details["lengths"][0, 0] == 2
 
 
-def test_banned_phrases_do_not_come(translator: Translator, run_directory: RunDirectory) -> None:
+def test_banned_phrases_do_not_appear(translator: Translator, run_directory: RunDirectory) -> None:
     free = translator.translate(tf.constant(TEXTS[:3]))["translations"].numpy()
     word = free[0, 0].decode().split()[0]
     banning = make_translator(run_directory, decoding__banned=f" |{word}")
@@ -250,9 +214,7 @@ def test_banned_phrases_do_not_come(translator: Translator, run_directory: RunDi
 
 
 @pytest.mark.parametrize("n_best", [1, 3])
-def test_samples_are_the_same_alone_and_in_a_batch(
-    run_directory: RunDirectory, n_best: int
-) -> None:
+def test_samples_do_not_depend_on_the_batch(run_directory: RunDirectory, n_best: int) -> None:
     settings = {"sample": True, "n_best": n_best, "top_p": 0.9, "temperature": 1.5}
     changes = {f"decoding__{name}": value for name, value in settings.items()}
     sampling = make_translator(run_directory, **changes)
@@ -264,7 +226,7 @@ def test_samples_are_the_same_alone_and_in_a_batch(
     assert (other != together).any()
 
 
-def test_xla_finds_what_the_graph_finds(translator: Translator) -> None:
+def test_xla_and_graph_are_equal(translator: Translator) -> None:
     compiled = CompiledTranslator(translator)
     for texts in (TEXTS[:3], [""], []):
         expected = translator.translate(tf.constant(texts, tf.string))
@@ -279,39 +241,8 @@ def test_bfloat16_weights_translate(run_directory: RunDirectory) -> None:
     assert model.encoder.layers[0].feed_forward_norm.gamma.dtype == "float32"
     lossy = Translator(model, run_directory.tokenizer(), run_directory.config.decoding)
     found = lossy.search(tf.constant(TEXTS))
-    # What float32 thinks of the same tokens; the logits of this model are large, and bfloat16
-    # has 8 bits of them.
+    # Float32 scores of the same tokens. The logits of this model are large, and bfloat16 has
+    # 8 bits.
     scorer = Scorer(make_translator(run_directory))
     exact = scorer.score_ids(tf.constant(TEXTS), found.ids[:, 0], found.lengths[:, 0])
     np.testing.assert_allclose(found.log_probs[:, 0], exact["log_probs"], rtol=0.25, atol=0.3)
-
-
-def test_weights_that_are_no_numbers_find_nothing(run_directory: RunDirectory) -> None:
-    broken = Translator(
-        make_transformer(run_directory, np.nan),
-        run_directory.tokenizer(),
-        run_directory.config.decoding,
-    )
-    translations, scores = translate(broken, TEXTS[:2])
-    assert (translations == b"").all() and (scores == decoding.NEG_INF).all()
-    model = loading.LoadedModel("here", 1, broken.translate, broken.lengths, broken)
-    results = inference.translate_lines(model, TEXTS[:2])
-    assert results == [[inference.NO_TRANSLATION]] * 2
-    remarks = inference.remarks(model, TEXTS[:2], results)
-    assert [remark[:30] for remark in remarks] == [
-        "line 1 has no translation: the", "line 2 has no translation: the"
-    ]  # fmt: skip
-
-
-def test_a_prefix_that_cannot_be_written_is_named(translator: Translator) -> None:
-    model = loading.LoadedModel(
-        "here", 3, translator.translate, translator.lengths, translator,
-        translator.translate_verbose,
-    )  # fmt: skip
-    prefixes = ["\u65e5\u672c", ""]
-    details = inference.translate_in_detail(model, TEXTS[:2], prefixes)
-    results = [
-        [Translation(t["text"], t["score"]) for t in each["translations"]] for each in details
-    ]
-    (remark,) = inference.remarks(model, TEXTS[:2], results, prefixes)
-    assert tells(remark, "line 1", "prefix")

@@ -1,6 +1,6 @@
-"""kill -9 between checkpoints and inside the write of one: the end has the same bits.
+"""Training is killed between checkpoints and inside a write, and ends with the same bits.
 
-`python -m tests.stress kill` does both thirty times, at random moments, on one replica and on two.
+`python -m tests.stress kill` does both thirty times at random moments, with one and two replicas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kill_between_checkpoints(training: kill.Training) -> int:
-    """Kills a new process when it is beyond its first checkpoint, whose step is returned."""
+    """Kills a new process after its first checkpoint, and returns the step of the checkpoint."""
 
     def is_moment() -> bool:
         saved = training.last_saved()
@@ -42,7 +42,7 @@ def kill_between_checkpoints(training: kill.Training) -> int:
 
 
 def kill_inside_a_write(training: kill.Training) -> int:
-    """Kills a new process in the middle of a checkpoint, and returns the step of the one before."""
+    """Kills a new process while it writes a checkpoint, and returns the step of the last one."""
     killed = training.kill_when(training.start(), training.moment(delay=0.0, num_files=1))
     assert killed.inside_write and 0 < killed.checkpoint < MAX_STEPS
     assert list(training.path.glob("checkpoints/.*.unfinished"))
@@ -50,10 +50,10 @@ def kill_inside_a_write(training: kill.Training) -> int:
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
-    """Every line; what depends on the clock is left out."""
+    """Returns every line without the values that depend on the clock."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    of_the_clock = {"tokens_per_second", "training_seconds", "step_seconds", "peak_memory_mb"}
-    return [{k: v for k, v in line.items() if k not in of_the_clock} for line in lines]
+    clock_fields = {"tokens_per_second", "training_seconds", "step_seconds", "peak_memory_mb"}
+    return [{k: v for k, v in line.items() if k not in clock_fields} for line in lines]
 
 
 def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
@@ -68,7 +68,7 @@ def assert_same_bits(killed: kill.Training, whole: kill.Training) -> None:
     assert killed.unfinished() is None
 
 
-def test_killed_between_checkpoints_and_inside_a_write_of_two_replicas(folder: Path) -> None:
+def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder: Path) -> None:
     killed, whole = (
         kill.Training(folder, name, SETTINGS, ["--logical_cpus=2"]) for name in ("killed", "whole")
     )
@@ -79,13 +79,13 @@ def test_killed_between_checkpoints_and_inside_a_write_of_two_replicas(folder: P
     inside = kill_inside_a_write(killed)
     killed.finish()
     for step in (between, inside):
-        assert tells(killed.said(), f"step {step}", f"step {MAX_STEPS}")
+        assert tells(killed.log(), f"step {step}", f"step {MAX_STEPS}")
     whole.finish()
-    assert "2 CPU devices, one replica each" in whole.said()
+    assert "2 CPU devices, one replica each" in whole.log()
     assert_same_bits(killed, whole)
 
 
-def test_another_bit_is_noticed() -> None:
+def test_differences_are_found() -> None:
     expected = {"weights": {"a": "1", "b": "2"}, "state": {"c": "3"}}
     found = {"weights": {"a": "1", "b": "7"}, "state": {"c": "3", "d": "4"}}
     assert kill.differences(expected, expected) == []

@@ -1,4 +1,4 @@
-"""The binaries from a treebank to scores, in one process, and what they say of mistakes."""
+"""The commands of the parser, from a treebank to scores, one after the other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ STEPS = {
     "score a file": "score_trees --hypothesis=predicted.txt --gold=a.tree,b.tree,c.tree",
     "score gold": "score_trees --hypothesis=b.tree --gold=b.tree",
     "other words": "score_trees --hypothesis=b.tree --gold=c.tree",
-    # Mistakes.
     "a translator": "parse --model_dir=translator",
     "no model": "score_trees --gold=b.tree",
     "another number": "score_trees --hypothesis=a.tree --gold=b.tree",
@@ -83,7 +82,7 @@ def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, En
         ("parse by the export", (folder / "trees.txt").read_text()),
     ):
         assert (answers[name].code, answers[name].err) == (
-            3, "line 3 has no words, and its tree is an empty line\n"
+            3, "Line 3 is empty, and so is its tree.\n"
         )  # fmt: skip
         assert text == answers["parse"].out
         lines = text.split("\n")[:-1]
@@ -95,7 +94,7 @@ def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, En
 @pytest.fixture(scope="module")
 def signatures(folder: Path, answers: dict[str, Ended]) -> Any:
     model = tf.saved_model.load(str(folder / "export" / "1"))
-    yield model.signatures  # which do not hold the model
+    yield model.signatures  # they do not keep the model alive
 
 
 @pytest.mark.parametrize(("name", "key"), [("parse", "text"), ("parse_tokens", "tokens")])
@@ -103,7 +102,7 @@ def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> No
     outputs = signatures[name].structured_outputs
     shapes = {field: spec.shape.as_list() for field, spec in outputs.items()}
     assert shapes == {"trees": [None, 2], "scores": [None, 2], "truncated": [None]}
-    # Nothing that a request can hold fails, and rows do not know of each other.
+    # No request fails, and rows do not depend on each other.
     hostile = [b"\xff(", b"", b"\x00\n", "💥 ".encode() * 1200, b"(" * 99, b"seeds"]
     answer = signatures[name](**{key: tf.constant(hostile)})
     lines = [row[0].decode() for row in answer["trees"].numpy()]
@@ -117,7 +116,7 @@ def test_the_signatures_of_an_export(signatures: Any, name: str, key: str) -> No
     assert signatures[name](**{key: tf.constant([], tf.string)})["trees"].shape == (0, 2)
 
 
-def test_the_export_says_that_it_parses(folder: Path) -> None:
+def test_manifest_and_card_describe_a_parser(folder: Path) -> None:
     manifest = json.loads((folder / "export" / "1" / "manifest.json").read_text())
     assert {"parse", "parse_tokens"} <= set(manifest["signatures"])
     assert (manifest["decoding"]["beam_size"], manifest["decoding"]["length_penalty"]) == (3, 0.3)
@@ -125,7 +124,7 @@ def test_the_export_says_that_it_parses(folder: Path) -> None:
     assert "constituency-parsing" in card and "translates" not in card and "BLEU" not in card
 
 
-def test_scores_are_json(folder: Path, answers: dict[str, Ended]) -> None:
+def test_scores_are_printed_as_json(folder: Path, answers: dict[str, Ended]) -> None:
     assert [tree.words for tree in read_trees(folder / "predicted.txt")] == [
         tree.words for tree in parse_trees(TREEBANK, "text")
     ]
@@ -138,7 +137,7 @@ def test_scores_are_json(folder: Path, answers: dict[str, Ended]) -> None:
     assert gold["rules"] == "EVALB, COLLINS.prm; punctuation by the gold tags"
 
 
-def test_other_words_are_named(answers: dict[str, Ended]) -> None:
+def test_sentences_with_other_words_are_reported(answers: dict[str, Ended]) -> None:
     answer = answers["other words"]
     assert (answer.code, json.loads(answer.out.splitlines()[-1])["all"]["errors"]) == (3, 1)
     assert tells(answer.err, "sentence 1", "'The'", "'They'", "gold")
@@ -154,7 +153,7 @@ def test_other_words_are_named(answers: dict[str, Ended]) -> None:
         ("an empty tree", mentions("error:", "empty", "line 1", "column 19", "tree")),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence(answers: dict[str, Ended], name: str, message: str) -> None:
+def test_errors_are_one_line(answers: dict[str, Ended], name: str, message: str) -> None:
     answer = answers[name]
     assert (answer.code, answer.out, answer.left) == (1, "", [])
     assert re.search(message, answer.err) and answer.err.count("\n") == 1

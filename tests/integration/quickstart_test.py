@@ -1,4 +1,4 @@
-"""bin/quickstart from phrases to a SavedModel, with next to no training."""
+"""bin/quickstart from phrases to a SavedModel, with almost no training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.messages import tells
 
-# So few that nothing is learned but to end a sentence: without, each is searched to the limit.
+# Just enough to learn to end a sentence; otherwise every search runs to its limit.
 STEPS = 100
 
 
@@ -24,7 +24,7 @@ def quickstart(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-def test_all_steps_and_a_loud_end_of_a_model_that_is_bad(tmp_path: Path) -> None:
+def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "installed").is_file():
         pytest.skip("no .venv, which bin/quickstart would install; bin/test makes it")
     result = quickstart(tmp_path, "new/quick start")
@@ -45,16 +45,13 @@ def test_all_steps_and_a_loud_end_of_a_model_that_is_bad(tmp_path: Path) -> None
         f"{i} of 6" for i in range(1, 7)
     ]
     found = re.search(
-        r"\nHeld-out phrases translated exactly: +(\d+\.\d)% of 1,000\n"
-        r"  by copying the source: +(\d+\.\d)%\n"
-        r"  by the nearest training phrase: +(\d+\.\d)%\n",
-        result.stdout,
+        r"\nHeld-out phrases translated exactly: (\d+\.\d)% of 1,000\n", result.stdout
     )
     assert found, result.stdout
-    assert all(float(share) < 20 for share in found.groups()), "nothing would be left to learn"
+    assert float(found[1]) < 20, "a model of a few steps cannot translate"
 
 
-def test_help_and_mistakes_do_nothing(tmp_path: Path) -> None:
+def test_help_and_wrong_arguments_do_nothing(tmp_path: Path) -> None:
     shown = quickstart(tmp_path, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "bin/quickstart [DIR]" in shown.stdout and "#" not in shown.stdout

@@ -1,4 +1,4 @@
-"""kill -9 at the stages of a recipe: the same command continues, and ends with the same results."""
+"""A recipe is killed at each stage. The same command continues and gives the same results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from tests.paper.recipes.recipes import write_corpus, write_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-OF_THE_CLOCK = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
+CLOCK_FIELDS = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
 PROGRAM = """
 import os, pathlib, signal, sys, threading, time
 from keras_transformer.runs import averaging
@@ -50,37 +50,40 @@ assert results["finished"]
 """
 
 
-def follow(folder: Path, stage: str) -> int:
+def run_recipe(folder: Path, stage: str) -> int:
     command = [sys.executable, "-c", PROGRAM, stage]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
 
 
-def begin(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     folder.mkdir()
     write_recipe(folder / "recipes")
     write_corpus(folder / "corpus")
     return folder
 
 
-def measured(folder: Path) -> dict[str, Any]:
-    """The results of the seed; what depends on the clock is left out."""
+def stable_results(folder: Path) -> dict[str, Any]:
+    """Returns the results of the seed that do not depend on the clock."""
     results = json.loads((folder / "work" / "results.json").read_text())["seeds"]["1"]
     assert (folder / "work" / results["export"] / "saved_model.pb").is_file()
     (scores,) = results.pop("tests").values()
-    del results["export"], scores["repeat"]  # name a version: of exports none is overwritten
-    return {k: v for k, v in {**results, **scores}.items() if k not in OF_THE_CLOCK}
+    del (
+        results["export"],
+        scores["repeat"],
+    )  # they name a version, and exports are never overwritten
+    return {k: v for k, v in {**results, **scores}.items() if k not in CLOCK_FIELDS}
 
 
-def test_killed_at_every_stage_it_ends_with_the_same_results(tmp_path: Path) -> None:
-    killed, whole = begin(tmp_path / "killed"), begin(tmp_path / "whole")
+def test_a_recipe_killed_at_every_stage_has_the_same_results(tmp_path: Path) -> None:
+    killed, whole = make_folder(tmp_path / "killed"), make_folder(tmp_path / "whole")
     for stage in ("training", "averaging", "exporting", "scored"):
-        assert follow(killed, stage) == -signal.SIGKILL, stage
+        assert run_recipe(killed, stage) == -signal.SIGKILL, stage
         assert not (killed / "work" / "results.json").exists(), stage
         if stage == "training":
             assert not (
                 killed / "work" / "seed-1" / "run" / "checkpoints" / "step-00000006"
             ).exists()
-    assert follow(killed, "") == 0
-    assert follow(whole, "") == 0
-    assert measured(killed) == measured(whole)
+    assert run_recipe(killed, "") == 0
+    assert run_recipe(whole, "") == 0
+    assert stable_results(killed) == stable_results(whole)

@@ -1,4 +1,4 @@
-"""Dropout: what it keeps, and that its mask is a function of seed and path."""
+"""Dropout: its rate, and its mask as a function of seed and path."""
 
 from __future__ import annotations
 

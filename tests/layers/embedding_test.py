@@ -36,11 +36,11 @@ def test_looked_up_vectors_start_with_variance_one() -> None:
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_ids_may_come_as_floats(policy: str) -> None:  # of a keras.Input without a dtype
+def test_ids_may_be_floats(policy: str) -> None:  # of a keras.Input without a dtype
     ids = keras.Input((None,))
     layer = TokenEmbedding(1000, 8, dtype=policy)
     model = keras.Model(ids, layer(ids))
-    # Of 8 bits, 257 would be 256.
+    # bfloat16 would round 257 to 256.
     found = to_numpy(model(np.array([[257.0, 999.0]], np.float32)))
     np.testing.assert_array_equal(found, to_numpy(layer(np.array([[257, 999]], np.int32))))
 

@@ -1,4 +1,4 @@
-"""Fast paths give what the plain operations give."""
+"""Fast paths against plain operations."""
 
 from __future__ import annotations
 
@@ -25,21 +25,6 @@ def run(function: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[Any]:
     return result
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (2, 4, 3), (2, 4, 5, 3), (0, 4, 3)])
-def test_linear_multiplies_the_last_axis(shape: tuple[int, ...]) -> None:
-    inputs, kernel, bias = random(*shape), random(3, 7), random(7)
-    expected = inputs @ kernel
-    np.testing.assert_allclose(run(fast_paths.linear, inputs, kernel), expected, atol=1e-5)
-    with_bias = run(fast_paths.linear, inputs, kernel, bias)
-    np.testing.assert_allclose(with_bias, expected + bias, atol=1e-5)
-
-
-def test_linear_keeps_the_dtype_of_its_inputs() -> None:
-    inputs = keras.ops.cast(random(2, 4, 3), "bfloat16")
-    outputs = fast_paths.linear(inputs, random(3, 7), random(7))
-    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
-
-
 @pytest.mark.parametrize("shape", [(2, 4, 3, 5), (2, 3, 4, 5), (2, 1, 3, 5), (2, 4, 1, 5)])
 def test_heads_and_positions_are_swapped(shape: tuple[int, ...]) -> None:
     inputs = random(*shape)
@@ -59,6 +44,13 @@ def test_heads_are_swapped_where_the_batch_size_is_unknown(shape: tuple[int, ...
         array = random(rows, *shape[1:])
         swapped = model.predict(array, batch_size=rows, verbose=0)
         np.testing.assert_array_equal(swapped, array.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (2, 2, 3, 4)])
+def test_projection_equals_a_product(shape: tuple[int, ...]) -> None:
+    inputs, kernel = random(*shape), random(4, 5)
+    product = inputs.astype(np.float64) @ kernel.astype(np.float64)
+    np.testing.assert_allclose(run(fast_paths.project, inputs, kernel), product, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ def test_inner_dropout_is_for_training_only_and_keeps_the_expectation() -> None:
     plain = to_numpy(layer(rows))
     assert_same(to_numpy(layer(rows, training=False)), plain, 0.0)
     draws = to_numpy(layer(rows, training=True))
-    # Weights and masks differ from run to run: as many draws as make six standard errors certain.
-    # With 16 of them, whose deviation is itself a guess, one run in a thousand is further away.
+    # Weights and masks are random. With this many samples, six standard errors are never exceeded.
     error = np.abs(draws.mean(0) - plain[0])
     assert (draws.std(0) > 0).all()
     assert (error < 6 * draws.std(0) / len(rows) ** 0.5).all()

@@ -1,4 +1,4 @@
-"""One harness for what every layer owes to Keras, in the spirit of its `run_layer_test`."""
+"""Checks every layer against the rules of Keras, like its `run_layer_test`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 def to_numpy(tensors: Any) -> Any:
-    """Backend tensors, in any structure, as NumPy arrays; floats as float32."""
+    """Converts nested tensors to NumPy arrays, with floats as float32."""
 
     def convert(tensor: Any) -> Array:
         if keras.backend.standardize_dtype(tensor.dtype) in ("bfloat16", "float16"):
@@ -122,7 +122,7 @@ def check_config(layer: keras.Layer, arguments: dict[str, Any]) -> None:
 def check_shapes(
     layer: keras.Layer, inputs: dict[str, Array], options: dict[str, Any], outputs: Any
 ) -> None:
-    """`compute_output_shape` tells the shape of the (first) output, unknown lengths included."""
+    """Checks `compute_output_shape` and `compute_output_spec`."""
     shape = keras.tree.flatten(outputs)[0].shape
     parameters = inspect.signature(layer.compute_output_shape).parameters
     # `summary` hands to one what the other was called with.
@@ -150,7 +150,7 @@ def dtypes(tensors: Any) -> list[str]:
 def check_symbolic(
     layer: keras.Layer, inputs: dict[str, Array], options: dict[str, Any], outputs: Any
 ) -> None:
-    """The layer in a functional model with unknown lengths gives what it gives eagerly."""
+    """Checks that a functional model with unknown lengths equals the eager layer."""
     unknown = {}
     for name, array in inputs.items():
         width = array.shape[-1:] if array.dtype.kind == "f" else (None,)

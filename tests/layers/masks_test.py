@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keras_transformer.layers.masks import PaddingMask, mask_to_bias, padding_mask, position_mask
+from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
 from tests import reference
 from tests.layers.layer_check import to_numpy
 
@@ -39,9 +39,3 @@ def test_position_mask_is_the_references(causal: bool, window: int | None) -> No
 def test_position_mask_of_one_query_among_many_keys() -> None:
     mask = position_mask(np.array([3], np.int32), np.arange(6, dtype=np.int32), True, 4)
     np.testing.assert_array_equal(to_numpy(mask), [[False, True, True, True, False, False]])
-
-
-def test_bias_is_zero_or_finite_and_swallows_scores() -> None:
-    bias = to_numpy(mask_to_bias(np.array([True, False])))
-    assert bias.dtype == np.float32 and bias[0] == 0 and np.isfinite(bias[1])
-    assert np.exp(bias[1] + np.float32(1000)) == 0

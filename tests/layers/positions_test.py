@@ -29,7 +29,7 @@ def test_sinusoids_of_scattered_positions() -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
 
 
-def test_learned_positions_are_rows_and_the_last_one_holds_beyond() -> None:
+def test_learned_positions_are_rows_and_the_last_one_repeats() -> None:
     layer = LearnedPositions(4, 3)
     layer.build((None,))
     table = randomize(layer)["embeddings"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +36,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tied_target": {"tie_embeddings": "target", **SEPARATE, "scale_embeddings": False},
     "untied": {"tie_embeddings": "none", **SEPARATE, "norm_position": "pre"},
     "biases": {"attention_bias": True, "output_bias": True, "layer_norm_epsilon": 0.01},
-    "untied_biases": {
+    # The implementation of most PyTorch textbooks.
+    "textbook": {
         "tie_embeddings": "none",
         **SEPARATE,
+        "scale_embeddings": False,
+        "layer_norm_epsilon": 1e-5,
         "attention_bias": True,
         "output_bias": True,
-    },  # fmt: skip
+    },
     "halves": {"sinusoid_layout": "halves"},
     "learned": {"positions": "learned", "max_positions": 7, "activation": "gelu"},
     "window": {"attention_window": 3, "activation": "silu"},
@@ -52,7 +58,7 @@ def make_config(name: str, **changes: Any) -> ModelConfig:
 
 
 def make_batch(config: ModelConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Three pairs of different lengths, of which only the first is unpadded, and the labels."""
+    """Returns three pairs of different lengths, only the first without padding, and the labels."""
     rng = np.random.default_rng(6)
     source = rng.integers(6, config.source_vocab_size, (3, S), dtype=np.int32)
     target = rng.integers(6, config.target_vocab_size, (3, T + 1), dtype=np.int32)
@@ -99,12 +105,12 @@ def test_forward_pass_and_weights_are_the_papers(name: str) -> None:
     assert logits.shape == (3, T, config.target_vocab_size)
     tokens = labels != config.pad_id
     assert_same(logits[tokens], expected[tokens])
-    assert values.keys() <= weights.read, "the paper has no use for a weight"
+    assert values.keys() <= weights.read, "the reference does not use a weight"
     assert all(w.path.startswith("transformer/") for w in model.trainable_weights)
     assert model.count_params() == config.num_parameters()
 
 
-@pytest.mark.parametrize("name", ["paper", "untied_biases", "learned", "window"])
+@pytest.mark.parametrize("name", ["paper", "textbook", "learned", "window"])
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -> None:
     smoothing, step = 0.1, 1e-5
@@ -154,7 +160,7 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     whole = model.decode(target, memory)
     assert whole.cache is None
     assert_same(to_numpy(model.logits(whole.features)), full)
-    if name != "halves":  # the one variant here whose memory is projected anew at each step
+    if name != "halves":  # this variant projects its memory again at each step
         memory = model.project_memory(memory)
     cache = model.init_cache(3, T + 2)
     for i in range(T):
@@ -261,7 +267,7 @@ def test_mixed_precision_is_near_float32(policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["embedding_dropout", "attention_dropout", "relu_dropout", "residual_dropout"]
+    "kind", ["embedding_dropout", "attention_dropout", "activation_dropout", "residual_dropout"]
 )
 def test_each_dropout_is_for_training_only(kind: str) -> None:
     rates = dict.fromkeys(("embedding_dropout", "residual_dropout"), 0.0)
@@ -351,7 +357,7 @@ def test_keras_exports_the_logits_of_any_batch(tmp_path: Path) -> None:
         np.testing.assert_allclose(logits, model(few), atol=1e-5)
 
 
-def test_encode_and_decode_may_come_before_the_first_call() -> None:
+def test_encode_and_decode_work_before_the_first_call() -> None:
     config = make_config("untied")
     inputs, _ = make_batch(config)
     model = Transformer(config)
@@ -364,7 +370,7 @@ def test_encode_and_decode_may_come_before_the_first_call() -> None:
 @pytest.mark.parametrize("outer", ["captioner", "my_transformer", "transformer"])
 @pytest.mark.parametrize("when", ["built inside", "built before"])
 def test_weights_by_path_are_the_same_inside_another_model(outer: str, when: str) -> None:
-    config = make_config("untied_biases")
+    config = make_config("textbook")
     alone, _ = make_model(config)
     inputs, _ = make_batch(config)
 
@@ -395,3 +401,41 @@ def test_output_projection_is_a_keras_layer(use_kernel: bool, use_bias: bool) ->
     arguments = {"vocab_size": 7 if use_kernel else 5, "use_kernel": use_kernel}
     arguments["use_bias"] = use_bias
     check_layer(OutputProjection, arguments, {"inputs": x}, (2, 3, arguments["vocab_size"]))
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = None  # importing it raises
+import numpy as np
+from keras_transformer.config import ModelConfig
+from keras_transformer.models.transformer import Transformer
+from tests import reference
+from tests.layers.layer_check import randomize, to_numpy
+config = ModelConfig(
+    source_vocab_size=11, target_vocab_size=11, num_encoder_layers=2, num_decoder_layers=2,
+    d_model=8, d_ff=12, num_heads=2)
+model = Transformer(config)
+model.build()
+weights = randomize(model)
+source = np.array([[5, 6, 7, 8, 3], [9, 10, 3, 0, 0]], np.int32)
+target = np.array([[2, 6, 5, 4], [2, 10, 9, 8]], np.int32)
+logits = to_numpy(model({"source_ids": source, "target_ids": target}))
+expected = reference.transformer(source, target, weights, config)
+np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+assert np.abs(expected).max() > 0.1
+print(logits.shape)
+"""
+
+
+def test_model_on_jax_with_no_tensorflow_is_the_papers() -> None:
+    pytest.importorskip("jax")
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "(2, 4, 11)"

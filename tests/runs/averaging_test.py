@@ -45,7 +45,7 @@ class TestAverageCheckpoints:
         for path, weight in averaged.items():
             np.testing.assert_array_equal(weight, expected[path])
 
-    def test_is_what_is_translated_with(self, own_run: RunDirectory) -> None:
+    def test_selected_weights_translate(self, own_run: RunDirectory) -> None:
         before = translate_lines(loading.load_model(own_run.path), PHRASES)
         averaging.average_checkpoints(own_run, 3)
         after = translate_lines(loading.load_model(own_run.path), PHRASES)
@@ -54,12 +54,12 @@ class TestAverageCheckpoints:
     @pytest.mark.parametrize(
         ("counts", "message"),
         [
-            ({"last": 0}, "last 0 .* at least 1"),
-            ({"best": -1}, "best -1 .* at least 1"),
+            ({"last": 0}, "last .* 0.* at least 1"),
+            ({"best": -1}, "best .* -1.* at least 1"),
             ({"last": 4}, mentions("3", "checkpoints", "4")),
             ({"best": 1}, mentions("0", "checkpoints", "validation", "loss", "1")),
-            ({"last": 1, "best": 2}, "last 1 and the best 2 .* cannot both"),
-            ({}, "last 0 .* at least 1"),
+            ({"last": 1, "best": 2}, "last 1 and the best 2 "),
+            ({}, "last .* 0.* at least 1"),
         ],
     )
     def test_too_few(self, own_run: RunDirectory, counts: dict[str, int], message: str) -> None:
@@ -80,12 +80,12 @@ class TestAverageWeights:
         for other, message in (
             (
                 {"a": np.ones(2), "b": np.ones(1)},
-                r"expected all to have, or none, b of shape \(1,\)",
+                r"b with the shape \(1,\)",
             ),
-            ({"a": np.ones(2)}, r"b of shape \(3,\)"),
-            ({**one, "c": np.ones(1)}, r"c of shape \(1,\)"),
+            ({"a": np.ones(2)}, r"b with the shape \(3,\)"),
+            ({**one, "c": np.ones(1)}, r"c with the shape \(1,\)"),
         ):
             with pytest.raises(InputError, match=message):
                 averaging.average_weights([one, other])
-        with pytest.raises(InputError, match="no weights to average"):
+        with pytest.raises(InputError, match=mentions("one set of weights")):
             averaging.average_weights([])

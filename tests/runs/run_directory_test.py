@@ -7,94 +7,36 @@ import dataclasses
 import errno
 import itertools
 import json
-import logging
 import math
 import os
-import re
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from keras_transformer.config import Config
+from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, Config
 from keras_transformer.errors import InputError
 from keras_transformer.runs import run_directory as module
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
-from tests.messages import mentions, tells
+from tests.messages import mentions
 from tests.runs.checkpoints_test import assert_equal, no_file_beyond
-
-LINES = [
-    b"a small dog runs",
-    b"ein kleiner Hund rennt",
-    b"the dog sleeps",
-    b"der Hund schl\xc3\xa4ft",
-]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(learn_vocabulary(LINES, 40))
-
-
-@pytest.fixture(scope="module")
-def config(tokenizer: Tokenizer) -> Config:
-    size = tokenizer.source_vocab_size
-    return Config().replace(
-        model__source_vocab_size=size, model__target_vocab_size=size,
-        training__keep_checkpoints=3, training__keep_best=0, training__checkpoint_steps=1,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def run(tmp_path: Path, config: Config, tokenizer: Tokenizer) -> RunDirectory:
-    return RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
-
-
-def arrays(value: float) -> dict[str, np.ndarray]:
-    return {
-        "embedding/embeddings": np.full((3, 2), value, np.float32),
-        "encoder/layer_0/norm/gamma": np.arange(2, dtype=np.float32) + value,
-    }
-
-
-STATE = {"adam/iteration": np.array(7, np.int64), "loss_scale": np.array(8.0, np.float32)}
-
-
-def save(run: RunDirectory, *steps: int) -> None:
-    for step in steps:
-        run.save_checkpoint(step, arrays(step), STATE, {"loss": step / 10})
-
-
-def save_validated(run: RunDirectory, **losses: float) -> None:
-    """Saves `step_5=0.25` as step 5 with that validation loss."""
-    for name, loss in losses.items():
-        step = int(name.removeprefix("step_"))
-        metrics = {"loss": step / 10, "val_loss": loss, "val_bleu": 30 + loss}
-        run.save_checkpoint(step, arrays(step), STATE, metrics, ema=arrays(-step))
-
-
-def reconfigured(run: RunDirectory, **changes: Any) -> RunDirectory:
-    """The run with another configuration, as written by hand."""
-    (run.path / "config.json").write_text(run.config.replace(**changes).to_json())
-    return RunDirectory(run.path)
-
-
-def steps(run: RunDirectory) -> list[int]:
-    return [checkpoint.step for checkpoint in run.checkpoints()]
-
-
-def entries(run: RunDirectory) -> list[str]:
-    return sorted(path.name for path in (run.path / "checkpoints").iterdir())
+from tests.runs.tiny_run import (
+    LINES,
+    STATE,
+    arrays,
+    entries,
+    reconfigured,
+    save,
+    save_validated,
+    steps,
+)
 
 
 class TestCreate:
-    def test_what_was_created_is_read_back(
+    def test_a_created_run_is_read_back(
         self, run: RunDirectory, config: Config, tokenizer: Tokenizer
     ) -> None:
         opened = RunDirectory(run.path)
@@ -103,15 +45,8 @@ class TestCreate:
         assert opened.selected == "last" and opened.checkpoints() == []
         assert opened.init_from is None and opened.restore() is None
 
-    def test_an_empty_directory_is_taken(
-        self, tmp_path: Path, config: Config, tokenizer: Tokenizer
-    ) -> None:
-        (tmp_path / "empty").mkdir()
-        RunDirectory.create(tmp_path / "empty", config, tokenizer, "corpus")
-        assert RunDirectory.is_run(tmp_path / "empty")
-
     @pytest.mark.parametrize("content", ["file", "directory"])
-    def test_a_foreign_place_is_left_alone(
+    def test_a_directory_of_something_else_is_unchanged(
         self, tmp_path: Path, config: Config, tokenizer: Tokenizer, content: str
     ) -> None:
         place = tmp_path / "thesis"
@@ -155,7 +90,7 @@ class TestCreate:
         run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
         assert run.tokenizer().fingerprint == tokenizer.fingerprint
 
-    def test_opening_what_is_no_run(self, tmp_path: Path) -> None:
+    def test_opening_something_else_as_a_run(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=mentions("nowhere", "bin/train.py")):
             RunDirectory(tmp_path / "nowhere")
         with pytest.raises(InputError, match=mentions("run directory", "config.json")):
@@ -179,14 +114,14 @@ class TestContinue:
         again = RunDirectory.create(run.path, config, tokenizer, "corpus")
         assert steps(again) == [10] and again.config == config
 
-    def test_what_it_began_from_stays(
+    def test_the_source_of_initial_weights_stays(
         self, tmp_path: Path, config: Config, tokenizer: Tokenizer
     ) -> None:
         for given in ("runs/parent", None, "runs/other"):
             run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus", given)
             assert run.init_from == RunDirectory(run.path).init_from == "runs/parent"
 
-    def test_what_a_kill_left_goes_and_what_was_set_aside_stays(
+    def test_leftovers_are_removed_and_damaged_checkpoints_stay(
         self, run: RunDirectory, config: Config, tokenizer: Tokenizer
     ) -> None:
         save(run, 10)
@@ -200,74 +135,47 @@ class TestContinue:
         RunDirectory.create(run.path, config, tokenizer, "corpus")
         assert entries(run) == ["damaged-step-00000015-1", "step-00000010"]
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"training.max_steps": 7},
-            {"training.log_steps": 7},
-            {"training.checkpoint_steps": 7},
-            {"training.keep_checkpoints": 7},
-            {"training.keep_best": 7},
-            {"training.early_stopping": 7},
-            {"training.max_skipped_steps": 7},
-            {
-                "training.bleu_steps": 7,
-                "training.bleu_sentences": 7,
-                "training.best_metric": "bleu",
-            },
-            {"training.accumulate_steps": 7},
-            {"training.deterministic": True},
-            {"training.jit_compile": "true"},
-            {"decoding.beam_size": 7},
-        ],
-    )
-    def test_what_does_not_touch_the_steps_taken_may_change(
-        self, run: RunDirectory, config: Config, tokenizer: Tokenizer, change: dict[str, Any]
+    def test_settings_without_effect_on_earlier_steps_may_change(
+        self, run: RunDirectory, config: Config, tokenizer: Tokenizer
     ) -> None:
-        changed = config.updated(change)
+        values = {
+            "best_metric": "bleu", "bleu_tokenize": "zh",
+            "jit_compile": "true", "deterministic": True,
+        }  # fmt: skip
+        free = {f"training.{name}": values.get(name, 7) for name in module._FREE_TO_CHANGE}
+        changed = config.updated({**free, "decoding.beam_size": 7})
         assert RunDirectory.create(run.path, changed, tokenizer, "corpus").config == changed
         assert RunDirectory(run.path).config == changed
 
     @pytest.mark.parametrize(
-        "change, message",
+        "setting, before, after",
         [
-            ({"model.d_ff": 7}, mentions("model.d_ff", "2048", "7")),
-            ({"model.attention_dropout": 0.5}, mentions("model.attention_dropout", "0.0", "0.5")),
-            ({"model.output_bias": True}, mentions("model.output_bias", "False", "True")),
-            ({"model.attention_window": 4}, mentions("model.attention_window", "None", "4")),
-            ({"model.norm_position": "pre"}, mentions("model.norm_position", "post", "pre")),
-            ({"training.seed": 7}, mentions("training.seed", "1", "7")),
-            ({"training.batch_tokens": 7}, mentions("training.batch_tokens", "25000", "7")),
-            ({"training.label_smoothing": 0.2}, mentions("training.label_smoothing", "0.1", "0.2")),
-            (
-                {"training.mixed_precision": "float16"},
-                mentions("mixed_precision", "auto", "float16"),
-            ),
-            ({"training.optimizer": "adamw"}, mentions("training.optimizer", "adam", "adamw")),
-            ({"training.clip_norm": 1}, mentions("training.clip_norm", "0.0", "1.0")),
-            ({"training.ema_decay": 0.9}, mentions("training.ema_decay", "0.0", "0.9")),
-            ({"training.freeze": "encoder/*"}, mentions("training.freeze", "encoder/*")),
+            ("model.d_ff", 2048, 7),
+            ("model.output_bias", False, True),
+            ("model.attention_window", None, 4),
+            ("model.norm_position", "post", "pre"),
+            ("training.seed", 1, 7),
+            ("training.label_smoothing", 0.1, 0.2),
+            ("training.mixed_precision", "auto", "float16"),
+            ("training.ema_decay", 0.0, 0.9),
         ],
     )
     def test_another_configuration_is_refused(
-        self,
-        run: RunDirectory,
-        config: Config,
-        tokenizer: Tokenizer,
-        change: dict[str, Any],
-        message: str,
-    ) -> None:
-        with pytest.raises(InputError) as error:
-            RunDirectory.create(run.path, config.updated(change), tokenizer, "corpus")
-        assert re.search(message, str(error.value)) and str(run.path) in str(error.value)
+        self, run: RunDirectory, config: Config, tokenizer: Tokenizer,
+        setting: str, before: Any, after: Any,
+    ) -> None:  # fmt: skip
+        message = mentions(run.path, setting, before, after)
+        with pytest.raises(InputError, match=message):
+            RunDirectory.create(run.path, config.updated({setting: after}), tokenizer, "corpus")
         assert RunDirectory(run.path).config == config
 
+    @pytest.mark.parametrize("schedule", SCHEDULES_OVER_MAX_STEPS)
     def test_a_schedule_that_falls_towards_the_end_fixes_the_end(
-        self, tmp_path: Path, config: Config, tokenizer: Tokenizer
+        self, tmp_path: Path, config: Config, tokenizer: Tokenizer, schedule: str
     ) -> None:
-        linear = config.replace(training__schedule="linear")
-        RunDirectory.create(tmp_path / "run", linear, tokenizer, "corpus")
-        longer = linear.replace(training__max_steps=200_000)
+        falling = config.replace(training__schedule=schedule)
+        RunDirectory.create(tmp_path / "run", falling, tokenizer, "corpus")
+        longer = falling.replace(training__max_steps=200_000)
         with pytest.raises(InputError, match=mentions("max_steps", "100000", "200000")):
             RunDirectory.create(tmp_path / "run", longer, tokenizer, "corpus")
 
@@ -288,13 +196,13 @@ def test_every_setting_of_training_is_free_or_fixed_by_intent() -> None:
     assert names >= module._FREE_TO_CHANGE
     assert names - module._FREE_TO_CHANGE == set(
         "batch_tokens label_smoothing optimizer schedule learning_rate warmup_steps beta_1 beta_2 "
-        "epsilon weight_decay clip_norm freeze ema_decay subword_alpha guided_alignment "
+        "epsilon weight_decay clip_norm freeze ema_decay subword_alpha auxiliary_loss_weight "
         "mixed_precision seed".split()
     )
 
 
 class TestCheckpoints:
-    def test_what_is_saved_is_read(self, run: RunDirectory) -> None:
+    def test_saved_values_are_read_back(self, run: RunDirectory) -> None:
         save(run, 5)
         [checkpoint] = RunDirectory(run.path).checkpoints()
         restored = run.restore()
@@ -304,30 +212,18 @@ class TestCheckpoints:
         assert restored.ema is None
         assert restored.metrics == run.read_metrics(checkpoint) == {"loss": 0.5}
         assert_equal(run.read_weights(checkpoint), arrays(5))
-
-    def test_the_moving_average_is_restored(self, run: RunDirectory) -> None:
-        save_validated(run, step_5=1.0)
-        restored = run.restore()
-        assert restored is not None and restored.ema is not None
-        assert_equal(restored.ema, arrays(-5))
-
-    def test_a_checkpoint_knows_what_it_is_of(self, run: RunDirectory) -> None:
-        save(run, 5)
-        facts = json.loads((run.checkpoints()[0].path / "checkpoint.json").read_text())
+        facts = json.loads((checkpoint.path / "checkpoint.json").read_text())
         assert (facts["step"], facts["seed"], facts["data_fingerprint"]) == (5, 1, "corpus")
         assert facts["config"] == json.loads(run.config.to_json())
-        assert facts["metrics"] == {"loss": 0.5}
+        save_validated(run, step_6=1.0)
+        restored = run.restore()
+        assert restored is not None and restored.ema is not None
+        assert_equal(restored.ema, arrays(-6))
 
     def test_the_newest_are_kept_in_the_order_of_their_steps(self, run: RunDirectory) -> None:
         save(run, 8, 9, 10, 11, 100)
         assert entries(run) == ["step-00000010", "step-00000011", "step-00000100"]
         assert steps(run) == [10, 11, 100]
-
-    def test_a_step_can_be_saved_again(self, run: RunDirectory) -> None:
-        save(run, 5)
-        run.save_checkpoint(5, arrays(6), STATE, {})
-        [checkpoint] = run.checkpoints()
-        assert_equal(run.read_weights(checkpoint), arrays(6))
 
     def test_the_selected_is_kept_however_old(self, run: RunDirectory) -> None:
         save(run, 5, 6)
@@ -339,7 +235,9 @@ class TestCheckpoints:
         save(run, 11)
         assert steps(run) == [9, 10, 11]
 
-    def test_one_of_a_stop_takes_no_place_once_another_follows(self, run: RunDirectory) -> None:
+    def test_a_checkpoint_of_a_stop_does_not_count_once_another_follows(
+        self, run: RunDirectory
+    ) -> None:
         often = {"training__checkpoint_steps": 10, "training__keep_best": 1}
         run = reconfigured(run, **often, training__max_steps=45)
         save_validated(run, step_10=3.0, step_20=2.0, step_27=1.0)
@@ -369,12 +267,8 @@ class TestCheckpoints:
             run, training__keep_best=1, training__keep_checkpoints=1,
             training__best_metric="bleu", training__bleu_steps=1,
         )  # fmt: skip
-        save_validated(run, step_1=3.0, step_2=1.0, step_3=2.0)
-        assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [1, 3]
-
-    def test_the_older_of_equals_is_the_better(self, run: RunDirectory) -> None:
-        save_validated(run, step_3=2.0, step_1=2.0, step_2=1.0)
-        assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [2, 1, 3]
+        save_validated(run, step_1=3.0, step_2=1.0, step_3=3.0)
+        assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [1, 3]  # equal
 
     def test_without_a_metric_no_checkpoint_is_among_the_best(self, run: RunDirectory) -> None:
         run = reconfigured(run, training__keep_best=3, training__keep_checkpoints=1)
@@ -415,7 +309,7 @@ def killed_at(moment: int, patch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_a_kill_at_any_moment_of_saving_leaves_only_whole_checkpoints(
+def test_a_kill_while_saving_leaves_only_complete_checkpoints(
     run: RunDirectory, config: Config, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     run = reconfigured(run, training__keep_checkpoints=2, training__keep_best=1)
@@ -437,33 +331,6 @@ def test_a_kill_at_any_moment_of_saving_leaves_only_whole_checkpoints(
         save_validated(copy, step_8=3.0)
         assert entries(copy) == ["step-00000004", "step-00000007", "step-00000008"]
     assert made.count("rename") == 2 and made.count("fsync") >= 6 and "unlink" in made
-
-
-@contextlib.contextmanager
-def without_permission(directory: Path) -> Iterator[None]:
-    """Nothing in `directory` can be written: root becomes nobody for a while."""
-    root = os.geteuid() == 0
-    mode = directory.stat().st_mode
-    directory.chmod(0o555)
-    try:
-        if root:
-            try:
-                os.seteuid(65534)
-            except OSError:
-                pytest.skip("root may not become another user here, and may write anything")
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-        directory.chmod(mode)
-
-
-@pytest.fixture
-def public_run(config: Config, tokenizer: Tokenizer) -> Iterator[RunDirectory]:
-    """A run where every user may read: pytest's folders are private."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield RunDirectory.create(Path(folder) / "run", config, tokenizer, "corpus")
 
 
 class TestFailure:
@@ -503,7 +370,7 @@ class TestFailure:
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
         RunDirectory.create(run.path, config, tokenizer, "corpus")
 
-    def test_what_cannot_be_removed_is_named(
+    def test_a_file_that_cannot_be_removed_is_named(
         self, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(path: Path) -> None:
@@ -514,216 +381,6 @@ class TestFailure:
         with pytest.raises(InputError, match=r"/checkpoints cannot be written .Input/output error"):
             save(run, 8)
         assert steps(run) == [5, 6, 7, 8]
-
-    def test_a_run_that_may_not_be_written(
-        self, public_run: RunDirectory, config: Config, tokenizer: Tokenizer
-    ) -> None:
-        run = public_run
-        save(run, 5)
-        forbidden = mentions("Permission denied")
-        with without_permission(run.path):
-            with pytest.raises(InputError, match=mentions("/run") + forbidden):
-                RunDirectory.create(run.path, config, tokenizer, "corpus")
-            with pytest.raises(InputError, match=mentions("/run/new") + forbidden):
-                RunDirectory.create(run.path / "new", config, tokenizer, "corpus")
-            with pytest.raises(InputError, match=mentions("selected.json") + forbidden):
-                run.select("last")
-        with (
-            without_permission(run.path / "checkpoints"),
-            pytest.raises(InputError, match=mentions("step-00000006", "Permission denied")),
-        ):
-            save(run, 6)
-        assert entries(run) == ["step-00000005"]
-        assert_equal(run.selected_weights(), arrays(5))
-
-
-def cut_in_half(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def flip_a_byte(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 3] ^= 1
-    file.write_bytes(content)
-
-
-class TestRestore:
-    @pytest.mark.parametrize("damage", [cut_in_half, flip_a_byte, Path.unlink])
-    @pytest.mark.parametrize("name", ["weights.npz", "state.npz", "ema.npz", "checkpoint.json"])
-    def test_the_newest_whole_one_is_found(
-        self, run: RunDirectory, caplog: pytest.LogCaptureFixture, name: str, damage: Any
-    ) -> None:
-        save_validated(run, step_5=1.0, step_6=1.0)
-        damage(run.checkpoints()[-1].path / name)
-        with caplog.at_level(logging.WARNING):
-            restored = run.restore()
-        assert restored is not None and restored.checkpoint.step == 5
-        assert_equal(restored.weights, arrays(5))
-        assert entries(run) == ["damaged-step-00000006-1", "step-00000005"]
-        [warning] = caplog.messages
-        assert tells(warning, f"step-00000006/{name}", "read")
-        assert tells(warning, "damaged-step-00000006-1", "step 5")
-        save_validated(run, step_6=1.0)
-        assert entries(run) == ["damaged-step-00000006-1", "step-00000005", "step-00000006"]
-
-    def test_the_same_step_can_be_damaged_again(
-        self, run: RunDirectory, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        for _ in range(2):
-            save(run, 5, 6, 7)
-            cut_in_half(run.path / "checkpoints" / "step-00000006" / "state.npz")
-            shutil.rmtree(run.path / "checkpoints" / "step-00000007")
-            (run.path / "checkpoints" / "step-00000007").mkdir()
-            restored = run.restore()
-            assert restored is not None and restored.checkpoint.step == 5
-        assert len(caplog.messages) == 4
-        assert [name for name in entries(run) if name.startswith("damaged")] == [
-            f"damaged-step-0000000{step}-{number}" for step in (6, 7) for number in (1, 2)
-        ]
-
-    def test_without_a_whole_one_nothing_begins_again(self, run: RunDirectory) -> None:
-        save(run, 5, 6)
-        for checkpoint in run.checkpoints():
-            cut_in_half(checkpoint.path / "weights.npz")
-        for _ in range(2):  # they keep their names, so it is said again
-            with pytest.raises(InputError, match=mentions("2 checkpoints")) as error:
-                run.restore()
-            assert tells(str(error.value), "step-00000006/weights.npz", "read")
-        assert steps(run) == [5, 6]
-
-    def test_older_damage_is_in_nobodys_way(
-        self, run: RunDirectory, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        save(run, 5, 6)
-        cut_in_half(run.checkpoints()[0].path / "weights.npz")
-        restored = run.restore()
-        assert restored is not None and restored.checkpoint.step == 6
-        assert steps(run) == [5, 6] and caplog.messages == []
-
-    @pytest.mark.parametrize(
-        "change, message",
-        [
-            ({"training__seed": 7}, mentions("training.seed", "7", "1")),
-            ({"model__d_ff": 7}, mentions("model.d_ff", "7", "2048")),
-            ({}, mentions("corpus")),
-        ],
-    )
-    def test_a_checkpoint_of_another_run_is_refused(
-        self,
-        run: RunDirectory,
-        tmp_path: Path,
-        tokenizer: Tokenizer,
-        change: dict[str, Any],
-        message: str,
-    ) -> None:
-        corpus = "corpus" if change else "another"
-        config = run.config.replace(**change)
-        other = RunDirectory.create(tmp_path / "other", config, tokenizer, corpus)
-        save(run, 5)
-        save(other, 6)
-        shutil.copytree(other.checkpoints()[0].path, run.path / "checkpoints" / "step-00000006")
-        with pytest.raises(InputError, match=mentions("step-00000006") + message):
-            run.restore()
-        assert steps(run) == [5, 6]
-
-    def test_a_checkpoint_under_another_step_is_refused(self, run: RunDirectory) -> None:
-        save(run, 5)
-        path = run.checkpoints()[0].path
-        path.rename(path.with_name("step-00000006"))
-        with pytest.raises(InputError, match=mentions("step-00000006", "5")):
-            run.restore()
-
-    def test_a_run_may_have_changed_in_what_is_free(
-        self, run: RunDirectory, tokenizer: Tokenizer
-    ) -> None:
-        save(run, 5)
-        config = run.config.replace(training__max_steps=7, training__keep_best=3)
-        restored = RunDirectory.create(run.path, config, tokenizer, "corpus").restore()
-        assert restored is not None and restored.checkpoint.step == 5
-
-
-class TestSelection:
-    def test_the_newest_checkpoint_unless_something_is_selected(self, run: RunDirectory) -> None:
-        save(run, 5, 6)
-        assert run.selected == "last"
-        assert_equal(run.selected_weights(), arrays(6))
-        run.select("step-00000005")
-        assert RunDirectory(run.path).selected == "step-00000005"
-        assert_equal(run.selected_weights(), arrays(5))
-        run.select("last")
-        save(run, 7)
-        assert_equal(run.selected_weights(), arrays(7))
-
-    def test_an_average_is_selected_as_it_is_saved(self, run: RunDirectory) -> None:
-        save(run, 5)
-        run.save_average("average-2", arrays(0.25))
-        assert RunDirectory(run.path).selected == "average-2"
-        assert_equal(run.selected_weights(), arrays(0.25))
-        assert steps(run) == [5]
-
-    def test_an_unknown_name_is_refused_and_nothing_selected(self, run: RunDirectory) -> None:
-        save(run, 5)
-        with pytest.raises(InputError, match=mentions("weights", "bets", "last", "best", "ema")):
-            run.select("bets")
-        assert run.selected == "last"
-
-    def test_selected_weights_that_are_gone(self, run: RunDirectory) -> None:
-        save(run, 5)
-        run.select("step-00000005")
-        shutil.rmtree(run.path / "checkpoints" / "step-00000005")
-        with pytest.raises(InputError, match=mentions("weights", "step-00000005")):
-            run.selected_weights()
-
-    def test_no_checkpoint_yet(self, run: RunDirectory) -> None:
-        no_checkpoint = mentions("run", "checkpoint")
-        for name in ("last", "best", "ema"):
-            with pytest.raises(InputError, match=no_checkpoint):
-                run.select(name)
-        with pytest.raises(InputError, match=no_checkpoint):
-            run.selected_weights()
-
-    def test_the_moving_average_is_the_default_where_there_is_one(self, run: RunDirectory) -> None:
-        run = reconfigured(run, training__ema_decay=0.9)
-        save_validated(run, step_5=1.0, step_6=2.0)
-        assert run.selected == "ema"
-        assert_equal(run.selected_weights(), arrays(-6))
-        run.select("last")
-        assert_equal(run.selected_weights(), arrays(6))
-
-    def test_best_and_ema_mean_what_is_there_when_they_are_read(self, run: RunDirectory) -> None:
-        save(run, 4)
-        with pytest.raises(InputError, match=mentions("best", "loss")):
-            run.select("best")
-        with pytest.raises(InputError, match=mentions("ema", "training.ema_decay")):
-            run.select("ema")
-        save_validated(run, step_5=1.0, step_6=2.0)
-        run.select("best")
-        assert_equal(run.selected_weights(), arrays(-5))  # its average is what was validated
-        save_validated(run, step_7=0.5)
-        assert_equal(run.selected_weights(), arrays(-7))
-        run.select("ema")
-        save_validated(run, step_8=3.0)
-        assert_equal(run.selected_weights(), arrays(-8))
-
-    def test_best_without_a_moving_average(self, run: RunDirectory) -> None:
-        for step, loss in ((5, 2.0), (6, 1.0), (7, 3.0)):
-            run.save_checkpoint(step, arrays(step), STATE, {"val_loss": loss})
-        assert_equal(run.named_weights("best"), arrays(6))
-        assert run.selected == "last"
-
-    def test_the_selected_best_is_kept_though_none_is_to_be(self, run: RunDirectory) -> None:
-        save_validated(run, step_5=1.0)
-        run.select("best")
-        save_validated(run, step_6=2.0, step_7=3.0, step_8=4.0, step_9=5.0)
-        assert steps(run) == [5, 7, 8, 9]
-        assert_equal(run.selected_weights(), arrays(-5))
-
-    @pytest.mark.parametrize("damage", [cut_in_half, flip_a_byte])
-    def test_a_damaged_average_is_noticed(self, run: RunDirectory, damage: Any) -> None:
-        run.save_average("mean", arrays(1))
-        damage(run.path / "averages" / "mean" / "weights.npz")
-        with pytest.raises(InputError, match=mentions("averages/mean/weights.npz", "read")):
-            run.selected_weights()
 
 
 @pytest.mark.parametrize(
@@ -741,11 +398,13 @@ class TestSelection:
 def test_the_longest_source_is_that_of_the_report(
     run: RunDirectory, report: bytes, expected: int | None
 ) -> None:
-    assert run.trained_tokens is None  # there is no report yet
+    assert run.max_train_source_length is None  # before the first report
     (run.path / "data_report.json").write_bytes(report)
-    assert run.trained_tokens == expected
+    assert run.max_train_source_length == expected
     (run.path / "data_report_2.json").write_text('{"train": {"source": {"max_length": 99}}}')
-    assert run.trained_tokens == (expected and 99), "the longest of all corpora, if all are known"
+    assert run.max_train_source_length == (expected and 99), (
+        "the longest of all corpora, if all are known"
+    )
 
 
 def test_metrics_are_added_line_by_line(run: RunDirectory) -> None:
@@ -759,7 +418,7 @@ def test_metrics_are_added_line_by_line(run: RunDirectory) -> None:
     "cut_off",
     [b"", b"{", b'{"step": 1', b'{"step": 1}', b'{"step": 1, "loss": 2.', b"\0\0\0", b"\xff\n"],
 )
-def test_trimming_leaves_whole_lines_up_to_the_step(run: RunDirectory, cut_off: bytes) -> None:
+def test_trimming_keeps_complete_lines_up_to_the_step(run: RunDirectory, cut_off: bytes) -> None:
     run.trim_metrics(3)  # nothing is logged yet
     assert not (run.path / "metrics.jsonl").exists()
     for step in (1, 2, 3, 4, 5):

@@ -1,4 +1,4 @@
-"""What tests of serving share: a small model, and a server of it."""
+"""Shared fixtures of the tests of serving: a small model, and its server."""
 
 from __future__ import annotations
 

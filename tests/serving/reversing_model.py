@@ -25,7 +25,7 @@ class Reversing(tf.Module):
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def serving_default(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Two translations, of which empty text has but one."""
+        """Returns two translations, but one for empty text."""
         points = tf.strings.unicode_decode(text, "UTF-8")
         reversed_text = tf.strings.unicode_encode(points[:, ::-1], "UTF-8")
         second = tf.where(text == "", -1e9, -2.5)
@@ -65,7 +65,7 @@ class Reversing(tf.Module):
         autograph=False,
     )
     def join(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Rows of numbers, with what pads them."""
+        """Rows of numbers, with padding."""
         pieces = tf.where(tf.sequence_mask(lengths, tf.shape(ids)[1]), tf.as_string(ids), "")
         return {"text": tf.strings.reduce_join(pieces, axis=1, separator=" "), "ids": ids + 0}
 

@@ -92,7 +92,7 @@ def model_held() -> Iterator[None]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for what another thread does."""
+    """Waits for another thread."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end, "it has not come about"

@@ -3,10 +3,15 @@
     python -m tests.stress kill --kills=30
     python -m tests.stress kill --help
 
-Tests: exactness (the search, next to CTranslate2 and to slower ways), fuzz (malformed requests to
-an export), kill (training that is killed again and again), mixed_precision (training in float32,
-bfloat16 and float16), server_load (a server under load, overload and version changes). Each
-prints one JSON object, and its exit code is 1 if a check fails.
+Tests:
+
+* exactness: the search, compared with CTranslate2 and with slower implementations
+* fuzz: malformed requests to an export
+* kill: training that is killed again and again
+* mixed_precision: training in float32, bfloat16 and float16
+* server_load: a server under load, under overload and during version changes
+
+Each test prints one JSON object. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations

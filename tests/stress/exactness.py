@@ -1,23 +1,24 @@
-r"""How exact the search is: with a trained model on a test set, beside what it has to agree with.
+r"""Compares the search of a trained model with CTranslate2 and with slower implementations.
 
 Example:
     python -m tests.stress exactness --model_dir=build/run --source=multi30k/test_2016_flickr.en
 
-Searches with the run's limits and length penalty, a beam of 4, and nothing else that guides
-a search; in float32, and in batches of similar lengths, as bin/translate.py does.
+The search has a beam of 4, the length limits and the length penalty of the run, and the defaults
+of all other options. It runs in float32, in batches of similar lengths, like bin/translate.py.
 
-Prints one JSON object; the exit code is 1 where one of these bounds does not hold:
+Prints one JSON object. The exit code is 1 if one of these bounds does not hold:
 
-* `ctranslate2`: of the sentences that the exported run translates in CTranslate2, with the same
-  beam and neither with a length penalty, 99.5 % are the same, the rest near ties (under 1e-3).
-* `batch_against_alone`, `cached_against_uncached` (of --uncached sentences, every step a pass
-  over all tokens so far): the same, or ties (under 1e-4).
+* `ctranslate2`: without a length penalty, 99.5 % of the sentences have the same tokens as with
+  CTranslate2. The other ones are near ties (scores less than 1e-3 apart).
+* `batch_against_alone`, `cached_against_uncached`: the tokens are the same, or the scores are less
+  than 1e-4 apart. The uncached search runs a whole forward pass at each step, for --uncached
+  sentences.
 * `beams`: the mean score of beams 1 to 6 never falls.
-* `scores`: those that these searches report are within 1e-4 of recomputed ones.
-* `precisions`: bfloat16 beside float32, without a bound.
+* `scores`: the reported scores are within 1e-4 of recomputed ones.
+* `precisions`: bfloat16 compared with float32, without a bound.
 
-Sentences whose tokens differ are listed, both translations in pieces, with the scores
-that keras_transformer.inference.scoring gives them and `difference`, the first minus the second.
+For sentences whose tokens differ, the JSON has both translations as pieces, their scores
+(`keras_transformer.inference.scoring`), and `difference`, the first score minus the second.
 """
 
 from __future__ import annotations
@@ -63,39 +64,39 @@ from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "run directory of a trained model", required=True)
-flags.DEFINE_string("source", None, "sentences to translate, one a line", required=True)
-flags.DEFINE_integer("sentences", None, "only the first so many", lower_bound=1)
+flags.DEFINE_string("source", None, "sentences to translate, one per line", required=True)
+flags.DEFINE_integer("sentences", None, "use only the first N sentences", lower_bound=1)
 flags.DEFINE_integer("uncached", 50, "sentences decoded without a cache", lower_bound=1)
 
 BEAM = 4
 BEAMS = range(1, 7)
-SAME = 0.995  # share of sentences that have CTranslate2's tokens, at least
-NEAR_TIE = 1e-3  # between engines
-TIE = 1e-4  # within one
+SAME = 0.995  # minimum share of sentences with the same tokens as CTranslate2
+NEAR_TIE = 1e-3  # difference of scores between engines
+TIE = 1e-4  # difference of scores within an engine
 ROUNDING = 1e-6  # of a mean score
 OF_THE_RUN = ("length_penalty", "max_length", "max_extra_tokens", "max_source_tokens")
 
-Ids = list[int]  # of a translation, the end id included
-Search = Callable[[tf.Tensor], SearchResult]  # of text, string [B]
+Ids = list[int]  # ids of a translation, with the end id
+Search = Callable[[tf.Tensor], SearchResult]  # from text, string [B]
 
 
 class Examined(NamedTuple):
-    """The search that others are compared with, and what it found."""
+    """The reference search and its results."""
 
     translator: Translator
     lines: list[str]
     ids: list[Ids]
-    scores: np.ndarray  # float32 [lines], as reported
+    scores: np.ndarray  # float32 [lines], as the search reports them
 
 
 def examine(run: RunDirectory, lines: list[str]) -> dict[str, Any]:
-    """Returns what is printed of the run."""
+    """Runs all comparisons and returns their results."""
     fields = [f for f in dataclasses.fields(DecodingConfig) if f.name not in OF_THE_RUN]
     settings = {f"decoding.{f.name}": f.default for f in fields} | {"decoding.beam_size": BEAM}
     translator = loading.load_translator(run, settings)
     tokens = translator.lengths(tf.constant(lines))["tokens"].numpy()
-    for number in np.flatnonzero(tokens == 1) + 1:  # the end token alone
-        raise InputError(f"line {number} of the source has no text; expected a sentence")
+    for number in np.flatnonzero(tokens == 1) + 1:  # only the end token
+        raise InputError(f"Line {number} of the source is empty. Give a file without empty lines.")
     examined = Examined(translator, lines, *decode("batches", translator.search, lines))
     bfloat16 = loading.load_translator(run, settings, precision="bfloat16")
     return {
@@ -112,7 +113,7 @@ def decode(
 ) -> tuple[list[Ids], np.ndarray]:
     """Returns the ids and the scores, float32 `[lines]`, of the best translations.
 
-    A batch is one of `groups` (indices of lines); by default those of similar lengths.
+    `groups` has the indices of the lines of each batch. By default, batches have similar lengths.
     """
     start = time.perf_counter()
     groups = groups or batching.batches(lines)
@@ -141,21 +142,21 @@ def beside_ctranslate2(run: RunDirectory, examined: Examined) -> dict[str, Any]:
 
 
 def _ctranslate2_ids(path: Path, translator: Translator, lines: Sequence[str]) -> list[Ids]:
-    """Translates with an export, told to search as `translator` does."""
-    import ctranslate2  # an extra: the exporter has said so where it is missing
+    """Translates with an export and the search options of `translator`."""
+    import ctranslate2  # an extra; without it, the export has failed
 
     start = time.perf_counter()
     names = ["joint"] * 2 if translator.tokenizer.joint else ["source", "target"]
     models = [str(path / f"{name}.model") for name in names]
     source, target = (sentencepiece.SentencePieceProcessor(model_file=model) for model in models)
     engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
-    longest = translator.config.max_source_tokens - 1  # and the end token, which it adds itself
+    longest = translator.config.max_source_tokens - 1  # CTranslate2 adds the end token
     sources = [source.id_to_piece(source.encode(line)[:longest]) for line in lines]
     limits = translator.max_lengths(tf.constant([len(pieces) + 1 for pieces in sources])).numpy()
     options = {"length_penalty": 0, "min_decoding_length": 0, "max_input_length": 0}
     options |= {"beam_size": translator.config.beam_size, "return_end_token": True}
     ids: list[Ids] = [[] for _ in lines]
-    for limit in np.unique(limits):  # a call has one limit for all its sentences
+    for limit in np.unique(limits):  # all sentences of a call have the same limit
         group = np.flatnonzero(limits == limit)
         pieces = [sources[index] for index in group]
         results = engine.translate_batch(pieces, max_decoding_length=int(limit), **options)
@@ -166,14 +167,14 @@ def _ctranslate2_ids(path: Path, translator: Translator, lines: Sequence[str]) -
 
 
 def batch_against_alone(examined: Examined) -> dict[str, Any]:
-    """Compares each sentence among others with the same by itself."""
+    """Compares sentences in batches with the same sentences one by one."""
     translator, lines = examined.translator, examined.lines
     alone, _ = decode("alone", translator.search, lines, [[i] for i in range(len(lines))])
     return _compare(translator, lines, {"batch": examined.ids, "alone": alone})
 
 
 def cached_against_uncached(examined: Examined) -> dict[str, Any]:
-    """Compares the step function of `Translator.search_ids` with one that keeps nothing."""
+    """Compares the cached decoder of `Translator.search_ids` with an uncached one."""
     translator = examined.translator
     stride = max(1, len(examined.lines) // FLAGS.uncached)
     lines = examined.lines[::stride][: FLAGS.uncached]
@@ -183,7 +184,7 @@ def cached_against_uncached(examined: Examined) -> dict[str, Any]:
 
 
 def _uncached(translator: Translator) -> Search:
-    """Returns a search whose every step is a whole forward pass over the tokens so far."""
+    """Returns a search that runs a whole forward pass over the tokens so far at every step."""
     transformer, ids, config = translator.transformer, translator.tokenizer, translator.config
 
     def step(tokens: tf.Tensor, position: tf.Tensor, cache: Any) -> tuple[tf.Tensor, Any, None]:
@@ -209,7 +210,7 @@ def _uncached(translator: Translator) -> Search:
 
 
 def beams_and_scores(examined: Examined) -> dict[str, Any]:
-    """Returns `beams`, the mean score of each beam, and `scores`, whether scores are right."""
+    """Returns `beams`, the mean score of each beam, and `scores`, the check of the scores."""
     means, largest = {}, 0.0
     for beam in BEAMS:
         ids, scores = examined.ids, examined.scores
@@ -218,7 +219,7 @@ def beams_and_scores(examined: Examined) -> dict[str, Any]:
             ids, scores = decode(f"beam {beam}", translator.search, examined.lines)
         means[str(beam)] = round(float(scores.mean(dtype=np.float64)), 6)
         differences = scores - _rescored(examined.translator, examined.lines, ids)
-        largest = np.maximum(largest, np.abs(differences).max())  # a NaN stays one
+        largest = np.maximum(largest, np.abs(differences).max())  # keeps a NaN
     rising = all(b >= a - ROUNDING for a, b in itertools.pairwise(means.values()))
     return {
         "beams": {"mean_scores": means, "holds": rising},
@@ -227,11 +228,11 @@ def beams_and_scores(examined: Examined) -> dict[str, Any]:
 
 
 def precisions(examined: Examined, bfloat16: Translator) -> dict[str, Any]:
-    """Returns how translations in bfloat16 differ from those in float32."""
+    """Compares translations in bfloat16 with translations in float32."""
     ids, reported = decode("bfloat16", bfloat16.search, examined.lines)
     identical = sum(a == b for a, b in zip(examined.ids, ids, strict=True))
     rescored = _rescored(examined.translator, examined.lines, ids)
-    # The score of the bfloat16 translation minus that of the float32 one.
+    # Differences are scores of bfloat16 translations minus scores of float32 translations.
     return {
         "share": round(identical / len(ids), 4),
         "mean_difference_reported": round(float(np.mean(reported - examined.scores)), 6),
@@ -246,9 +247,10 @@ def _compare(
     tie: float = TIE,
     same: float = 0.0,
 ) -> dict[str, Any]:
-    """Returns what is printed of translations of `lines` that were `found` in two ways.
+    """Compares the translations of `lines` by two searches.
 
-    Differences of scores are below `tie`, and `same` is the least share of equal tokens.
+    `holds` is true if the share of equal translations is at least `same`, and the scores of the
+    other ones are less than `tie` apart.
     """
     pairs = zip(*found.values(), strict=True)
     different = [index for index, (first, second) in enumerate(pairs) if first != second]
@@ -282,7 +284,7 @@ def _rescored(translator: Translator, lines: Sequence[str], ids: Sequence[Ids]) 
 
 
 def _with(translator: Translator, **changes: Any) -> Translator:
-    """Returns a translator of the same model that searches otherwise."""
+    """Returns a translator of the same model with other search options."""
     config = dataclasses.replace(translator.config, **changes)
     return Translator(translator.transformers, translator.tokenizer, config)
 
@@ -290,7 +292,7 @@ def _with(translator: Translator, **changes: Any) -> Translator:
 def main() -> int:
     """Prints what came out."""
     batching.use_cores_for_batches(lines=1000)
-    logging.set_verbosity(logging.ERROR)  # every translator has a graph of its own, by intent
+    logging.set_verbosity(logging.ERROR)  # every translator has a separate graph, by design
     run = RunDirectory(FLAGS.model_dir)
     result = examine(run, read_text(FLAGS.source)[: FLAGS.sentences])
     holds = all(section.get("holds", True) for section in result.values())

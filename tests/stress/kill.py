@@ -1,20 +1,21 @@
-r"""Kills training again and again, and compares its end with that of a run never killed.
+r"""Kills training again and again, and compares the result with an uninterrupted run.
 
 Example:
     python -m tests.stress kill --kills=30 --inside_writes=5 --replicas=1,2
 
-For each number of replicas, bin/train.py trains a small model on an invented
-corpus in deterministic mode twice: once to the end, and once killed (SIGKILL)
-so many times and continued by the same command. A kill comes at a random time
-after the first new checkpoint since the process began, so every process makes
-progress. Some are aimed at the write of a checkpoint: the process is stopped
-(SIGSTOP) where the unfinished directory is seen, and killed if it is still there.
+For each number of replicas, bin/train.py trains a small model on a generated corpus in
+deterministic mode, twice: once without interruption, and once with --kills kills (SIGKILL). After
+each kill, the same command resumes training. A kill comes at a random time after the first new
+checkpoint of the process, so that every process makes progress. Some kills aim at the write of a
+checkpoint: the process is stopped (SIGSTOP) when the unfinished directory appears, and killed if
+the directory is still there.
 
-Prints one JSON object: for each number of replicas, the kills (seconds since the
-process began, newest checkpoint, last logged step, and the files of the
-unfinished checkpoint if the kill was inside a write), the SHA-256 of weights,
-state and EMA, and the arrays that are not those of the run never killed. The
-exit code is 1 where there are any.
+Prints one JSON object with, for each number of replicas:
+
+* the kills: seconds since the start of the process, newest checkpoint, last logged step, and the
+  files of the unfinished checkpoint if the kill was inside a write
+* the SHA-256 of weights, state and EMA
+* the arrays that differ from the uninterrupted run; if there are any, the exit code is 1
 """
 
 import dataclasses
@@ -42,18 +43,20 @@ from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("kills", 30, "kills of a run", lower_bound=1)
-flags.DEFINE_integer("inside_writes", 5, "kills, of these, inside the write of a checkpoint")
-command.define_numbers("replicas", [1, 2], "numbers of replicas; 2 and more split the CPU")
-flags.DEFINE_integer("random_seed", 1, "seed of the moments")
-flags.DEFINE_string("work_dir", None, "folder for runs and logs, to be kept; default: temporary")
+flags.DEFINE_integer("kills", 30, "number of kills", lower_bound=1)
+flags.DEFINE_integer("inside_writes", 5, "minimum number of kills inside the write of a checkpoint")
+command.define_numbers(
+    "replicas", [1, 2], "numbers of replicas; more than 1 use logical CPU devices"
+)
+flags.DEFINE_integer("random_seed", 1, "seed of the times of the kills")
+flags.DEFINE_string("work_dir", None, "folder for runs and logs; default: a temporary folder")
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = {
     "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs",
 }  # fmt: skip
 
-# Quick to start, but with enough weights for a write to be caught, and with all that has a state.
+# Starts quickly, has enough weights for a kill inside a write, and uses every stateful option.
 SETTINGS: dict[str, Any] = {
     "model.num_encoder_layers": 1,
     "model.num_decoder_layers": 1,
@@ -61,7 +64,7 @@ SETTINGS: dict[str, Any] = {
     "model.d_ff": 2048,
     "model.num_heads": 4,
     "model.attention_dropout": 0.1,
-    "model.relu_dropout": 0.1,
+    "model.activation_dropout": 0.1,
     "training.batch_tokens": 128,
     "training.warmup_steps": 200,
     "training.ema_decay": 0.99,
@@ -74,27 +77,27 @@ SETTINGS: dict[str, Any] = {
     "training.log_steps": 1,
 }
 _CHECKPOINTS_PER_KILL = 5  # more than a process writes before it is killed
-_PATIENCE = 240.0  # seconds that a process may take to the moment of its kill
+_PATIENCE = 240.0  # seconds that a process may take until its kill
 
 
 class Kill(NamedTuple):
     """How a process ended."""
 
-    seconds: float  # since it began
-    checkpoint: int  # step of the newest
-    step: int  # the last that was logged
+    seconds: float  # since its start
+    checkpoint: int  # step of the newest checkpoint
+    step: int  # last logged step
     inside_write: bool
-    unfinished: list[str]  # files of the checkpoint that was being written
+    unfinished: list[str]  # files of the unfinished checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """bin/train.py in processes of its own.
+    """Runs bin/train.py in separate processes.
 
     Attributes:
-        folder: holds prepared data in `data`; the run and its log are written there.
-        name: of the run directory.
-        settings: of the configuration.
+        folder: folder of the prepared data (`data`), the run and its log.
+        name: name of the run directory.
+        settings: settings of the configuration.
         flags: further flags of bin/train.py.
     """
 
@@ -104,7 +107,7 @@ class Training:
     flags: Sequence[str] = ()
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Starts the run, or continues it."""
+        """Starts or resumes the run."""
         command = [
             sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data",
             f"--run_dir={self.name}", "--preset=tiny", *self.flags,
@@ -120,13 +123,13 @@ class Training:
         """Trains to the end.
 
         Raises:
-            RuntimeError: where training fails.
+            RuntimeError: if training fails.
         """
         if self.start().wait():
-            raise RuntimeError(f"{self.name} did not end: {self.said()}")
+            raise RuntimeError(f"{self.name} did not finish: {self.log()}")
 
-    def said(self) -> str:
-        """What all processes have said."""
+    def log(self) -> str:
+        """Returns the log of all processes."""
         return (self.folder / f"{self.name}.log").read_text()
 
     @property
@@ -134,27 +137,27 @@ class Training:
         return self.folder / self.name
 
     def last_saved(self) -> int:
-        """Step of the newest checkpoint, or 0."""
+        """Returns the step of the newest checkpoint, or 0."""
         names = (path.name for path in self.path.glob("checkpoints/step-*"))
         return max((int(name.removeprefix("step-")) for name in names), default=0)
 
     def last_logged(self) -> int:
-        """The last step in the metrics, or 0."""
+        """Returns the last step in the metrics, or 0."""
         file = self.path / "metrics.jsonl"
         whole = file.read_text().split("\n")[:-1] if file.exists() else []
         return max((json.loads(line)["step"] for line in whole), default=0)
 
     def unfinished(self) -> list[str] | None:
-        """Files of the checkpoint that is being written, or None between two writes."""
+        """Returns the files of the unfinished checkpoint, or None between two writes."""
         for path in self.path.glob("checkpoints/.*.unfinished"):
             return sorted(file.name for file in path.glob("*"))
         return None
 
     def kill_when(self, process: subprocess.Popen[bytes], is_moment: Callable[[], bool]) -> Kill:
-        """Kills the process at a moment that it cannot leave: it is stopped for a second look.
+        """Kills the process when `is_moment` is true, also after the process has been stopped.
 
         Raises:
-            RuntimeError: where it ends by itself, or the moment does not come.
+            RuntimeError: if the process ends by itself, or the moment does not come.
         """
         started = time.monotonic()
         while process.poll() is None and time.monotonic() < started + _PATIENCE:
@@ -173,14 +176,14 @@ class Training:
             time.sleep(0.002)
         process.kill()
         process.wait()
-        raise RuntimeError(f"{self.name} did not come to the moment of its kill: {self.said()}")
+        raise RuntimeError(f"{self.name} did not reach the moment of its kill: {self.log()}")
 
     def moment(self, delay: float, num_files: int) -> Callable[[], bool]:
-        """Returns what tells the moment: `delay` seconds after a new checkpoint, before the last.
+        """Returns a function that is true at the time of the kill.
 
         Args:
-            delay: seconds.
-            num_files: a write has begun so many files; 0 for any moment.
+            delay: seconds after the first new checkpoint.
+            num_files: files that an unfinished checkpoint must have; 0 for any moment.
         """
         first = self.last_saved()
         due = float("inf")
@@ -197,7 +200,7 @@ class Training:
 
 
 def prepare_data(folder: Path) -> None:
-    """Prepares invented sentences, three numbers each, as `folder/data`."""
+    """Prepares sentences of three numbers each as `folder/data`."""
     sources, targets = [""], [""]
     for _ in range(3):
         sources = [f"{sentence} {number}" for sentence in sources for number in NUMBERS]
@@ -209,14 +212,14 @@ def prepare_data(folder: Path) -> None:
 
 
 def digests(run: Path, max_steps: int) -> dict[str, dict[str, str]]:
-    """Returns the SHA-256 of every array that a run ended with, by set and name.
+    """Returns the SHA-256 of every array of a finished run, by set and name.
 
     Raises:
-        RuntimeError: where the run is not at its end.
+        RuntimeError: if the run has not finished.
     """
     restored = RunDirectory(run).restore()
     if restored is None or restored.checkpoint.step != max_steps:
-        raise RuntimeError(f"{run} is not at its end")
+        raise RuntimeError(f"{run} has not finished.")
     sets = {"weights": restored.weights, "state": restored.state, "ema": restored.ema or {}}
     return {
         name: {
@@ -230,7 +233,7 @@ def digests(run: Path, max_steps: int) -> dict[str, dict[str, str]]:
 def differences(
     found: Mapping[str, Mapping[str, str]], expected: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
-    """Returns the arrays that are not the same, or not there, in two results of `digests`."""
+    """Returns the arrays that differ or are missing in two results of `digests`."""
     return [
         f"{name}: {path}"
         for name in expected
@@ -242,7 +245,7 @@ def differences(
 def kill_and_compare(
     folder: Path, replicas: int, kills: int, inside_writes: int, generator: random.Random
 ) -> dict[str, Any]:
-    """Trains a run that is never killed and one that is, and returns what `main` prints of them."""
+    """Trains an uninterrupted run and a killed run, and returns their comparison."""
     steps_per_checkpoint = SETTINGS["training.checkpoint_steps"]
     max_steps = steps_per_checkpoint * _CHECKPOINTS_PER_KILL * (kills + 1)
     settings = {**SETTINGS, "training.max_steps": max_steps}
@@ -252,7 +255,7 @@ def kill_and_compare(
     whole.finish()
     seconds = time.monotonic() - started
     before, after = (c.path.stat().st_mtime for c in RunDirectory(whole.path).checkpoints()[-2:])
-    say(f"{replicas} replicas: {max_steps} steps in {seconds:.0f} s, never killed")
+    say(f"{replicas} replicas: {max_steps} steps in {seconds:.0f} s, uninterrupted")
 
     training = Training(folder, f"killed_{replicas}", settings, split)
     aimed = set(generator.sample(range(kills), max(inside_writes, kills // 3)))
@@ -287,7 +290,7 @@ def _join(digests_by_path: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """Prints what came out."""
+    """Prints the results."""
     generator = random.Random(FLAGS.random_seed)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(FLAGS.work_dir or temporary)

@@ -1,19 +1,19 @@
-r"""Trains the same run in float32, bfloat16 and float16, and compares where they end.
+r"""Trains the same run in float32, bfloat16 and float16, and compares the losses.
 
 Example:
     python -m tests.stress mixed_precision --data_dir=build/data --work_dir=build/mixed_precision
 
-Each precision trains in --work_dir/PRECISION; the same command again continues
-what was stopped and skips what has finished. A run this short needs other
-settings than the paper's: pre-norm, and a linear schedule, whose end at 0 leaves
-a loss that depends little on the last batches. --set changes these and any other
+Each precision trains in --work_dir/PRECISION. The same command resumes what was interrupted and
+skips finished runs. A short run needs other settings than the paper: pre-norm, and a linear
+schedule, which ends at 0, so that the loss depends little on the last batches. --set changes any
 field.
 
-Prints one JSON object: for each precision the validation loss (label-smoothed,
-nats a token) after the last step, its relative difference from float32's, real
-target tokens per second (validation excluded), and the steps skipped because
-gradients were not finite. The exit code is 1 where a difference exceeds
---tolerance.
+Prints one JSON object with, for each precision:
+
+* the validation loss (label-smoothed, nats per token) after the last step
+* its relative difference from the first precision; above --tolerance the exit code is 1
+* target tokens per second, without padding and validation
+* the steps skipped because of gradients that were not finite
 """
 
 import json
@@ -41,11 +41,13 @@ flags.DEFINE_string("data_dir", None, "prepared data", required=True)
 flags.DEFINE_string("work_dir", None, "folder of the runs", required=True)
 flags.DEFINE_integer("max_steps", 2000, "steps of each run", lower_bound=1)
 flags.DEFINE_integer("batch_tokens", 1024, "target positions of a batch", lower_bound=1)
-flags.DEFINE_list("precisions", ["float32", "bfloat16", "float16"], "the first is compared with")
-flags.DEFINE_float("tolerance", 0.02, "greatest relative difference of the validation losses")
+flags.DEFINE_list(
+    "precisions", ["float32", "bfloat16", "float16"], "precisions; the first is the reference"
+)
+flags.DEFINE_float("tolerance", 0.02, "maximum relative difference of the validation losses")
 flags.DEFINE_multi_string("set", [], "any other field, as in --set=training.learning_rate=0.002")
 
-# As in the recipes; without XLA, so that the runs differ in nothing but their precision.
+# As in the recipes, but without XLA, so that the runs differ only in precision.
 SETTINGS: dict[str, Any] = {
     "model.norm_position": "pre",
     "training.schedule": "linear",
@@ -57,10 +59,10 @@ SETTINGS: dict[str, Any] = {
 
 
 def settings() -> dict[str, Any]:
-    """Returns what all runs have in common, from the flags.
+    """Returns the settings that all runs share, from the flags.
 
     Raises:
-        InputError: where --set is no assignment.
+        InputError: if --set is not an assignment.
     """
     result = {
         **SETTINGS,
@@ -70,15 +72,13 @@ def settings() -> dict[str, Any]:
     for assignment in FLAGS.set:
         name, equals, value = assignment.partition("=")
         if not equals:
-            raise InputError(
-                f"--set={assignment} is no setting; expected --set=section.field=value"
-            )
+            raise InputError(f"--set={assignment} is not a setting. Use --set=section.field=value.")
         result[name] = value
     return result
 
 
 def train(precision: str) -> dict[str, Any] | None:
-    """Trains one run to its end, and returns what `main` prints of it; None if interrupted."""
+    """Trains one run and returns its results, or None if it was interrupted."""
     directory = Path(FLAGS.work_dir) / precision
     print(f"{precision}: {directory}", file=sys.stderr, flush=True)
     trained = training_run.train(
@@ -100,7 +100,7 @@ def train(precision: str) -> dict[str, Any] | None:
 
 
 def _skipped_steps(directory: Path) -> int:
-    """All steps of the run that changed no weight, counted from its state."""
+    """Counts the steps of a run that changed no weights."""
     restored = RunDirectory(directory).restore()
     assert restored is not None, "a finished run has a checkpoint"
     [updates] = [int(v) for path, v in restored.state.items() if path.endswith("/iteration")]
@@ -108,15 +108,15 @@ def _skipped_steps(directory: Path) -> int:
 
 
 def main() -> int:
-    """Prints what came out."""
+    """Prints the results."""
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(message)s"))
-    absl_logging.set_verbosity(absl_logging.WARNING)  # the libraries'
+    absl_logging.set_verbosity(absl_logging.WARNING)  # of the libraries
     logging.getLogger("keras_transformer").setLevel(logging.INFO)
     runs: dict[str, dict[str, Any]] = {}
     for precision in FLAGS.precisions:
         run = train(precision)
         if run is None:
-            print("interrupted; the same command continues", file=sys.stderr)
+            print("Interrupted. The same command resumes.", file=sys.stderr)
             return 130
         runs[precision] = run
     reference = runs[FLAGS.precisions[0]]["val_loss"]

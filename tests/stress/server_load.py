@@ -9,12 +9,12 @@ is one sentence, and a client sends the next request when it has an answer.
 
 * --soak_minutes: 64 clients send requests for this long. Memory is `flat` if the straight line
   through the samples of the second half rises or falls by less than 1 % of their mean.
-* --switches: so often, a copy of the version is published as the next version and the old one is
-  removed, under the load of 64 clients. Every answer must be that of the sentence by itself, or
-  another text with the same score (to 1e-4).
-* --overload: ten times as many requests at the same time as the queue has rows, three times. An
-  answer must have the status 200 or 429. Single requests before and after each burst show how
-  the server recovers.
+* --switches: the number of times that a copy of the version is published as the next version and
+  the old version is removed, under the load of 64 clients. Every answer must be the translation of
+  the sentence in a batch of one, or another text with the same score (to 1e-4).
+* --overload: three bursts of ten requests at the same time for each row of the queue. An answer
+  must have the status 200 or 429. Single requests before and after each burst show how the server
+  recovers.
 
 Prints one JSON object. The exit code is 1 if a request was lost or answered wrongly, or if memory
 is not flat.
@@ -39,13 +39,13 @@ from measuring import describe_machine
 from serving import Server, read_sentences, served
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("export", None, "directory of versions, as build/export", required=True)
-flags.DEFINE_list("source", None, "files of sentences, one a line", required=True)
+flags.DEFINE_string("export", None, "directory of versions, such as build/export", required=True)
+flags.DEFINE_list("source", None, "files with one sentence per line", required=True)
 flags.DEFINE_float("soak_minutes", 0, "minutes of constant load", lower_bound=0)
 flags.DEFINE_integer("switches", 0, "changes of the version under load", lower_bound=0)
 flags.DEFINE_bool("overload", False, "whether to send more requests than the queue takes")
 flags.DEFINE_integer("max_queue", 64, "rows of the queue, under --overload", lower_bound=1)
-flags.DEFINE_list("server_flags", [], "flags of bin/serve.py, as batch_timeout_ms=5")
+flags.DEFINE_list("server_flags", [], "flags of bin/serve.py, such as batch_timeout_ms=5")
 flags.DEFINE_float("limit_s", 60, "seconds after which a request is lost", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "seed of the order of the sentences")
 

@@ -1,4 +1,4 @@
-"""The proto of our own descriptor reads and writes what SentencePiece's does."""
+"""The proto of this package against the `sentencepiece` library."""
 
 import pytest
 import sentencepiece
@@ -11,7 +11,7 @@ LINES = [b"the small dog runs over the green field", b"das alte Haus steht am Fl
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 @pytest.mark.parametrize("byte_fallback", [False, True])
-def test_fields_are_those_that_the_library_tells(model_type, byte_fallback):
+def test_fields_equal_those_of_the_library(model_type, byte_fallback):
     model = learn_vocabulary(
         LINES, 300, model_type=model_type, byte_fallback=byte_fallback, symbols=["<2de>"]
     )
@@ -30,7 +30,7 @@ def test_fields_are_those_that_the_library_tells(model_type, byte_fallback):
     assert proto.trainer_spec.split_by_whitespace and proto.normalizer_spec.add_dummy_prefix
 
 
-def test_what_is_changed_is_what_the_library_reads_and_the_rest_stays():
+def test_the_library_reads_changed_fields_and_unlisted_fields_stay():
     model = learn_vocabulary(LINES, 60, normalization="nmt_nfkc_cf")
     proto = ModelProto.FromString(model)
     for piece in proto.pieces[4:]:

@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.text.tokenizer import Tokenizer, cut
+from keras_transformer.text.tokenizer import Tokenizer, truncate_text
 from keras_transformer.text.vocabulary import learn_vocabulary
 
 LINES = [
@@ -75,7 +75,7 @@ def test_source_and_target_use_their_own_models(models):
     assert tokenizer.detokenize(tf.constant([ids]), [len(ids)]).numpy().tolist() == [text]
 
 
-def test_pieces_are_those_of_the_own_language(models):
+def test_each_side_has_the_pieces_of_its_language(models):
     source, target = models["unigram", False], models["bpe", True]
     tokenizer = Tokenizer(source, target)
     for pieces, model in ((tokenizer.source_pieces, source), (tokenizer.target_pieces, target)):
@@ -85,7 +85,7 @@ def test_pieces_are_those_of_the_own_language(models):
         expected = [library(model).id_to_piece(i) for i in range(size - size % 6)]
         assert [piece.decode() for piece in pieces(ids).numpy().ravel()] == expected
         assert pieces(tf.zeros([2, 0], tf.int32)).shape == [2, 0]
-        # No id fails: those of no piece have that of the nearest.
+        # Ids outside the vocabulary do not fail, but get the piece of the nearest id.
         outside = pieces(tf.constant([-1, size, 2**31 - 1])).numpy().tolist()
         nearest = [library(model).id_to_piece(i).encode() for i in (0, size - 1, size - 1)]
         assert outside == nearest
@@ -136,7 +136,7 @@ def test_any_ids_give_one_line_of_text(models, tokenizers, rows, cut):
             assert not set(b"\n\r\0") & set(text)
 
 
-def test_special_ids_give_no_text(tokenizers):
+def test_special_ids_have_no_text(tokenizers):
     tokenizer = tokenizers["unigram", False]
     (ids,) = ids_of(tokenizer.tokenize_target, ["der Hund"])
     padded = [2, *ids, 0, 0]
@@ -146,7 +146,7 @@ def test_special_ids_give_no_text(tokenizers):
     assert text[0].startswith(text[1]) and 0 < len(text[1]) < len(text[0])
 
 
-def test_saved_tokenizer_comes_back(tmp_path, models):
+def test_a_saved_tokenizer_is_read_back(tmp_path, models):
     tokenizer = Tokenizer(models["unigram", False], models["bpe", True])
     tokenizer.save(tmp_path / "tokenizer")
     loaded = Tokenizer.load(tmp_path / "tokenizer")
@@ -166,7 +166,7 @@ assert "keras_transformer" not in sys.modules
 """
 
 
-def test_a_saved_model_carries_it_whole(tmp_path, models):
+def test_a_saved_model_contains_the_tokenizer(tmp_path, models):
     class Service(tf.Module):
         def __init__(self, tokenizer):
             self.tokenizer = tokenizer
@@ -196,7 +196,7 @@ def test_a_saved_model_carries_it_whole(tmp_path, models):
     assert done.stdout == texts
 
 
-def test_a_saved_model_of_two_vocabularies_reads_each_side_by_its_own(tmp_path, models):
+def test_a_saved_model_of_two_vocabularies_uses_one_per_side(tmp_path, models):
     class Service(tf.Module):
         def __init__(self, tokenizer):
             self.tokenizer = tokenizer
@@ -249,9 +249,9 @@ def test_agrees_with_the_library_on_every_line(test_data, patterns, model_type, 
 
 @hypothesis.given(st.lists(st.text(max_size=12), max_size=4), st.integers(4, 12))
 @hypothesis.settings(max_examples=200, deadline=None)
-def test_texts_are_cut_between_characters(texts, limit):
+def test_texts_are_truncated_between_characters(texts, limit):
     data = [text.encode("utf-8", "replace") for text in texts]
-    cut_texts, is_cut = cut(tf.constant(data, tf.string), limit)
+    cut_texts, is_cut = truncate_text(tf.constant(data, tf.string), limit)
     for whole, short, said in zip(data, cut_texts.numpy(), is_cut.numpy(), strict=True):
         expected = whole[:limit].decode("utf-8", "ignore").encode()
         assert (short, said) == (expected, len(whole) > limit)
@@ -259,8 +259,8 @@ def test_texts_are_cut_between_characters(texts, limit):
 
 @hypothesis.given(st.lists(st.binary(max_size=12), max_size=4), st.integers(4, 12))
 @hypothesis.settings(max_examples=100, deadline=None)
-def test_what_is_no_utf_8_is_cut_too(data, limit):
-    cut_texts, _ = cut(tf.constant(data, tf.string), limit)
+def test_invalid_utf_8_is_also_truncated(data, limit):
+    cut_texts, _ = truncate_text(tf.constant(data, tf.string), limit)
     for whole, short in zip(data, cut_texts.numpy(), strict=True):
         assert whole.startswith(short)
         assert min(len(whole), limit - 3) <= len(short) <= limit

@@ -18,7 +18,6 @@ from tests.training.tiny_model import (
     Batch,
     assert_replicas_agree,
     assert_same_bits,
-    assign_everything,
     averages,
     batches,
     dataset,
@@ -67,7 +66,7 @@ def test_averages_follow_the_recursion(trainer: Trainer) -> None:
             assert lag == 0 if path.startswith("encoder/") else lag > 1e-4, (step, path)
 
 
-def test_the_average_is_what_is_evaluated_and_weights_are_left_alone(trainer: Trainer) -> None:
+def test_the_average_is_evaluated_and_weights_are_unchanged(trainer: Trainer) -> None:
     data = batches(3)
     train(trainer, data)
     before = everything(trainer)
@@ -84,18 +83,7 @@ def test_the_average_is_what_is_evaluated_and_weights_are_left_alone(trainer: Tr
     assert abs(result["loss"] - evaluated(weights(trainer))["loss"]) > 1e-3
 
 
-def test_training_goes_on_from_the_weights_after_an_evaluation(trainer: Trainer) -> None:
-    data, start = batches(4), everything(trainer)
-    train(trainer, data)
-    expected = everything(trainer)
-    assign_everything(trainer, start)
-    train(trainer, data[:2])
-    trainer.evaluate(dataset(data))
-    train(trainer, data[2:])
-    assert_same_bits(everything(trainer), expected)
-
-
-def test_weights_come_back_after_an_evaluation_that_fails(trainer: Trainer) -> None:
+def test_weights_are_restored_after_a_failed_evaluation(trainer: Trainer) -> None:
     train(trainer, batches(3))
     before = everything(trainer)
 

@@ -1,16 +1,25 @@
-"""Stopping and checkpoints, beside a real `fit`."""
+"""Stopping, validation and early stopping."""
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import keras
 import pytest
 import tensorflow as tf
 
-from keras_transformer.training.callbacks import StopTraining
+from keras_transformer.config import TrainingConfig
+from keras_transformer.training.callbacks import (
+    EarlyStopping,
+    StopTraining,
+    Validation,
+    bleu_is_due,
+    ends_interval,
+)
 from keras_transformer.training.trainer import Trainer
 from tests.messages import tells
 from tests.training.fitting import At, back_to_step_0, fit, kill
@@ -30,29 +39,26 @@ def trainer(shared_trainer: Trainer) -> Iterator[Trainer]:
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-def test_every_interval_ends_with_validation_and_a_checkpoint(trainer: Trainer) -> None:
-    recorded = fit(trainer)
-    assert recorded.steps == [3, 6, 9, 12]
-    for _, metrics in recorded.saved:
-        assert {"loss", "val_loss", "val_perplexity", "val_accuracy"} <= metrics.keys()
-        assert all(type(value) is float for value in metrics.values())
-
-
-def test_the_logs_of_a_step_are_not_read_for_callbacks(trainer: Trainer) -> None:
+def test_intervals_end_with_a_validation_and_steps_do_not_read_their_logs(
+    trainer: Trainer,
+) -> None:
     kinds: list[type] = []
 
     class Kinds(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             kinds.extend(type(value) for value in logs.values())
 
-    fit(trainer, Kinds(), intervals=1)
+    recorded = fit(trainer, Kinds())
+    assert recorded.steps == [3, 6, 9, 12]
+    for _, metrics in recorded.saved:
+        assert {"loss", "val_loss", "val_perplexity", "val_accuracy"} <= metrics.keys()
     assert kinds and all(issubclass(kind, tf.Tensor) for kind in kinds)
 
 
 @pytest.mark.parametrize("max_steps, steps", [(5, [3, 5]), (6, [3, 6]), (1, [1])])
 def test_training_ends_at_the_last_step(trainer: Trainer, max_steps: int, steps: list[int]) -> None:
     with StopTraining(0, max_steps) as stop:
-        recorded = fit(trainer, stop)
+        recorded = fit(trainer, stop, max_steps=max_steps)
     assert recorded.steps == steps and "val_loss" in recorded.saved[-1][1]
     assert not (stop.interrupted or stop.out_of_time)
 
@@ -73,7 +79,7 @@ def test_training_ends_when_its_time_is_up(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_training_with_a_checkpoint_and_no_validation_that_is_not_due(
+def test_a_signal_ends_training_with_a_checkpoint_without_validation(
     trainer: Trainer, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with StopTraining(0, 100) as stop:
@@ -108,7 +114,7 @@ def test_a_second_signal_stops_at_once(trainer: Trainer) -> None:
     assert trainer.step == 2
 
 
-def test_ignored_signals_stay_ignored_and_a_handler_that_is_not_pythons_is_no_mistake(
+def test_ignored_signals_and_foreign_handlers_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: None}
@@ -127,14 +133,129 @@ def test_ignored_signals_stay_ignored_and_a_handler_that_is_not_pythons_is_no_mi
 
 def test_several_workers_end_after_the_step_that_all_know_of() -> None:
     trainer = make_trainer()
-    trainer.stop_flag = tf.Variable(0.0, trainable=False)
+    flag = trainer.training_step.stop_flag = tf.Variable(0.0, trainable=False)
     with StopTraining(0, 100) as stop:
         recorded = fit(trainer, At(4, kill(signal.SIGTERM)), stop)
     assert stop.interrupted and recorded.steps == [3, 6]
 
-    # Another worker's wish, of which only the sum over all replicas speaks.
-    trainer.stop_flag.assign(0.0)
+    # The request of another worker, as the sum over all replicas.
+    flag.assign(0.0)
     back_to_step_0(trainer)
     with StopTraining(0, 100) as stop:
-        recorded = fit(trainer, At(1, lambda: trainer.stop_flag.assign(1.0)), stop)
+        recorded = fit(trainer, At(1, lambda: flag.assign(1.0)), stop)
     assert not stop.interrupted and recorded.steps == [3]
+
+
+def config(**fields: Any) -> TrainingConfig:
+    return TrainingConfig(**{"max_steps": 100, "checkpoint_steps": 10, **fields})
+
+
+def validate(callback: keras.callbacks.Callback, step: int, **logs: float) -> dict[str, float]:
+    """Ends an interval with these logs, and returns the logs after the callback."""
+    evaluate = {"data": {"loss": 3.0}}.__getitem__
+    callback.set_model(SimpleNamespace(step=step, stop_training=False, evaluate=evaluate))
+    callback.on_epoch_end(0, logs)
+    return logs
+
+
+@pytest.mark.parametrize(
+    "bleu_steps, due",
+    [
+        (0, []),
+        (10, [10, 20, 30, 40]),  # none has passed between 40 and 45
+        (20, [20, 40]),
+        (15, [20, 30, 45]),
+        (5, [10, 20, 30, 40, 45]),
+        (45, [45]),
+        (46, []),
+    ],
+)
+def test_bleu_is_due_at_the_first_end_of_an_interval_after_each_multiple(
+    bleu_steps: int, due: list[int]
+) -> None:
+    training = config(max_steps=45, bleu_steps=bleu_steps)
+    assert [step for step in range(1, 46) if ends_interval(step, training)] == [10, 20, 30, 40, 45]
+    assert [step for step in range(1, 46) if bleu_is_due(step, training)] == due
+
+
+def test_validation_adds_the_loss_and_bleu_where_they_are_due() -> None:
+    scores = iter([20.0, 30.0])
+    callback = Validation("data", config(bleu_steps=20), lambda: next(scores))
+    assert validate(callback, 10) == {"val_loss": 3.0}
+    assert validate(callback, 20, loss=2.0) == {"loss": 2.0, "val_loss": 3.0, "val_bleu": 20.0}
+    assert validate(callback, 40 - 7) == {}  # stopped there: not yet
+    assert validate(callback, 40)["val_bleu"] == 30.0
+
+
+class TestEarlyStopping:
+    def test_ends_after_validations_without_a_better_one(self) -> None:
+        callback = EarlyStopping(config(early_stopping=2), {})
+        for step, loss, since in [
+            (10, 3.0, 0),
+            (20, 3.5, 1),
+            (30, 2.0, 0),
+            (40, 2.5, 1),
+            (50, 2.0, 2),
+        ]:
+            assert not callback.stopped
+            logs = validate(callback, step, val_loss=loss)
+            assert logs["validations_since_best"] == since
+            assert callback.model.stop_training == (since == 2)
+        assert (logs["best_val_loss"], logs["best_step"]) == (2.0, 30.0)
+        assert callback.stopped
+        assert tells(callback.reason(), "val_loss", "2 validations", "step 30")
+
+    def test_never_by_default(self) -> None:
+        callback = EarlyStopping(config(), {})
+        for step in range(10, 100, 10):
+            logs = validate(callback, step, val_loss=float(step))
+        assert not callback.stopped and not callback.model.stop_training
+        assert (logs["best_step"], logs["validations_since_best"]) == (10.0, 8.0)
+
+    def test_by_bleu_counts_the_validations_with_bleu(self) -> None:
+        training = config(early_stopping=2, best_metric="bleu", bleu_steps=20)
+        callback = EarlyStopping(training, {})
+        assert "best_step" not in validate(callback, 10, val_loss=1.0)
+        validate(callback, 20, val_loss=2.0, val_bleu=10.0)
+        logs = validate(callback, 30, val_loss=3.0)
+        assert logs["validations_since_best"] == 0.0  # said in every checkpoint
+        validate(callback, 40, val_loss=4.0, val_bleu=9.0)
+        assert not callback.stopped
+        logs = validate(callback, 60, val_loss=5.0, val_bleu=10.0)
+        assert callback.stopped and logs["best_val_bleu"] == 10.0
+
+    def test_nan_is_not_better(self) -> None:
+        callback = EarlyStopping(config(early_stopping=2), {})
+        validate(callback, 10, val_loss=3.0)
+        validate(callback, 20, val_loss=math.nan)
+        validate(callback, 30, val_loss=math.nan)
+        assert callback.stopped and callback.best is not None and callback.best.step == 10
+
+    @pytest.mark.parametrize("stopped_at", [10, 17, 20, 25, 29, 30, 34])
+    def test_resumes_after_a_stop(self, stopped_at: int) -> None:
+        """A run that is stopped and continued decides as one that is not."""
+        losses = {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}
+        training = config(early_stopping=3)
+
+        def run(callback: EarlyStopping, steps: list[int]) -> Mapping[str, float]:
+            logs: Mapping[str, float] = {}
+            for step in steps:
+                logs = validate(callback, step, val_loss=losses.get(step, 1.0))
+            return logs
+
+        whole = EarlyStopping(training, {})
+        expected = run(whole, sorted(losses))
+        before = [*(step for step in losses if step < stopped_at), stopped_at]
+        saved = run(EarlyStopping(training, {}), before)
+        continued = EarlyStopping(training, saved)
+        found = run(continued, [step for step in losses if step > stopped_at])
+        assert found == expected
+        assert whole.stopped and continued.stopped and continued.reason() == whole.reason()
+
+    def test_knows_when_it_is_continued_that_it_has_been_enough(self) -> None:
+        saved = {"best_val_loss": 2.0, "best_step": 20.0, "validations_since_best": 3.0}
+        assert EarlyStopping(config(early_stopping=3), saved).stopped
+        assert not EarlyStopping(config(early_stopping=4), saved).stopped
+        assert not EarlyStopping(config(early_stopping=0), saved).stopped
+        other = config(early_stopping=3, best_metric="bleu", bleu_steps=10)
+        assert EarlyStopping(other, saved).best is None

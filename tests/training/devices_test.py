@@ -1,4 +1,4 @@
-"""What `auto` picks on machines that are not there."""
+"""The choices of `auto` on other machines."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class GPUs:
         (None, "float32"),
     ],
 )
-def test_a_cpu_takes_bfloat16_where_it_multiplies_it_and_xla_where_not(
+def test_a_cpu_uses_bfloat16_if_it_has_products_and_xla_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None, precision: str
 ) -> None:
     put_cpu(monkeypatch, tmp_path, flags)
@@ -103,7 +103,7 @@ def test_a_cpu_compiles_only_where_the_steps_pay_for_it(
         ([None], "float32"),
     ],
 )
-def test_gpus_take_xla_and_bfloat16_where_all_of_them_have_it(
+def test_gpus_use_xla_and_bfloat16_if_all_have_it(
     monkeypatch: pytest.MonkeyPatch, capabilities: list[Any], precision: str
 ) -> None:
     gpus = GPUs(monkeypatch, *capabilities)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_transformer.training.callbacks import CallbackList, Checkpoints
+from keras_transformer.config import TrainingConfig
+from keras_transformer.training.callbacks import CallbackList, Validation
 from keras_transformer.training.trainer import Trainer
 from tests.training.tiny_model import batches, distributed
 
 
-class Recorded:
-    """What `save` of `Checkpoints` was called with."""
+class Recorded(keras.callbacks.Callback):
+    """The steps at which intervals end, and their logs."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.saved: list[tuple[int, dict[str, float]]] = []
 
-    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.saved.append((step, dict(metrics)))
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.saved.append((self.model.step, dict(logs)))
 
     @property
     def steps(self) -> list[int]:
@@ -44,16 +46,21 @@ def kill(number: int) -> Callable[[], None]:
 
 
 def fit(
-    trainer: Trainer, *callbacks: keras.callbacks.Callback, interval: int = 3, intervals: int = 4
+    trainer: Trainer,
+    *callbacks: keras.callbacks.Callback,
+    max_steps: int = 12,
+    intervals: int = 4,
 ) -> Recorded:
-    """At most 12 steps, with a checkpoint every 3."""
+    """At most 12 steps in intervals of 3, validated after each and after `max_steps`."""
+    strategy, interval = trainer.distribute_strategy, 3
+    config = TrainingConfig(checkpoint_steps=interval, max_steps=max_steps)
     recorded = Recorded()
-    together = [*callbacks, Checkpoints(recorded)]
-    strategy = trainer.distribute_strategy
+    together = [
+        Validation(distributed(strategy, batches(2)), config), *callbacks, recorded,
+    ]  # fmt: skip
     trainer.fit(
         distributed(strategy, batches(interval * intervals)),
         epochs=intervals, steps_per_epoch=interval, shuffle=False, verbose=0,
-        validation_data=distributed(strategy, batches(2)),
         callbacks=CallbackList(
             together, add_history=True, model=trainer, epochs=intervals, steps=interval
         ),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,20 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.training import multi_worker as cluster_module
-from keras_transformer.training.multi_worker import Cluster, WorkerLost
+from keras_transformer.training.multi_worker import Cluster, WorkerLost, read_tf_config
 from tests.conftest import ROOT
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 LOST = 75  # the exit code of a worker that has lost another
 WORKERS = ["a:2222", "b:2222"]
 
 
-def tf_config(workers: Sequence[str], index: int) -> str:
-    task = {"type": "worker", "index": index}
-    return json.dumps({"cluster": {"worker": workers}, "task": task})
+def tf_config(workers: Any, index: Any, job: str = "worker", **others: Any) -> str:
+    cluster = {"worker": workers, **others}
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
 
 
 def free_ports(count: int) -> list[int]:
@@ -56,7 +54,7 @@ def test_without_tf_config_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) 
         raise tf.errors.UnavailableError(None, None, "a file server")
 
 
-def test_the_environment_says_which_worker_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_identifies_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", tf_config(WORKERS, 1))
     cluster = Cluster.from_environment()
     assert (cluster.workers, cluster.num_workers) == (tuple(WORKERS), 2)
@@ -66,35 +64,7 @@ def test_the_environment_says_which_worker_this_is(monkeypatch: pytest.MonkeyPat
         Cluster.from_environment()
 
 
-def test_a_port_in_use_is_told_before_tensorflow_finds_it() -> None:
-    with socket.create_server(("localhost", 0)) as server:
-        address = f"localhost:{server.getsockname()[1]}"
-        with pytest.raises(InputError, match=mentions(address, "Address already in use")):
-            Cluster([address, "localhost:1"]).connect()
-
-
-def test_a_worker_says_whom_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """TensorFlow would wait just as well, but deaf to Ctrl-C."""
-    monkeypatch.setattr(cluster_module, "_SECONDS_BETWEEN_TRIALS", 0.01)
-    caplog.set_level(logging.INFO, cluster_module.__name__)
-    here, early, late = (f"localhost:{port}" for port in free_ports(3))
-    cluster = Cluster([here, early, late])
-    waiting = threading.Thread(target=cluster._wait_for_workers, daemon=True)
-    with socket.create_server(("localhost", int(early.split(":")[1]))):
-        waiting.start()
-        deadline = time.monotonic() + 60
-        while not caplog.messages and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert caplog.messages == [f"waiting for worker 2 ({late})"]
-        assert waiting.is_alive()
-        with socket.create_server(("localhost", int(late.split(":")[1]))):
-            waiting.join(60)
-    assert not waiting.is_alive()
-
-
-def test_other_errors_are_no_lost_worker() -> None:
+def test_other_errors_do_not_mean_a_lost_worker() -> None:
     cluster = Cluster(WORKERS)
     with pytest.raises(tf.errors.ResourceExhaustedError), cluster.watch():
         raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
@@ -102,13 +72,13 @@ def test_other_errors_are_no_lost_worker() -> None:
         raise tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer")
 
 
-# What every bit pattern has to survive: a sum with zeros would lose the first three.
+# Bit patterns that must survive. A sum with zeros would lose the first three.
 BITS = np.array([0x80000000, 0x7FC00001, 0x00000001, 0x3F800000], np.uint32).view(np.float32)
 SENT = {
-    "weights": {"bits": BITS, "none": np.zeros((0, 3)), "steps": np.array(5, np.int64)},
-    "large": np.random.default_rng(0).integers(0, 256, (3, 7_000_001), np.uint8),
-    "transposed": np.arange(6, dtype=np.float16).reshape(2, 3).T,
-    "metrics": [{"loss": 0.1, "ü": None}, True, np.array([True, False])],
+    "bits": BITS,
+    "steps": np.array(5, np.int64),
+    "large": np.random.default_rng(0).normal(size=(3, 7_000_001)),
+    "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
 }
 
 
@@ -119,7 +89,14 @@ def take_part() -> None:
     assert strategy is not None
     said: dict[str, Any] = {"replicas": strategy.num_replicas_in_sync}
     said["sigterm"] = str(signal.getsignal(signal.SIGTERM))
-    said["received"] = repr(describe(cluster.from_chief(lambda: SENT if cluster.is_chief else 1)))
+    arrays = {
+        name: cluster.broadcast(array if cluster.is_chief else np.zeros_like(array))
+        for name, array in SENT.items()
+    }
+    said["same_bits"] = [
+        name for name, array in arrays.items() if array.tobytes() == SENT[name].tobytes()
+    ]
+    said["received"] = cluster.from_chief(lambda: {"ü": [0.1, None]} if cluster.is_chief else 1)
 
     def fail() -> None:
         raise InputError("the run is damaged")
@@ -146,15 +123,6 @@ def take_part() -> None:
         sys.exit(LOST)
 
 
-def describe(value: Any) -> Any:
-    """Arrays as type, shape and bytes, so that equal means the same bits."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, hash(value.tobytes())
-    if isinstance(value, dict):
-        return {name: describe(each) for name, each in value.items()}
-    return [describe(each) for each in value] if isinstance(value, list) else value
-
-
 def start(workers: Sequence[str], index: int, log: Path, **environment: str) -> Any:
     command = "from tests.training.multi_worker_test import take_part; take_part()"
     with log.open("ab") as output:
@@ -166,7 +134,6 @@ def start(workers: Sequence[str], index: int, log: Path, **environment: str) -> 
             env={
                 **os.environ,
                 "TF_CPP_MIN_LOG_LEVEL": "3",
-                "PYTHONHASHSEED": "0",
                 "TF_CONFIG": tf_config(workers, index),
                 **environment,
             },
@@ -175,7 +142,7 @@ def start(workers: Sequence[str], index: int, log: Path, **environment: str) -> 
 
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
-    """What each of two workers said in two lives: the second is killed in its first."""
+    """Returns the output of two workers in two runs. The second is killed in the first run."""
     folder = tmp_path_factory.mktemp("cluster")
     workers = [f"localhost:{port}" for port in free_ports(2)]
     logs = [folder / "0", folder / "1"]
@@ -210,20 +177,82 @@ def test_signals_are_pythons_again_once_connected(lives: list[list[dict[str, Any
 
 
 def test_the_chief_sends_every_bit(lives: list[list[dict[str, Any]]]) -> None:
-    chief, worker = lives[0][0], lives[1][0]
-    assert worker["received"] == chief["received"]
-    assert "'steps': ('<i8', (), " in worker["received"]
-    assert "'transposed': ('<f2', (3, 2), " in worker["received"]
-    assert "{'loss': 0.1, 'ü': None}, True, ('|b1', (2,), " in worker["received"]
+    for said in (*lives[0], *lives[1]):
+        assert said["same_bits"] == list(SENT)
+        assert said["received"] == {"ü": [0.1, None]}
 
 
-def test_all_hear_what_the_chief_could_not_read(lives: list[list[dict[str, Any]]]) -> None:
+def test_an_error_of_the_chief_reaches_all_workers(lives: list[list[dict[str, Any]]]) -> None:
     assert [said["failed"] for each in lives for said in each] == ["the run is damaged"] * 4
 
 
-def test_all_hear_which_worker_differs_and_in_what(lives: list[list[dict[str, Any]]]) -> None:
-    for said in (*lives[0], *lives[1]):
+def test_workers_that_differ_end_and_name_the_difference(
+    lives: list[list[dict[str, Any]]],
+) -> None:
+    chief, worker = lives
+    for said in (*chief, *worker):
         assert "agreed" not in said
-        before, _, after = said["differed"].partition(" has ")
-        assert before.startswith("worker 1 (localhost:")
-        assert re.search(r"\bseed\b.*\b1\b.*\b0\b.*\bdata\b.*\[1\].*\[0\]", after)
+    for said in chief:
+        assert tells(said["differed"], "Worker 1", "localhost", "other settings")
+    for said in worker:
+        assert re.search(r"\bseed 1\b.*\b0\b.*\bdata \[1\].*\[0\]", said["differed"])
+
+
+def test_the_first_worker_is_the_chief_unless_there_is_another() -> None:
+    assert read_tf_config(tf_config(WORKERS, 0)) == (WORKERS, 0)
+    assert read_tf_config(tf_config(WORKERS, 1)) == (WORKERS, 1)
+    all_of_them = ["c:1", *WORKERS]
+    assert read_tf_config(tf_config(WORKERS, 0, "chief", chief=["c:1"])) == (all_of_them, 0)
+    assert read_tf_config(tf_config(WORKERS, 1, chief=["c:1"])) == (all_of_them, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{cluster", mentions("'{cluster")),
+        ("[" * 100_000, mentions("'[[[")),
+        ("[1]", mentions("[1]")),
+        ('{"task": {"type": "worker", "index": 0}}', mentions('{"task"')),
+        ('{"cluster": {"worker": ["a:1"]}}', mentions('{"worker"')),
+        ('{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}', "no worker"),
+        (tf_config(WORKERS, 0, ps=["c:1"]), mentions("'ps'", "chief")),
+        (tf_config({"0": "a:1"}, 0), mentions("'0'", "host:port")),
+        (tf_config(["a"], 0), mentions("'a'", "host:port")),
+        (tf_config([":1"], 0), mentions("':1'")),
+        (tf_config(["a:0"], 0), mentions("'a:0'")),
+        (tf_config(["a:65536"], 0), mentions("'a:65536'")),
+        (tf_config(["a:" + "1" * 5000], 0), "'a:1111"),
+        (tf_config([1], 0), mentions("1", "host:port")),
+        (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "twice")),
+        (tf_config(["b:1"], 0, chief=["a:1", "c:1"]), mentions("2 chiefs")),
+        (tf_config(WORKERS, 0, "evaluator"), mentions("task type", "evaluator")),
+        (tf_config(WORKERS, 0, "chief"), mentions("task type", "chief")),
+        (tf_config(WORKERS, 2), mentions("index 2", "2", "worker")),
+        (tf_config(WORKERS, -1), mentions("index -1")),
+        (tf_config(WORKERS, "0"), mentions("index '0'")),
+        (tf_config(WORKERS, None), mentions("index None")),
+    ],
+)
+def test_invalid_tf_config_is_one_error(text: str, named: str) -> None:
+    with pytest.raises(InputError, match=named) as error:
+        read_tf_config(text)
+    assert "TF_CONFIG" in str(error.value)
+    assert '{"cluster": {"worker": ["host:port", ...]}' in str(error.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([*WORKERS, "worker", "chief"]),
+    lambda each: (
+        st.lists(each, max_size=3)
+        | st.dictionaries(st.sampled_from("cluster task worker chief type index".split()), each)
+    ),
+)
+
+
+@given(JSON.map(json.dumps) | st.text())
+def test_any_tf_config_is_read_or_is_an_input_error(text: str) -> None:
+    try:
+        workers, index = read_tf_config(text)
+    except InputError:
+        return
+    assert 0 <= index < len(workers)

@@ -29,7 +29,7 @@ def make_variables() -> list[keras.Variable]:
 
 
 def make_gradients(steps: int) -> list[list[np.ndarray]]:
-    """Of all sizes from 1e-12 to 1, some of them 0."""
+    """Gradients of all sizes from 1e-12 to 1, and zeros."""
     rng = np.random.default_rng(2)
 
     def one(shape: tuple[int, ...]) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_updates_are_those_of_keras(config: TrainingConfig) -> None:
 
 
 def test_it_is_a_keras_optimizer() -> None:
-    """`apply` gives what single updates give, and the configuration comes back."""
+    """`apply` equals single updates, and the configuration can be restored."""
     [gradients] = make_gradients(1)
     ours, theirs = make_variables(), make_variables()
     optimizer = make_optimizer(ADAMW, D_MODEL)

@@ -62,7 +62,7 @@ def batches(count: int) -> list[Batch]:
 def dataset(data: Sequence[Batch]) -> tf.data.Dataset:
     ids = tf.TensorSpec([None, None], tf.int32)
     options = tf.data.Options()
-    options.autotune.enabled = False  # else whoever lets go of an iterator waits, up to a minute
+    options.autotune.enabled = False  # else releasing an iterator waits, up to a minute
     return tf.data.Dataset.from_generator(
         lambda: iter(data), output_signature=({"source_ids": ids, "target_ids": ids}, ids)
     ).with_options(options)
@@ -92,11 +92,11 @@ _key_bases = itertools.count(100_000, 100_000)
 
 
 def make_strategy(devices: Sequence[str]) -> tf.distribute.MirroredStrategy:
-    """A strategy whose collectives are its own.
+    """A strategy with separate collectives.
 
-    TensorFlow numbers the collectives of every strategy from the same base, and remembers
-    the shape of each: a second strategy of the process, with a model of another size, would
-    abort. TensorFlow's own tests move the base likewise.
+    TensorFlow numbers the collectives of every strategy from the same base, and remembers the shape
+    of each. A second strategy with a model of another size would abort the process. TensorFlow's
+    tests also move the base.
     """
     base = next(_key_bases)
     with mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", base):

@@ -1,4 +1,4 @@
-"""What XLA compiles, counted by itself."""
+"""Counts the programs that XLA compiles."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ trainer = make_trainer(devices=("CPU:0", "CPU:1"), jit_compile=True)
 first, second = batches(2)
 for data in ([first, make_batch([7, 1, 1, 0], [8, 3, 2, 1], 5)], [second], batches(4)):
     train(trainer, data)
-    print(trainer.num_compiles, compiled())
+    print(compiled())
 """
 
 
-def test_every_batch_shape_is_compiled_once_on_each_replica_and_counted(tmp_path: Path) -> None:
+def test_every_batch_shape_is_compiled_once_on_each_replica(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0",
@@ -44,5 +44,5 @@ def test_every_batch_shape_is_compiled_once_on_each_replica_and_counted(tmp_path
         env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    counts = [line.split() for line in done.stdout.splitlines()]
-    assert counts == [["2", "2"], ["4", "4"], ["4", "4"]], done.stdout
+
+    assert done.stdout.split() == ["2", "4", "4"]

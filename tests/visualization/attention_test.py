@@ -1,8 +1,9 @@
-"""Attention of a run, of its export and of servers: the same numbers, or one sentence."""
+"""The attention of a run, of its export and of servers is the same; statistics of heads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,28 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.export.saved_model import export as saved_model
-from keras_transformer.export.saved_model.attention_signature import MAX_TOKENS
-from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.export.saved_model.signatures import MAX_ATTENTION_TOKENS, Signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.serving.client import connect
 from keras_transformer.visualization.attention import (
+    MEASURES,
     TITLES,
     Ask,
     Attention,
     attention,
+    format_tsv,
+    measure_heads,
     read_attention,
+    summarize_heads,
 )
 from keras_transformer.visualization.embeddings import embed
-from keras_transformer.visualization.visible_model import VisibleModel, open_model
+from keras_transformer.visualization.visible_model import VisibleModel, open_visible_model
 from tests.conftest import PHRASES
 from tests.messages import mentions
 from tests.serving.running_server import running_server
+from tests.visualization.pairs import random_attention
 
 LONG = "ball " * 400
 SOURCES = [PHRASES[0], PHRASES[2], "", LONG, "a", "\0 \ufffd", "a"]
@@ -39,23 +44,22 @@ TARGETS = [PHRASES[3], "", "  ", "a", LONG, "x\u2028", ""]
 
 @pytest.fixture(scope="module")
 def translator(run_directory: RunDirectory) -> Translator:
-    """Of more tokens than attention is told of."""
+    """Takes more tokens than attention is returned for."""
     settings = {"decoding.max_source_tokens": 1000, "decoding.max_extra_tokens": 50}
     return loading.load_translator(run_directory, settings)
 
 
 @pytest.fixture(scope="module")
-def run(translator: Translator) -> Iterator[Ask]:
-    """What `open_model` makes of a run, of a translator that is there already."""
+def run(translator: Translator) -> Ask:
+    """The signature of a run."""
     signatures = Signatures(translator)
 
     def ask(inputs: Any) -> Mapping[str, Any]:
         texts = {name: tf.constant(list(column), tf.string) for name, column in inputs.items()}
-        return {
-            name: each.numpy() for name, each in signatures.inspection.attention(**texts).items()
-        }
+        found = signatures.attention_signature.attention(**texts)
+        return {name: each.numpy() for name, each in found.items()}
 
-    yield ask
+    return ask
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def export(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def exported(export: Path) -> VisibleModel:
-    return open_model(export)
+    return open_visible_model(export)
 
 
 def assert_same(own: Attention, other: Attention) -> None:
@@ -84,7 +88,7 @@ def assert_same(own: Attention, other: Attention) -> None:
             assert mine == theirs, field
 
 
-def test_a_pair_has_as_many_places_as_tokens(outputs: dict[str, np.ndarray]) -> None:
+def test_weights_belong_to_their_tokens(outputs: dict[str, np.ndarray]) -> None:
     pairs = read_attention(outputs)
     for pair in pairs:
         s, t = len(pair.source_tokens), len(pair.target_tokens)
@@ -106,18 +110,16 @@ def test_a_pair_has_as_many_places_as_tokens(outputs: dict[str, np.ndarray]) -> 
     assert nothing.source_tokens == nothing.predicted_tokens == ["</s>"]
 
 
-def test_the_last_layer_is_what_translations_are_aligned_by(
-    translator: Translator, run: Ask
-) -> None:
+def test_last_layer_equals_the_alignment_of_translations(translator: Translator, run: Ask) -> None:
     sources = list(PHRASES)
     pairs = read_attention(run({"source": sources, "target": [""] * len(sources)}))
     texts = tf.constant(sources), tf.constant([""] * len(sources))
     details = {name: each.numpy() for name, each in translator.translate_verbose(*texts).items()}
     for row, pair in enumerate(pairs):
         length = int(details["lengths"][row, 0])
-        t, s = min(length, MAX_TOKENS), len(pair.source_tokens)
+        t, s = min(length, MAX_ATTENTION_TOKENS), len(pair.source_tokens)
         assert len(pair.predicted_tokens) == t
-        assert pair.status == Status.TARGET_CUT * (length > MAX_TOKENS)
+        assert pair.status == Status.TARGET_CUT * (length > MAX_ATTENTION_TOKENS)
         expected = details["attention"][row, 0, :t, :s]
         np.testing.assert_allclose(pair.cross[-1].mean(0), expected, atol=1e-5)
         tokens = [piece.decode() for piece in details["tokens"][row, 0, :t]]
@@ -126,27 +128,27 @@ def test_the_last_layer_is_what_translations_are_aligned_by(
         assert whole.startswith(pair.target_text) and (length > t or pair.target_text == whole)
 
 
-def test_a_row_is_what_it_is_alone(run: Ask, outputs: dict[str, np.ndarray]) -> None:
+def test_rows_do_not_depend_on_their_batch(run: Ask, outputs: dict[str, np.ndarray]) -> None:
     for source, target, pair in zip(SOURCES, TARGETS, read_attention(outputs), strict=True):
         assert_same(attention(run, source, target or None), pair)
     none = run({"source": [], "target": []})
-    assert none["encoder"].shape == (0, 1, 2, MAX_TOKENS, MAX_TOKENS)
+    assert none["encoder"].shape == (0, 1, 2, MAX_ATTENTION_TOKENS, MAX_ATTENTION_TOKENS)
     assert read_attention(none) == []
 
 
-def test_what_is_too_long_is_cut_and_said_so(outputs: dict[str, np.ndarray]) -> None:
+def test_truncated_texts_are_reported(outputs: dict[str, np.ndarray]) -> None:
     pairs = read_attention(outputs)
     source, target = pairs[3], pairs[4]
     assert (source.status, target.status) == (Status.SOURCE_CUT, Status.TARGET_CUT)
-    assert source.remarks() == ["the source is longer; its first 64 tokens were taken"]
-    assert target.remarks() == ["the target is longer; its first 64 tokens were taken"]
-    assert source.encoder.shape[2] == target.decoder.shape[2] == MAX_TOKENS
-    # A source ends as all that the model has seen; a target that is cut goes on.
+    assert source.remarks() == ["The source is too long. Only its first 64 tokens are used."]
+    assert target.remarks() == ["The target is too long. Only its first 64 tokens are used."]
+    assert source.encoder.shape[2] == target.decoder.shape[2] == MAX_ATTENTION_TOKENS
+    # A truncated source ends with the end token; a truncated target does not.
     assert source.source_tokens[-1] == "</s>" != target.predicted_tokens[-1]
     assert [pair.status for pair in pairs[:3]] == [0, pairs[1].status & Status.TARGET_CUT, 0]
 
 
-def test_an_export_and_its_servers_tell_the_same(
+def test_export_and_servers_return_the_same(
     exported: VisibleModel, export: Path, outputs: dict[str, np.ndarray], translator: Translator
 ) -> None:
     own = read_attention(outputs)
@@ -171,36 +173,17 @@ def test_an_export_and_its_servers_tell_the_same(
     signatures = Signatures(translator)
     vectors = signatures.embed(tf.constant(PHRASES))["embeddings"]
     np.testing.assert_allclose(embed(exported.embed, PHRASES), vectors, atol=1e-5)
-    for name, each in signatures.inspection.positions(tf.constant(50)).items():
+    for name, each in signatures.attention_signature.positions(tf.constant(50)).items():
         np.testing.assert_array_equal(each, exported.positions(50)[name])
 
 
-class Older(tf.Module):
-    """An export from before there was a signature `attention`."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
-    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        texts = tf.expand_dims(text, 1)
-        return {"translations": texts, "tokens": tf.strings.length(text)}
-
-
-def test_what_does_not_show_its_attention(tmp_path: Path) -> None:
-    older = Older()
-    functions = {"serving_default": older.translate, "lengths": older.translate}
-    tf.saved_model.save(older, str(tmp_path / "1"), signatures=functions)
-    with pytest.raises(InputError, match=mentions("attention", "LiteRT")):
-        open_model(tmp_path / "1")
-    with pytest.raises(InputError, match=mentions(tmp_path / "none", "there")):
-        open_model(tmp_path / "none")
-
-
-def test_weights_that_are_no_numbers(outputs: dict[str, np.ndarray]) -> None:
+def test_weights_that_are_not_finite(outputs: dict[str, np.ndarray]) -> None:
     broken = {**outputs, "cross": np.full_like(outputs["cross"], np.nan)}
-    with pytest.raises(InputError, match=mentions("attention", "number")):
+    with pytest.raises(InputError, match=mentions("attention", "not finite")):
         read_attention(broken)
 
 
-def test_a_model_that_finds_nothing_says_so(translator: Translator, run: Ask) -> None:
+def test_no_translation_is_reported(translator: Translator, run: Ask) -> None:
     embeddings = translator.transformer.weights_by_path()["embedding/embeddings"]
     known = embeddings.numpy()
     embeddings.assign(known * float("nan"))
@@ -208,3 +191,66 @@ def test_a_model_that_finds_nothing_says_so(translator: Translator, run: Ask) ->
     embeddings.assign(known)
     assert found["status"].tolist() == [Status.NOT_TRANSLATED, 0, 0]
     assert found["target_lengths"].tolist()[0] == 1
+
+
+BACK = np.eye(5, k=-1)
+BACK[0, 0] = 1  # nothing is before the first token
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        (
+            np.eye(4),
+            {"entropy": 0, "distance": 0, "diagonal": 1, "previous": 0, "next": 0,
+             "first": 1 / 4, "last": 1 / 4},
+        ),
+        (
+            BACK,
+            {"entropy": 0, "distance": 4 / 5, "diagonal": 1 / 5, "previous": 4 / 5, "next": 0,
+             "first": 2 / 5, "last": 0},
+        ),
+        # Distances of position 0: (0 + 1 + 2 + 3) / 4, of position 1: (1 + 0 + 1 + 2) / 4, ...
+        (
+            np.full((4, 4), 0.25),
+            {"entropy": 2, "distance": (1.5 + 1 + 1 + 1.5) / 4, "diagonal": 1 / 4,
+             "previous": 3 / 16, "next": 3 / 16, "first": 1 / 4, "last": 1 / 4},
+        ),
+        (
+            [[0.5, 0.5, 0, 0, 0], [0, 0, 0, 0.25, 0.75]],
+            {"entropy": (1 - 0.25 * math.log2(0.25) - 0.75 * math.log2(0.75)) / 2,
+             "distance": (0.5 + 0.25 * 2 + 0.75 * 3) / 2, "diagonal": 0.25, "previous": 0,
+             "next": 0.25, "first": 0.25, "last": 0.375},
+        ),
+    ],
+    ids=["itself", "previous", "uniform", "cross"],
+)  # fmt: skip
+def test_statistics_of_a_head(matrix: Any, expected: dict[str, float]) -> None:
+    weights = np.array(matrix, np.float32)
+    sums = measure_heads(weights[None, None])
+    assert {name: float(each[0, 0]) / len(weights) for name, each in sums.items()} == pytest.approx(
+        expected
+    )
+
+
+def test_statistics_are_means_over_all_queries_of_all_pairs() -> None:
+    pairs = [
+        random_attention(seed=1),
+        random_attention(["▁a", "</s>"], ["<s>", "▁x"], ["▁x", "</s>"], seed=2),
+    ]
+    summary = summarize_heads(iter([pairs[0], pairs[1]._replace(status=Status.TARGET_CUT)]))
+    assert (summary.pairs, summary.truncated) == (2, 1)
+    for kind, queries in (("encoder", (5, 2)), ("decoder", (4, 2)), ("cross", (4, 2))):
+        for name in MEASURES:
+            one, other = (measure_heads(pair.weights(kind))[name] for pair in pairs)
+            np.testing.assert_allclose(summary.means[kind][name], (one + other) / sum(queries))
+
+    head, *lines = [line.split("\t") for line in format_tsv(summary).splitlines()]
+    assert head == ["attention", "layer", "head", *MEASURES]
+    layers = {"encoder": 2, "decoder": 3, "cross": 3}
+    expected = [
+        (kind, n + 1, h + 1) for kind, many in layers.items() for n, h in np.ndindex(many, 2)
+    ]
+    assert [(line[0], int(line[1]), int(line[2])) for line in lines] == expected
+    last = float(lines[-1][head.index("diagonal")])
+    assert last == pytest.approx(summary.means["cross"]["diagonal"][2, 1], abs=1e-6)

@@ -1,4 +1,4 @@
-"""Attention that no model has given."""
+"""Random attention for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def random_attention(
     seed: int = 0,
     target_text: str = "die katze schläft",
 ) -> Attention:
-    """Rows that have the sum 1, some weights of which are large; the decoder's are causal."""
+    """Returns rows that sum to 1, with some large weights. The decoder is causal."""
     random = np.random.default_rng(seed)
     s, t = len(source), len(read)
 

@@ -41,7 +41,7 @@ def assert_each_pair_once(made, store, epoch):
 
 
 @pytest.mark.parametrize("seed", [1, None])
-def test_each_epoch_holds_every_pair_once(seed):
+def test_each_epoch_contains_every_pair_once(seed):
     store = like_text(1500)
     made = batches(store, seed=seed)
     for epoch in (0, 1, 7):
@@ -53,7 +53,7 @@ def test_each_epoch_holds_every_pair_once(seed):
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=80),
     st.integers(40, 400),
 )
-def test_any_lengths_make_whole_epochs(lengths, batch_tokens):
+def test_any_lengths_make_complete_epochs(lengths, batch_tokens):
     store = of_lengths(*np.array(lengths).T)
     made = batches(store, batch_tokens)
     assert_each_pair_once(made, store, epoch=0)
@@ -66,7 +66,7 @@ def test_any_lengths_make_whole_epochs(lengths, batch_tokens):
     assert made.padding_share == pytest.approx(1 - real / positions)
 
 
-def test_rows_hold_source_shifted_target_and_labels():
+def test_rows_have_source_shifted_target_and_labels():
     store = like_text(300)
     made = batches(store)
     for step in range(made.steps_per_epoch):
@@ -88,7 +88,7 @@ def test_rows_hold_source_shifted_target_and_labels():
                 assert got[row].tolist() == expected + padding
 
 
-def test_a_token_store_on_disk_gives_the_same_batches(tmp_path):
+def test_a_token_store_on_disk_has_the_same_batches(tmp_path):
     in_memory = like_text(50)
     shards = []
     for name, pairs in (("0", range(30)), ("1", range(30, 50))):
@@ -115,7 +115,7 @@ def test_filler_rows_are_all_padding():
 
 
 @pytest.mark.parametrize("batch_tokens", [100, 512, 4096])
-def test_shapes_are_few_and_hold_about_batch_tokens(batch_tokens):
+def test_shapes_are_few_and_have_about_batch_tokens(batch_tokens):
     store = like_text(3000)
     made = batches(store, batch_tokens)
     assert len(made.shapes) <= 16
@@ -134,7 +134,7 @@ def test_shapes_are_few_and_hold_about_batch_tokens(batch_tokens):
     assert positions > (0.8 if batch_tokens < 4096 else 0.7) * batch_tokens
 
 
-def test_a_batch_depends_on_corpus_seed_and_step_alone():
+def test_a_batch_depends_only_on_corpus_seed_and_step():
     store = like_text(1000)
     walked = batches(store, seed=5)
     for step in range(2 * walked.steps_per_epoch):
@@ -168,7 +168,7 @@ def test_without_a_seed_all_epochs_are_the_same():
         np.testing.assert_array_equal(other.indices(step), expected)
 
 
-def test_dataset_gives_the_batches_from_any_step():
+def test_a_dataset_starts_at_any_step():
     store = like_text(300)
     made = batches(store)
     dataset = made.dataset(first_step=4, num_steps=3)
@@ -211,8 +211,8 @@ def test_parts_are_the_rows_of_the_batch_in_order(parts):
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-def test_parts_of_all_steps_hold_no_pair_twice(parts):
-    """What several workers get in an epoch, read off the ids themselves."""
+def test_parts_of_all_steps_contain_no_pair_twice(parts):
+    """Returns the batches of several workers in an epoch, identified by their ids."""
     store = like_text(700)
     made = batches(store)
     seen = [
@@ -226,7 +226,7 @@ def test_parts_of_all_steps_hold_no_pair_twice(parts):
     np.testing.assert_array_equal(np.sort(seen[seen != PAD]), np.sort(expected))
 
 
-def test_dataset_of_parts_gives_its_own_ones_step_by_step():
+def test_a_dataset_of_parts_has_its_own_parts_of_each_step():
     made = batches(like_text(300))
     dataset = made.dataset(first_step=5, num_steps=3, parts=4, own=(1, 2))
     elements = list(dataset.as_numpy_iterator())
@@ -264,7 +264,7 @@ def test_workers_share_the_rows_of_each_step(workers, replicas):
             self.context = tf.distribute.InputContext(workers, number, replicas)
 
         def distribute_datasets_from_function(self, own_rows, options):
-            assert options is None  # of replicas on CPUs alone
+            assert options is None  # only for replicas on CPUs
             return list(own_rows(self.context).as_numpy_iterator())
 
     each = replicas // workers
@@ -283,7 +283,7 @@ def test_dataset_without_end_passes_the_epoch():
     np.testing.assert_array_equal(taken[-1][1], made.batch(steps - 1)[1])
 
 
-def test_padding_on_lengths_like_text():
+def test_padding_of_lengths_that_vary_as_in_text():
     assert batches(like_text(20_000), 4096).padding_share < 0.12
 
 
@@ -295,10 +295,10 @@ def test_any_step_is_entered_by_one_permutation_of_an_epoch():
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (pairs >= 0).all()
-    assert kept < 4.2e6 and peak < 8.4e6, "4 bytes a pair, and as many to make them"
+    assert kept < 4.2e6 and peak < 8.4e6, "4 bytes per pair, and 4 more during construction"
 
 
-def test_pairs_of_equal_lengths_come_in_any_batch_and_order():
+def test_pairs_of_equal_lengths_are_shuffled_over_batches():
     made = batches(of_lengths([5] * 64, [5] * 64), batch_tokens=80)  # 4 batches of 16 rows
     together = np.zeros((64, 64))
     places = np.zeros((64, 64))
@@ -317,7 +317,7 @@ def is_plausible(counts, expected):
     return abs(deviations.mean()) < 0.1 and deviations.std() < 1.1 and np.abs(deviations).max() < 6
 
 
-def test_mistakes_are_named():
+def test_errors_name_the_invalid_argument():
     store = of_lengths([3, 9], [4, 30])
     with pytest.raises(InputError, match=mentions("batch_tokens", "29", "30")):
         batches(store, batch_tokens=29)

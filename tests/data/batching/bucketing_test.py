@@ -92,8 +92,8 @@ def test_rows_left_over_are_filled_with_shorter_pairs():
 
 
 def test_a_shape_of_few_pairs_has_fewer_rows_rather_than_shorter_guests():
-    # 80 rows of length 40 would be 20 pairs and 60 guests a quarter as long; half as many are
-    # the least that a batch may have.
+    # 80 rows of length 40 would be 20 pairs and 60 shorter pairs from other shapes. A batch may
+    # have at least half of the rows.
     lengths = np.repeat([40, 10], [20, 1000])
     plan, _ = plan_batches(lengths, lengths, 3200)
     assert plan.shapes.tolist() == [[40, 40, 40], [248, 10, 10]]

@@ -1,4 +1,4 @@
-"""Mixed corpora: shares that hold at every step, each corpus pass by pass, few shapes."""
+"""Mixed corpora: their shares of the steps, the passes over each corpus, and the batch shapes."""
 
 import re
 from fractions import Fraction
@@ -27,14 +27,14 @@ def turns(weights, first, last):
     st.lists(st.integers(1, 3000), min_size=1, max_size=6),
     st.integers(0, 10**9),
 )
-def test_shares_hold_over_any_number_of_steps(weights, first):
+def test_shares_are_kept_over_any_number_of_steps(weights, first):
     found = [corpus for corpus, _ in turns(weights, first, first + 60)]
     total = sum(weights)
     for corpus, weight in enumerate(weights):
         seen = np.cumsum([turn == corpus for turn in found])
         share = weight / total
         expected = share * np.arange(1, len(seen) + 1)
-        # Of two corpora any steps in a row have their shares to within one step.
+        # With two corpora, the shares of consecutive steps are off by at most one step.
         most = 1.0 if len(weights) <= 2 else 1.0 + share * len(weights)
         assert np.abs(seen - expected).max() <= most + 1e-9
 
@@ -44,7 +44,7 @@ def test_shares_hold_over_any_number_of_steps(weights, first):
     st.lists(st.integers(1, 3000), min_size=1, max_size=5),
     st.integers(0, 10**9),
 )
-def test_each_corpus_takes_its_own_steps_in_turn(weights, first):
+def test_corpora_take_turns(weights, first):
     next_steps = {}
     for corpus, own in turns(weights, first, first + 40):
         assert own == next_steps.get(corpus, own)
@@ -65,7 +65,7 @@ def own_indices(made, corpus, own_epoch):
 
 
 @pytest.mark.parametrize("weights", [None, [Fraction(1), Fraction(3)]])
-def test_every_pair_of_a_corpus_once_in_each_pass_over_it(weights):
+def test_each_pass_over_a_corpus_has_every_pair_once(weights):
     stores = [like_text(700), like_text(150, seed=1)]
     made = mixed(stores, weights=weights)
     for corpus, store in enumerate(stores):
@@ -75,14 +75,14 @@ def test_every_pair_of_a_corpus_once_in_each_pass_over_it(weights):
 
 
 def rows_of(made, steps):
-    """Returns the rows of steps, as text, filler rows left out."""
+    """Returns the label rows of the steps as sorted texts, without padding and filler rows."""
     labels = [made.batch(step)[1] for step in steps]
     rows = [row for batch in labels for row in batch.tolist() if row[0] != PAD]
     return sorted(str([i for i in row if i != PAD]) for row in rows)
 
 
 @pytest.mark.parametrize("seed", [1, None])
-def test_without_weights_an_epoch_is_one_pass_over_each(seed):
+def test_without_weights_an_epoch_is_one_pass_over_each_corpus(seed):
     stores = [like_text(400), like_text(90, seed=1), like_text(30, seed=2)]
     made = mixed(stores, seed=seed)
     expected = sorted(str(ids) for store in stores for ids in store.target)
@@ -91,7 +91,7 @@ def test_without_weights_an_epoch_is_one_pass_over_each(seed):
         assert rows_of(made, range(first, first + made.steps_per_epoch)) == expected
 
 
-def test_steps_follow_weights_or_temperature():
+def test_shares_of_steps_follow_weights_or_temperature():
     stores = [like_text(900), like_text(60, seed=1)]
 
     def share(**options):
@@ -111,7 +111,7 @@ def test_steps_follow_weights_or_temperature():
     assert share(temperature=5) == pytest.approx(fifth[1] / sum(fifth), abs=0.01)
 
 
-def test_shapes_are_few_for_all_together():
+def test_all_corpora_together_have_few_shapes():
     long = np.random.default_rng(0).integers(20, 90, (2, 500))
     stores = [like_text(1500), of_lengths(*long), like_text(40, seed=3)]
     made = mixed(stores, 1024)
@@ -129,7 +129,7 @@ def test_shapes_are_few_for_all_together():
     assert made.padding_share == pytest.approx(1 - tokens / positions)
 
 
-def test_shapes_suit_the_corpus_that_comes_most_often():
+def test_shapes_suit_the_most_frequent_corpus():
     random = np.random.default_rng(0)
     stores = [of_lengths(*random.integers(30, 90, (2, 400))), like_text(3000)]
     shares = []
@@ -140,13 +140,13 @@ def test_shapes_suit_the_corpus_that_comes_most_often():
     assert shares[1][0] < shares[0][0] - 0.02
 
 
-def test_equal_corpora_go_through_orders_of_their_own():
+def test_equal_corpora_have_different_orders():
     made = mixed([like_text(300), like_text(300)])
     first, second = (own_indices(made, corpus, 0) for corpus in (0, 1))
     assert not np.array_equal(first, second)
 
 
-def test_a_batch_depends_on_corpora_weights_seed_and_step_alone():
+def test_a_batch_depends_only_on_corpora_weights_seed_and_step():
     stores = [like_text(300), like_text(80, seed=1)]
     weights = [Fraction(1, 3), Fraction(2, 3)]
     walked = mixed(stores, weights=weights)
@@ -160,7 +160,7 @@ def test_a_batch_depends_on_corpora_weights_seed_and_step_alone():
     np.testing.assert_array_equal(element[1], walked.batch(11)[1])
 
 
-def test_one_corpus_is_a_mixture_too():
+def test_a_mixture_of_one_corpus_has_its_batches():
     made = mixed([like_text(300)])
     for step in range(5):
         np.testing.assert_array_equal(made.batch(step)[1], made.corpora[0].batch(step)[1])
@@ -189,14 +189,14 @@ def test_weights_are_read_in_the_order_of_the_corpora():
         ("", mentions("''", "weight")),
     ],
 )
-def test_mistakes_in_a_mix_are_named(mix, message):
+def test_errors_name_the_invalid_part_of_a_mix(mix, message):
     with pytest.raises(InputError) as error:
         parse_mix(mix, ["a", "b"])
     assert re.search(message, str(error.value))
 
 
 @hypothesis.given(st.text(alphabet="ab:,.0123456789e-/ inf", max_size=20))
-def test_any_mix_is_read_or_refused(mix):
+def test_any_text_for_a_mix_is_parsed_or_reported_as_invalid(mix):
     try:
         weights = parse_mix(mix, ["a", "b"])
     except InputError:
@@ -204,7 +204,7 @@ def test_any_mix_is_read_or_refused(mix):
     assert len(weights) == 2 and min(weights) > 0
 
 
-def test_mistakes_are_named():
+def test_errors_name_the_invalid_argument():
     with pytest.raises(InputError, match=mentions("corpora", "data")):
         parse_mix("data:1", ["data", "data"])
     stores = [like_text(60)]

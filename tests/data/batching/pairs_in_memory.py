@@ -1,4 +1,4 @@
-"""Token pairs in memory, whose ids tell which pair and which side they belong to."""
+"""Token pairs in memory. The ids identify the pair and the side."""
 
 from __future__ import annotations
 

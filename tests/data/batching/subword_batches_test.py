@@ -1,4 +1,4 @@
-"""Every pair gets one row, which it fits, unless told otherwise and sure to by being shorter."""
+"""Every pair gets one row that it fits, with a shorter segmentation if necessary."""
 
 import numpy as np
 from hypothesis import given
@@ -26,14 +26,14 @@ def test_rows_of_any_pairs(pairs):
         assert not too_long.any()
 
 
-def test_what_is_longer_than_planned_changes_places_with_what_is_shorter():
+def test_long_segmentations_change_places_with_short_ones():
     bounds = np.array([[5, 5], [9, 9], [5, 5], [9, 9]])
     lengths = np.array([[8, 7], [4, 5], [5, 5], [6, 3]])
     row_of, too_long = regroup(bounds, lengths, np.full((4, 2), 3))
     assert not too_long.any() and set(row_of[[1, 2]].tolist()) == {0, 2}
 
 
-def test_one_that_fits_nowhere_is_shortened_alone():
+def test_only_a_pair_that_fits_nowhere_is_shortened():
     bounds = np.array([[5, 5], [5, 5], [5, 5]])
     lengths = np.array([[5, 5], [5, 9], [1, 1]])
     row_of, too_long = regroup(bounds, lengths, np.minimum(lengths, 5))

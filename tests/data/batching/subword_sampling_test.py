@@ -1,4 +1,4 @@
-"""Drawn segmentations: of the same text, by probability, from a key alone, and never too long."""
+"""Drawn segmentations: the text, the probabilities, the keys, and the maximum length."""
 
 import collections
 import itertools
@@ -57,7 +57,7 @@ def test_drawn_ids_spell_the_same_text(vocabulary, model):
 
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(st.lists(st.text(max_size=30), min_size=1, max_size=4))
-def test_any_text_without_chance_is_segmented_as_it_is_stored(vocabulary, lines):
+def test_without_randomness_any_text_has_its_stored_segmentation(vocabulary, lines):
     """With a large alpha the best segmentation is all that is left; U+2581 is white space."""
     lines = [line.replace("\u2581", " ").encode("utf-8", "ignore") for line in lines]
     model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.source_model)
@@ -136,13 +136,13 @@ def test_keys_decide_for_each_sentence_by_itself(vocabulary):
     assert draw(vocabulary, lines[4:5], keys=keys[4:5]) == forward[4:5]
 
 
-def test_what_is_too_long_is_drawn_again_or_kept_as_it_is(vocabulary):
+def test_too_long_segmentations_are_drawn_again_or_kept(vocabulary):
     best = vocabulary.encode_source(LINES)
     longest = min(map(len, best))
     assert any(len(ids) > longest for ids in draw(vocabulary, LINES))
     for ids, best_ids in zip(draw(vocabulary, LINES, 1e-3, longest=longest), best, strict=True):
         assert len(ids) <= longest or ids == best_ids
-    # Half of what is drawn has room at once, and hardly a sentence is left with the best.
+    # Half of the draws fit at once, and almost no sentence keeps its best segmentation.
     lines = LINES[:1] * 500
     room = int(np.median([len(ids) for ids in draw(vocabulary, lines)]))
     drawn = draw(vocabulary, lines, longest=room)
@@ -150,7 +150,7 @@ def test_what_is_too_long_is_drawn_again_or_kept_as_it_is(vocabulary):
     assert sum(ids == best[0] for ids in drawn) < 100
 
 
-def test_tags_stay_whole():
+def test_tags_are_never_split():
     vocabulary = Vocabulary(learn_vocabulary(LINES, 90, symbols=["<2de>"]))
     model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.source_model)
     tag = model.piece_to_id("<2de>")
@@ -194,7 +194,7 @@ class TestBatches:
                     found.append((tuple(source[source != PAD]), tuple(target[:real])))
         return found
 
-    def test_hold_every_pair_once_segmented_anew_in_each_epoch(self, vocabulary, model):
+    def test_epochs_contain_every_pair_once_with_new_segmentations(self, vocabulary, model):
         store, made = self.make(vocabulary)
         expected = collections.Counter(
             (model.decode(source), model.decode(target))
@@ -245,7 +245,7 @@ class TestBatches:
         assert len({ids.shape for ids in arrays[1::2]}) <= 16
 
 
-def test_mistakes_are_named(vocabulary):
+def test_errors_name_the_invalid_argument(vocabulary):
     bpe = Vocabulary(learn_vocabulary(LINES, 90, model_type="bpe"))
     with pytest.raises(InputError, match=mentions("source vocabulary", "bpe", "unigram")):
         SubwordSampler(bpe, 0.2)

@@ -1,4 +1,4 @@
-"""Cleaning: what is dropped is counted, what is kept is one line of text."""
+"""Cleaning counts dropped pairs, and keeps one line of text per pair."""
 
 import time
 import unicodedata
@@ -50,14 +50,14 @@ def test_sides_of_unlike_lengths_are_dropped_unless_they_are_short():
     assert len(run(pairs, max_length_ratio=None)[0]) == 5
 
 
-def test_pairs_of_one_text_are_dropped_when_asked_for():
+def test_identical_pairs_are_dropped_on_request():
     pairs = [(b"a ", b"a"), (b"A", b"a")]
     assert run(pairs)[1].dropped == {}
     kept, report = run(pairs, drop_identical=True)
     assert kept == [(2, b"A", b"a")] and report.dropped == {"identical": 1}
 
 
-def test_what_goes_round_in_circles_is_dropped_when_asked_for():
+def test_repetitive_pairs_are_dropped_on_request():
     quote = b"a sign with &quot; s &quot; s &quot; s"
     eight = b" ".join(b"%d" % i for i in range(8))
     pairs = [(b"ein Schild", quote), (quote, b"ein Schild"), (b"x", b"y " + b" ".join([eight] * 3))]
@@ -118,11 +118,11 @@ def test_control_characters_and_line_separators_become_counted_spaces():
     assert kept[0][1] == b"a b c d e f g"
     assert kept[0][2].decode() == "ÄÂ\u00a0–€†", "neighbours in UTF-8 stay"
     assert report.control_characters == 6
-    for character in "\x00\u0085\u2028\u2029\x1f\x7f\t"[1:]:  # each alone is seen
+    for character in "\x00\u0085\u2028\u2029\x1f\x7f\t"[1:]:  # each one is found
         assert run([(f"a{character}b".encode(), b"c")])[0][0][1] == b"a b"
 
 
-def test_bytes_that_are_no_utf8_are_told_mended_or_dropped():
+def test_invalid_utf8_is_refused_replaced_or_dropped():
     pairs = [("ä".encode(), b"b"), (b"a\xffb", b"c"), (b"c", b"d\xc3"), (b"e", b"f")]
     with pytest.raises(InputError, match=mentions("s", "line 2", "0xff", "4", "UTF-8")):
         run(pairs)
@@ -142,7 +142,7 @@ def test_bytes_that_are_no_utf8_are_told_mended_or_dropped():
             run([(b"a", b"b\0")], on_bad_utf8=on_bad_utf8)
 
 
-def test_the_first_line_alone_has_a_bom_and_every_line_may_have_a_cr():
+def test_only_the_first_line_has_a_bom_and_every_line_may_have_a_cr():
     pairs = [(b"\xef\xbb\xbfa\r", b"b"), (b"\xef\xbb\xbfc\r", b"d\re\r")]
     assert run(pairs)[0] == [(1, b"a", b"b"), (2, b"\xef\xbb\xbfc", b"d e")]
 

@@ -1,5 +1,6 @@
 """Corpora: blocks and pairs are aligned as the bytes say, or refused."""
 
+import contextlib
 import gzip
 import hashlib
 
@@ -11,6 +12,7 @@ from keras_transformer.data.corpora import corpus as corpus_module
 from keras_transformer.data.corpora.corpus import (
     BlockReader,
     ParallelFiles,
+    TsvColumns,
     TsvFile,
     parallel_files,
 )
@@ -51,13 +53,13 @@ def test_packed_and_plain_files_pair_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("source", "target", "counts"),
     [
-        (b"a\nb\nc\n", b"1\n", "s has 3 lines and {}/t has 1;"),
-        (b"a\n", b"1\n2\n3\n4", "s has 1 lines and {}/t has 4;"),
+        (b"a\nb\nc\n", b"1\n", "s has 3 lines, but {}/t has 1"),
+        (b"a\n", b"1\n2\n3\n4", "s has 1 lines, but {}/t has 4"),
         (b"a\nb\n", b"", "t is empty"),
         (b"", b"a\n", "s is empty"),
     ],
 )
-def test_different_numbers_of_lines_are_both_told(files, tmp_path, source, target, counts):
+def test_different_numbers_of_lines_are_reported(files, tmp_path, source, target, counts):
     corpus = files(source, target)
     for read in (corpus.pairs, lambda: BlockReader(corpus)):
         with pytest.raises(InputError, match=counts.format(tmp_path)):
@@ -87,7 +89,52 @@ def test_two_columns_of_a_file(tmp_path):
             list(TsvFile(path).pairs())
 
 
-def test_pairs_that_are_no_file_become_blocks(monkeypatch):
+# Files of ManyThings (Anki), whose third column is the license, and of joeynmt.
+ANKI = "It is late.\tEs ist spät.\tCC-BY 2.0\nHello!\tHallo!\tCC-BY 2.0\n"
+JOEY = "src\tsrc_prompt\ttrg\ttrg_prompt\nEs ist spät .\t<de>\tIt is late .\t<en>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "pairs"),
+    [
+        (ANKI, ("1", "2"), [("It is late.", "Es ist spät."), ("Hello!", "Hallo!")]),
+        (ANKI, ("2", "1"), [("Es ist spät.", "It is late."), ("Hallo!", "Hello!")]),
+        (JOEY, ("src", "trg"), [("Es ist spät .", "It is late .")]),
+        ("\ufeffen\tde\r\na\tb\r\n", ("de", "en"), [("b", "a")]),
+        ("1\t2\n", ("1", "2"), [("1", "2")]),
+    ],
+)
+def test_columns_by_number_or_name(tmp_path, text, columns, pairs):
+    path = tmp_path / "c.tsv"
+    path.write_text(text)
+    corpus = TsvColumns(path, columns)
+    assert [tuple(map(bytes.decode, pair)) for pair in corpus.pairs()] == pairs
+    assert list(BlockReader(corpus))[0].texts[0].count(b"\n") == len(pairs)
+
+
+def test_missing_columns_are_named(tmp_path):
+    path = tmp_path / "c.tsv"
+    path.write_text(JOEY + "zwei\tSpalten\n")
+    with pytest.raises(InputError, match=mentions("c.tsv", "line 1", 4, "--tsv_columns")):
+        list(TsvFile(path).pairs())
+    with pytest.raises(InputError, match=mentions("c.tsv", "'en'", "src", "trg_prompt")):
+        list(TsvColumns(path, ("en", "trg")).pairs())
+    with pytest.raises(InputError, match=mentions("c.tsv", "line 3", 2, "column 3")):
+        list(TsvColumns(path, ("src", "trg")).pairs())
+
+
+@hypothesis.given(
+    st.binary(max_size=40), st.tuples(*[st.sampled_from(["1", "2", "3", "a", ""])] * 2)
+)
+def test_any_bytes_in_columns_are_pairs_or_an_error(tmp_path_factory, content, columns):
+    path = tmp_path_factory.mktemp("columns") / "c.tsv"
+    path.write_bytes(content)
+    with contextlib.suppress(InputError):
+        for pair in TsvColumns(path, columns).pairs():
+            assert not any(b"\t" in side or b"\n" in side for side in pair)
+
+
+def test_pairs_without_a_file_become_blocks(monkeypatch):
     class Pairs:
         name = "pairs"
 

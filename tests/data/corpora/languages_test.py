@@ -1,4 +1,4 @@
-"""Sentences in another language are told from those in their own."""
+"""Finds sentences in another language."""
 
 import pytest
 
@@ -17,6 +17,22 @@ def test_pairs_with_a_side_in_another_language():
     sources = [ENGLISH, ENGLISH, GERMAN, RUSSIAN, b"Wait!", b"1999 - 2024, 100 % + 23 x 17"]
     targets = [GERMAN, ENGLISH, GERMAN, GERMAN, b"Warte!", b"1999 - 2024, 100 % + 23 x 17"]
     assert check(sources, targets) == [True, False, False, False, True, True]
+
+
+def test_names_and_numbers_are_no_other_language():
+    english = [
+        b"We export to Austria, Bulgaria and Kenya.",
+        b"The shop opens in January, April and October.",
+        b"He paid 27 euros to Maria.",
+        b"Croatia lost against Senegal.",
+    ]
+    german = [
+        "Wir exportieren nach Österreich, Bulgarien und Kenia.".encode(),
+        "Der Laden öffnet im Januar, April und Oktober.".encode(),
+        b"Er zahlte Maria 27 Euro.",
+        b"Kroatien hat gegen Senegal verloren.",
+    ]
+    assert all(LanguageCheck.of(("en", "de"))(english, german))
 
 
 def test_unknown_languages_are_refused():

@@ -1,4 +1,4 @@
-"""The TFDS builder of Multi30k, on local files made here in place of the downloads."""
+"""The TFDS builder of Multi30k, on local files instead of the downloads."""
 
 import gzip
 import tempfile
@@ -59,12 +59,12 @@ class Multi30kDeFrTest(_OfTfds):
     BUILDER_CONFIG_NAMES_TO_TEST = ["de-fr"]
 
 
-del _OfTfds  # which is no test by itself
+del _OfTfds  # not a test class
 
 
 @pytest.fixture
 def downloads(tmp_path, monkeypatch):
-    """Local files behind local URLs with checksums of their own; TFDS checks and extracts."""
+    """Local files behind local URLs, with other checksums. TFDS checks and extracts them."""
     root = f"{tmp_path}/served/"
     (tmp_path / "served").mkdir()
     infos = {}

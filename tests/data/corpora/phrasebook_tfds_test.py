@@ -30,7 +30,7 @@ def few(monkeypatch):
         monkeypatch.setattr(module, "phrases", FEW)
 
 
-def test_it_holds_what_write_corpus_writes_in_the_same_order(few, tmp_path):
+def test_the_set_has_the_phrases_of_write_corpus_in_order(few, tmp_path):
     phrasebook.write_corpus(tmp_path / "files")
     for split, part in (("train", "train"), ("validation", "valid"), ("test", "test")):
         english, german = (

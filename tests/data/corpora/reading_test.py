@@ -14,7 +14,7 @@ import pytest
 from backports import zstd
 
 from keras_transformer.data.corpora import reading
-from keras_transformer.data.corpora.reading import LineReader, read_lines, read_text
+from keras_transformer.data.corpora.reading import LineReader, decode_lines, read_lines, read_text
 from keras_transformer.errors import InputError, MissingExtra
 from tests.messages import mentions
 
@@ -33,13 +33,13 @@ def file(tmp_path):
     return write
 
 
-def test_lines_end_at_lf_alone(file):
+def test_lines_end_only_at_lf(file):
     path = file("a\rb\nc\x0bd\u2028e\x85f\u0085g\n\n h".encode())
     assert list(read_lines(path)) == [b"a\rb", "c\x0bd\u2028e\x85f\u0085g".encode(), b"", b" h"]
     assert read_text(path)[2:] == ["", " h"]
 
 
-def test_bom_and_one_cr_a_line_are_no_text(file):
+def test_bom_and_cr_before_lf_are_not_text(file):
     lines = read_lines(file(b"\xef\xbb\xbfa\r\nb\r\r\n\xef\xbb\xbfc\r\n"))
     assert list(lines) == [b"a", b"b\r", b"\xef\xbb\xbfc"]
 
@@ -128,7 +128,7 @@ def test_pieces_of_lines_make_the_file(tmp_path_factory, content, chunk, lines, 
 
 @hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(content=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
-def test_any_file_is_refused_or_read_back_whole(tmp_path_factory, content):
+def test_any_file_is_refused_or_read_completely(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("fuzz") / "s"
     path.write_bytes(content)
     try:
@@ -140,3 +140,18 @@ def test_any_file_is_refused_or_read_back_whole(tmp_path_factory, content):
     ended = content if content.endswith(b"\n") else content + b"\n"
     expected = ended.decode().removeprefix("\ufeff").split("\n")[:-1]
     assert [line.decode() for line in lines] == [line.removesuffix("\r") for line in expected]
+
+
+def test_text_in_memory_ends_its_lines_only_at_line_feeds() -> None:
+    data = "\ufeffone\r\ntwo\rhalf\n\u2028\n\nlast".encode()
+    assert decode_lines(data, "x") == ["one", "two\rhalf", "\u2028", "", "last"]
+    assert (decode_lines(b"", "x"), decode_lines(b"\n", "x")) == ([], [""])
+    with pytest.raises(InputError, match=mentions("x", "line 8", "13", "0xff")):
+        decode_lines(b"a\nb\xff\n", "x", first_line=7, offset=10)
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma, zstd])
+def test_compressed_text_is_recognized_by_its_first_bytes(tmp_path, module):
+    path = tmp_path / "text.en"
+    path.write_bytes(module.compress(b"one\ntwo\n"))
+    assert read_text(path) == ["one", "two"]

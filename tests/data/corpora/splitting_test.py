@@ -55,17 +55,17 @@ def test_parts_of_any_corpus(tmp_path_factory, pairs, valid, test):
     kept = [pair for pair in dict.fromkeys(pairs) if pair[0] in of_parts[0]]
     assert parts["train"] == kept
     shuffled = split_by_source(Pairs(pairs[::-1]), folder / "again", held_out)
-    assert {source for source, _ in read(shuffled["test"])} == of_parts[2], "of the sources alone"
+    assert {source for source, _ in read(shuffled["test"])} == of_parts[2], "only the sources count"
 
 
-def test_who_is_held_out_is_spread_over_the_corpus(tmp_path):
+def test_held_out_sentences_are_spread_over_the_corpus(tmp_path):
     pairs = [(b"%d" % i, b"t") for i in range(1000)]
     parts = split_by_source(Pairs(pairs), tmp_path, {"test": 100})
     places = [int(source) for source, _ in read(parts["test"])]
     assert 400 < sum(places) / len(places) < 600 and places != sorted(places)
 
 
-def test_what_is_there_stays_whole_while_it_is_written_anew(tmp_path):
+def test_existing_files_stay_complete_during_a_rewrite(tmp_path):
     class Stopping(Pairs):
         readings = 0
 

@@ -1,4 +1,4 @@
-"""Corpora from TensorFlow Datasets: direction, order, and what a mistake says."""
+"""Corpora from TensorFlow Datasets: direction, order, and error messages."""
 
 import pickle
 import subprocess
@@ -53,14 +53,14 @@ def test_sets_of_the_catalogue_by_name_on_disk(tmp_path, name, source, target):
     assert sorted(back.pairs()) == sorted((b.encode(), a.encode()) for a, b in PAIRS[:2])
 
 
-def test_languages_are_told_by_either_side(tmp_path):
+def test_either_side_selects_the_languages(tmp_path):
     write_set(WMT14, tmp_path, {"train": PAIRS[:1]})
     for source, target in (("en", None), (None, "de"), ("en", "de")):
         corpus = TfdsCorpus(WMT14, "train", source, str(tmp_path), target_language=target)
         assert list(corpus.pairs()) == [(PAIRS[0][1].encode(), PAIRS[0][0].encode())]
 
 
-def test_bytes_are_those_of_the_set_but_for_line_breaks(tmp_path):
+def test_bytes_equal_those_of_the_set_except_line_breaks(tmp_path):
     odd = {
         b"eins\r\nzwei\n\n": b"one\ntwo",
         b"": b"nothing there",
@@ -88,16 +88,16 @@ def test_every_text_stays_one_line_in_its_place(texts):
 @pytest.mark.parametrize(
     ("name", "language", "message"),
     [
-        ("no_such_set/de-en", "de", mentions("data", "no_such_set/de-en", "prepared")),
+        ("no_such_set/de-en", "de", mentions("dataset", "no_such_set/de-en", "prepared")),
         ("wmt14_translate/xx-en", "en", mentions("xx-en", "wmt14_translate/de-en")),
         ("wmt14_translate/de-en:9.9.9", "de", mentions("loaded", "9.9.9")),
         ("wmt14_translate/de-en/x=1", "de", "unexpected keyword argument 'x'"),
         ("wmt14_translate", "de", mentions("parts", "wmt14_translate/de-en")),
-        ("what is this", "de", mentions("data set", "what is this")),
-        ("", "de", mentions("data set", "''")),
+        ("what is this", "de", mentions("dataset", "what is this")),
+        ("", "de", mentions("dataset", "''")),
         ("huggingface:opus_books/de-en", "de", mentions("community")),
-        ("imdb_reviews", "de", mentions("translation set", "['text']")),
-        ("ted_multi_translate", "de", mentions("translation set")),
+        ("imdb_reviews", "de", mentions("translation dataset", "['text']")),
+        ("ted_multi_translate", "de", mentions("translation dataset")),
         (WMT14, "fr", mentions("source language", "'fr'", "'de'", "'en'")),
         (WMT14, None, mentions("source language", "None", "'de'", "'en'")),
         ("opus", "de", mentions("parts", "opus/medical", "opus/en-fr for EMEA")),
@@ -120,11 +120,11 @@ def test_a_set_that_cannot_be_used_is_named(tmp_path, name, language, message):
         ("train[:200%]", mentions("split", "'train[:200%]'")),
         ("train[", mentions("split", "'train[")),
         ("", mentions("split", "''")),
-        ("train[5:2]", mentions("split", "'train[5:2]'", "pair")),
-        ("train[:0]", mentions("split", "'train[:0]'", "pair")),
+        ("train[5:2]", mentions("split", "'train[5:2]'", "empty")),
+        ("train[:0]", mentions("split", "'train[:0]'", "empty")),
     ],
 )
-def test_a_split_that_is_not_there_is_refused_before_anything_is_read(tmp_path, split, message):
+def test_a_missing_split_is_refused_before_anything_is_read(tmp_path, split, message):
     write_set(WMT14, tmp_path, {"train": PAIRS})
     with pytest.raises(InputError, match=message):
         TfdsCorpus(WMT14, split, "de", str(tmp_path))
@@ -144,7 +144,7 @@ def test_nothing_is_downloaded_unasked(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_data_directory_that_is_none_is_named(tmp_path):
+def test_an_error_names_a_path_that_is_not_a_data_directory(tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
     with pytest.raises(InputError, match=mentions("prepared", f"{file}/")):
@@ -180,7 +180,7 @@ def test_translate_folder_in_both_directions(folder):
     assert list(tfds_corpus(name, "valid", "de").pairs()) == [(b"vier", b"four")]
 
 
-def test_translate_folder_gives_what_tfds_gives(folder):
+def test_translate_folder_equals_tfds(folder):
     (folder / "notes.md").unlink()  # which stops TFDS
     of_tfds = tfds.TranslateFolder(str(folder)).as_dataset(split="train").as_numpy_iterator()
     corpus = tfds_corpus(f"translate_folder:{folder}", "train", "de")
@@ -198,7 +198,7 @@ def test_no_other_character_than_lf_shifts_one_side_of_a_folder(folder):
     ]
 
 
-def test_a_third_language_asks_which_is_the_target(folder):
+def test_sets_with_three_languages_need_a_target_language(folder):
     (folder / "fr.train.txt").write_text("un\ndeux\ntrois\n")
     name = f"translate_folder:{folder}"
     with pytest.raises(
@@ -225,7 +225,7 @@ def test_folders_that_cannot_be_used_are_named(folder):
         list(tfds_corpus(f"translate_folder:{folder}", "train", "en").pairs())
 
 
-def test_a_registered_set_is_told_from_a_folder(tmp_path):
+def test_registered_sets_and_folders_are_distinguished(tmp_path):
     write_set(WMT14, tmp_path, {"train": PAIRS[:1]})
     corpus = tfds_corpus(WMT14, "train", data_dir=str(tmp_path), target_language="en")
     assert isinstance(corpus, TfdsCorpus) and len(list(corpus.pairs())) == 1

@@ -1,4 +1,4 @@
-"""Files of prepared TFDS sets: every format in TFDS's order, and damage that is told."""
+"""Reads files of prepared TFDS sets: all formats, in the order of TFDS, and damaged files."""
 
 import pytest
 import tensorflow as tf
@@ -24,7 +24,7 @@ def small_batches(monkeypatch):
 
 
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
-def test_order_and_slices_are_those_of_tfds(tmp_path, small_batches, file_format):
+def test_order_and_slices_equal_those_of_tfds(tmp_path, small_batches, file_format):
     write_set(NAME, tmp_path / "a", {"train": PAIRS}, shards=3)
     directory = write_set(NAME, tmp_path / "b", {"train": PAIRS}, file_format=file_format, shards=3)
     assert len(list(directory.glob(f"*{file_format}*-of-00003"))) == 3
@@ -90,7 +90,7 @@ def test_records_of_another_set_are_refused(tmp_path):
 
 @pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", [None, "{", "[]"])
-def test_a_set_that_was_half_copied_is_told(tmp_path, file, content):
+def test_an_incomplete_set_is_an_error(tmp_path, file, content):
     directory = write_set(NAME, tmp_path, {"train": PAIRS})
     path = directory / file
     path.write_text(content) if content else path.unlink()
@@ -101,7 +101,7 @@ def test_a_set_that_was_half_copied_is_told(tmp_path, file, content):
             pairs(tmp_path)
 
 
-def test_a_directory_without_a_set_is_told(tmp_path):
+def test_a_directory_without_a_set_is_an_error(tmp_path):
     directory = write_set(NAME, tmp_path, {"train": PAIRS})
     for file in directory.iterdir():
         file.unlink()

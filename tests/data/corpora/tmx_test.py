@@ -54,7 +54,7 @@ def test_entities_neither_grow_nor_name_files(tmp_path):
         assert list(TmxFile(path, "en", "de").pairs()) == [(b"x&b;&a;", b"y")], "as it stands"
 
 
-def test_names_of_html_are_what_they_mean_there(tmp_path):
+def test_html_entities_are_decoded(tmp_path):
     path = tmp_path / "m.tmx"
     path.write_text(TMX.replace("Two", "Two&nbsp;caf&eacute;s"))
     pairs = list(TmxFile(path, "en", "fr").pairs())
@@ -70,7 +70,7 @@ def test_names_of_html_are_what_they_mean_there(tmp_path):
         (b"<tmx><body/></tmx>", mentions("m.tmx", "translation unit")),
     ],
 )
-def test_bad_files_are_told(tmp_path, content, message):
+def test_bad_files_are_input_errors(tmp_path, content, message):
     (tmp_path / "m.tmx").write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(TmxFile(tmp_path / "m.tmx", "en", "de").pairs())

@@ -5,8 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from keras_transformer.data.preparation import pipeline
-from keras_transformer.data.preparation.stages import HASH
+from keras_transformer.data.preparation import duplicates
 
 
 @hypothesis.settings(max_examples=100, deadline=None)
@@ -14,15 +13,15 @@ from keras_transformer.data.preparation.stages import HASH
     st.lists(st.lists(st.integers(0, 2**128 - 1) | st.integers(0, 9), max_size=9), max_size=4),
     st.sampled_from([1, 3, 100]),
 )
-def test_all_but_the_first_of_equals_are_found(tmp_path_factory, files, at_once):
+def test_all_repetitions_are_found(tmp_path_factory, files, at_once):
     directory = tmp_path_factory.mktemp("hashes")
     paths, seen, expected = [], set(), []
     for number, file in enumerate(files):
         paths.append(directory / f"{number}.npy")
-        np.save(paths[-1], np.array([divmod(value, 2**64) for value in file], HASH))
+        np.save(paths[-1], np.array([divmod(value, 2**64) for value in file], duplicates.HASH))
         expected.append([i for i, value in enumerate(file) if value in seen or value in file[:i]])
         seen |= set(file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "_MAX_HASHES", at_once)
-        found = pipeline.find_duplicates(paths)
+        patch.setattr(duplicates, "_MAX_HASHES", at_once)
+        found = duplicates.find_duplicates(paths)
     assert [places.tolist() for places in found] == expected

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
@@ -17,36 +16,12 @@ import pytest
 from keras_transformer.data.corpora import corpus as corpus_module
 from keras_transformer.data.corpora.cleaning import CleaningReport, clean
 from keras_transformer.data.corpora.corpus import BlockReader, TsvFile, parallel_files
-from keras_transformer.data.preparation import pipeline as preparation_module
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary
+from tests.data.preparation.corpora import ROOT, SMALL, Pairs, numbered, run_binary, texts
 from tests.messages import mentions, tells
-
-ROOT = Path(__file__).resolve().parents[3]
-SMALL = PrepareOptions(vocab_size=80)
-
-
-@dataclasses.dataclass
-class Pairs:
-    """A corpus that is no file."""
-
-    content: list
-    name: str = "pairs"
-
-    def pairs(self):
-        return iter([(source.encode(), target.encode()) for source, target in self.content])
-
-
-def numbered(count, start=0):
-    """Pairs whose sides tell which pair they belong to."""
-    return [(f"the {i} dogs", f"die {i} Hunde") for i in range(start, start + count)]
-
-
-def texts(directory, split):
-    store = TokenStore(directory / split)
-    return list(zip(store.source_text(), store.target_text(), strict=True))
 
 
 @pytest.fixture
@@ -116,6 +91,7 @@ def test_report_counts_what_is_there(tmp_path):
     assert report["vocabulary"]["source_size"] == vocabulary.source_vocab_size
     assert report["vocabulary"]["fingerprint"] == vocabulary.fingerprint
     assert report["options"]["max_tokens"] == 40
+    assert report["examples"] == ["the 50 dogs", "the 51 dogs", "the 52 dogs"]
 
 
 def test_unknown_pieces_are_counted(tmp_path):
@@ -145,243 +121,6 @@ def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_pa
     assert defaults.report["held_out"] == 4, "two in a hundred"
 
 
-def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
-    arguments = ([Pairs(numbered(30))], tmp_path / "d", SMALL)
-    first = prepare(*arguments)
-    # As it was written by commit 0e82582, before there was `drop_repetitive`: data stay as good.
-    assert first.report["fingerprint"] == (
-        "285cb898706ec588466ad28acd77e9888d5855e717ba158fabd4c86653f88735"
-    )
-    before = (tmp_path / "d" / "report.json").stat().st_mtime_ns
-    monkeypatch.setattr(preparation_module, "learn_vocabulary", lambda *_: pytest.fail("again"))
-    again = prepare(*arguments)
-    assert again.reused and again.report == first.report
-    assert (tmp_path / "d" / "report.json").stat().st_mtime_ns == before
-    assert tells(again.summary(), "already")
-    for corpus, options in (
-        (numbered(31), SMALL),
-        (numbered(30), dataclasses.replace(SMALL, seed=2)),
-        (numbered(30), dataclasses.replace(SMALL, drop_repetitive=True)),
-    ):
-        with pytest.raises(InputError, match=mentions("d", "data", "input")):
-            prepare([Pairs(corpus)], tmp_path / "d", options)
-
-
-def test_output_directories_that_hold_other_things_stay_as_they_are(tmp_path):
-    (tmp_path / "empty").mkdir()
-    prepare([Pairs(numbered(9))], tmp_path / "empty", SMALL)
-    assert (tmp_path / "empty" / "report.json").exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    (tmp_path / "file").write_text("text")
-    (tmp_path / "list").mkdir()
-    (tmp_path / "list" / "report.json").write_text("[]")
-    for name in ("mine", "file", "list"):
-        with pytest.raises(InputError, match=mentions(name, "exists")):
-            prepare([Pairs(numbered(9))], tmp_path / name, SMALL)
-    with pytest.raises(InputError, match=mentions(tmp_path / "file", "written")):
-        prepare([Pairs(numbered(9))], tmp_path / "file" / "d", SMALL)
-    assert {path.name for path in tmp_path.iterdir()} == {"empty", "mine", "file", "list"}
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
-
-
-class Stopped(BaseException):
-    """As if the process was killed: nobody catches it."""
-
-
-def tree(directory):
-    return {
-        path.relative_to(directory): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.stem != "report"
-    }
-
-
-@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
-@pytest.mark.parametrize("stage", ["clean_block", "learn_vocabulary", "encode_block"])
-def test_what_was_done_before_a_kill_is_not_done_again(tmp_path, monkeypatch, caplog, stage, stop):
-    monkeypatch.setattr(corpus_module, "BLOCK_LINES", 10)
-    arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
-    whole = prepare(arguments, tmp_path / "whole", SMALL)
-    calls = []
-    original = getattr(preparation_module, stage)
-
-    def counted(*given, **named):
-        calls.append(given)
-        if len(calls) == (1 if stage == "learn_vocabulary" else 4):
-            raise stop
-        return original(*given, **named)
-
-    monkeypatch.setattr(preparation_module, stage, counted)
-    with pytest.raises(stop):
-        prepare(arguments, tmp_path / "d", SMALL)
-    assert not (tmp_path / "d").exists()
-    assert tells(caplog.text, "same command") == (stop is KeyboardInterrupt)
-    work = tmp_path / ".d.partial" / "work" / "train"
-    finished = "encoded.json" if stage == "encode_block" else "clean.json"
-    done = {path: path.stat().st_mtime_ns for path in work.glob(f"*.{finished}")}
-    assert len(done) == (6 if stage == "learn_vocabulary" else 3)
-    seen = {}
-
-    def spied(*given, **named):
-        result = original(*given, **named)
-        seen.update({path: path.stat().st_mtime_ns for path in done})
-        return result
-
-    monkeypatch.setattr(preparation_module, stage, spied)
-    continued = prepare(arguments, tmp_path / "d", SMALL)
-    assert seen == done, "written once"
-    assert tree(tmp_path / "d") == tree(tmp_path / "whole")
-    timeless = [{**p.report, "seconds_of_stages": 0} for p in (continued, whole)]
-    assert timeless[0] == timeless[1]
-    assert {path.name for path in tmp_path.iterdir()} == {"whole", "d"}
-
-
-def test_a_real_kill_in_the_middle_and_workers(tmp_path):
-    """Two processes do what one does; killed, they are continued by one."""
-    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(70_000))
-    (tmp_path / "c.tsv").write_text(lines)
-    command = "--tsv=c.tsv --vocab_size=70 --max_length_ratio=0".split()
-    assert run_binary(*command, "--output_dir=one", "--workers=1", cwd=tmp_path).returncode == 0
-    killed = subprocess.Popen(
-        [sys.executable, ROOT / "bin/prepare.py", *command, "--output_dir=two", "--workers=2"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    while not list(tmp_path.glob(".two.partial/work/train/*.clean.json")):
-        assert killed.poll() is None
-        time.sleep(0.005)
-    killed.kill()
-    killed.wait()
-    assert not (tmp_path / "two").exists()
-    done = run_binary(*command, "--output_dir=two", "--workers=2", cwd=tmp_path)
-    assert done.returncode == 0 and done.stderr.count("\n") == 1
-    assert tells(done.stderr, "continuing")
-    assert tree(tmp_path / "two") == tree(tmp_path / "one")
-
-
-def test_what_was_begun_for_other_input_is_not_continued(tmp_path, monkeypatch):
-    def stop(*_, **__):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr(preparation_module, "learn_vocabulary", stop)
-        with pytest.raises(Stopped):
-            prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
-    prepare([Pairs(numbered(30, 40))], tmp_path / "d", SMALL)
-    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
-    assert sorted(stored) == sorted(numbered(30, 40))
-
-
-def test_another_vocabulary_at_the_same_path_is_loaded_anew(tmp_path):
-    for content in (numbered(40), [(f"a cat {i}", f"eine Katze {i}") for i in range(40)]):
-        prepare([Pairs(content)], tmp_path / "d", SMALL)
-        vocabulary, store = Vocabulary.load(tmp_path / "d"), TokenStore(tmp_path / "d" / "train")
-        for i, line in enumerate(store.source_text()):
-            ids = store.source_ids(np.array([i])).tolist()
-            assert ids == vocabulary.encode_source([line.encode()])[0]
-        (tmp_path / "d").rename(tmp_path / f"moved-{len(list(tmp_path.iterdir()))}")
-
-
-def test_what_a_power_cut_left_empty_is_done_again(tmp_path, monkeypatch):
-    def stop(*_, **__):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr(preparation_module, "write_index", stop)
-        with pytest.raises(Stopped):
-            prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
-    (result,) = (tmp_path / ".d.partial").rglob("*.encoded.json")
-    result.write_bytes(b"")
-    (cleaned,) = (tmp_path / ".d.partial").rglob("*.clean.json")
-    cleaned.write_bytes(b"")
-    prepare([Pairs(numbered(40))], tmp_path / "d", SMALL)
-    stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
-    assert sorted(stored) == sorted(numbered(40))
-
-
-def test_an_output_directory_may_be_a_link_or_where_one_is(tmp_path, monkeypatch):
-    for name in ("real", "here"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "link").symlink_to("real")
-    (tmp_path / "dangling").symlink_to("elsewhere")
-    for name in ("link", "dangling"):
-        prepare([Pairs(numbered(30))], tmp_path / name, SMALL)
-    monkeypatch.chdir(tmp_path / "here")
-    prepare([Pairs(numbered(30))], ".", SMALL)
-    for name in ("real", "elsewhere", "here"):
-        assert len(texts(tmp_path / name, "train")) == 29
-    assert (tmp_path / "link").is_symlink()
-    with pytest.raises(InputError, match=mentions("/proc", "exists")):
-        prepare([Pairs(numbered(30))], "/proc", SMALL)
-
-
-def test_an_output_directory_that_cannot_be_looked_at_is_told(tmp_path):
-    with pytest.raises(InputError, match=mentions("File name too long") + r"(?=.*/x+\b)"):
-        prepare([Pairs(numbered(30))], tmp_path / ("x" * 300), SMALL)
-
-
-def test_two_processes_do_not_prepare_the_same(tmp_path):
-    class Twice(Pairs):
-        readings = 0
-
-        def pairs(self):
-            self.readings += 1
-            if self.readings == 2:
-                with pytest.raises(InputError, match=mentions("process", "/d")):
-                    prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
-            return super().pairs()
-
-    corpus = Twice(numbered(30))
-    prepare([corpus], tmp_path / "d", SMALL)
-    assert corpus.readings == 2
-
-
-def test_a_full_disk_is_told_and_continued_when_there_is_room(tmp_path):
-    lines = "".join(f"{source}\t{target}\n" for source, target in numbered(20_000))
-    (tmp_path / "c.tsv").write_text(lines)
-    program = """
-import resource, signal, sys
-from keras_transformer.data.corpora.corpus import TsvFile
-from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
-from pathlib import Path
-from keras_transformer.errors import InputError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit fails, as on a full disk
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
-try:
-    prepare([TsvFile(Path("c.tsv"))], "d", PrepareOptions(vocab_size=60))
-except InputError as error:
-    print(error)
-"""
-
-    def limited(size):
-        return subprocess.run(
-            [sys.executable, "-c", program, str(size)],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-
-    for size in (100_000, 1_000, 300_000):
-        message = limited(size)
-        assert tells(message, "d", "File too large")
-        assert tells(message, "same command")
-        assert not (tmp_path / "d").exists()
-    assert limited(10**9) == ""
-    assert len(texts(tmp_path / "d", "train")) == 19_600
-
-
-def test_input_that_changes_while_it_is_read_is_refused(tmp_path):
-    class Changing(Pairs):
-        readings = 0
-
-        def pairs(self):
-            self.readings += 1
-            return iter([(b"the dog", b"der Hund %d" % self.readings)] * 9)
-
-    with pytest.raises(InputError, match=mentions("pairs", "changed")):
-        prepare([Changing([])], tmp_path / "d", SMALL)
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_same_text_in_other_columns_is_other_data(tmp_path, files):
     tsv = b"".join(b"the %d dogs\tdie %d Hunde\n" % (i, i) for i in range(20))
     (tmp_path / "c.tsv").write_bytes(tsv)
@@ -392,7 +131,7 @@ def test_the_same_text_in_other_columns_is_other_data(tmp_path, files):
 
 
 def test_many_shards_need_few_open_files(tmp_path):
-    """Of which a process may often have 1,024."""
+    """The limit of open files, often 1,024 per process."""
     program = """
 import resource, sys
 import numpy as np
@@ -435,7 +174,7 @@ def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
 @pytest.mark.parametrize("given", [True, False])
 def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, monkeypatch, given):
     monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
-    # A side alone is another pair, and what is dropped is in neither store.
+    # One equal side makes another pair. Dropped pairs are in neither store.
     known = [*numbered(2), *numbered(1), *numbered(1, 19), ("lang " * 50, "x")]
     other = [*numbered(9, 50), ("the 1 dogs", "die 2 Hunde")]
     options = dataclasses.replace(SMALL, max_tokens=40, max_length_ratio=None, valid_pairs=20)
@@ -451,7 +190,7 @@ def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, mo
     assert tells(prepared.summary(), f"{expected} of {len(valid)}", "training text")
 
 
-def test_validation_pairs_of_their_own_are_not_told_of(tmp_path):
+def test_distinct_validation_pairs_are_not_reported(tmp_path):
     prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
     assert prepared.report["valid_pairs_in_train"] == 0
     assert "as well" not in prepared.summary()
@@ -459,7 +198,7 @@ def test_validation_pairs_of_their_own_are_not_told_of(tmp_path):
         json.dumps({k: v for k, v in prepared.report.items() if k != "valid_pairs_in_train"})
     )
     again = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL)
-    assert again.reused and "as well" not in again.summary(), "older data do not tell"
+    assert again.reused and "as well" not in again.summary(), "missing in older data"
 
 
 def test_a_tag_is_one_piece_before_every_source(tmp_path):
@@ -478,9 +217,12 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
     prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
     for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}, {"symbols": ("<2it>",)}):
         others = dataclasses.replace(SMALL, **options)
-        with pytest.raises(InputError, match=mentions("/a", "piece") + r"(?=.*(<2it>|\bs\b))"):
+        with pytest.raises(InputError, match=mentions("/a", "token") + r"(?=.*(<2it>|\bs\b))"):
             prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
-    for symbol, message in (("to German", "has spaces"), ("</s>", mentions("</s>", "vocabulary"))):
+    for symbol, message in (
+        ("to German", mentions("to German", "spaces")),
+        ("</s>", mentions("</s>", "vocabulary")),
+    ):
         with pytest.raises(InputError, match=message):
             PrepareOptions(source_tag=symbol)
     with pytest.raises(InputError, match=mentions("<0x0A>", "byte_fallback")):
@@ -503,7 +245,7 @@ def test_a_vocabulary_can_be_taken_from_other_data(tmp_path):
         prepare([Pairs(numbered(9))], tmp_path / "c", SMALL, vocab_from=tmp_path / "nowhere")
 
 
-def test_the_report_tells_how_a_vocabulary_that_was_given_normalizes(tmp_path):
+def test_the_report_has_the_normalization_of_a_given_vocabulary(tmp_path):
     folded = dataclasses.replace(SMALL, normalization="nmt_nfkc_cf", model_type="bpe")
     reports = [
         prepare([Pairs(numbered(30))], tmp_path / "a", folded).report,
@@ -523,7 +265,7 @@ def test_line_breaks_inside_a_sentence_shift_nothing(tmp_path):
     assert sorted(stored) == sorted(numbered(20))
 
 
-def test_crlf_and_bom_are_no_text(tmp_path, files):
+def test_crlf_and_bom_are_not_text(tmp_path, files):
     source = b"\xef\xbb\xbf" + b"".join(b"%b\r\n" % s.encode() for s, _ in numbered(20))
     target = b"".join(b"%b\n" % t.encode() for _, t in numbered(20))
     prepare(files(source, target), tmp_path / "d", SMALL)
@@ -549,7 +291,7 @@ def test_a_line_of_megabytes_is_a_counted_drop(tmp_path, files):
         (b"a\n", b"c\n", mentions("1", "clean pairs", "held out")),
     ],
 )
-def test_bad_input_is_told_and_leaves_nothing(tmp_path, files, source, target, message):
+def test_bad_input_is_an_error_and_leaves_nothing(tmp_path, files, source, target, message):
     with pytest.raises(InputError, match=message):
         prepare(files(source, target), tmp_path / "d", SMALL)
     assert not [path for path in tmp_path.iterdir() if path.name not in ("c.en", "c.de")]
@@ -623,18 +365,7 @@ def test_any_bytes_are_refused_or_stored_aligned(tmp_path_factory, files, tokens
     assert any(pairs == [*train[:i], *valid, *train[i:]] for i in range(len(train) + 1))
 
 
-def run_binary(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, ROOT / "bin" / "prepare.py", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_the_binary_prepares_and_says_what_it_did(tmp_path):
+def test_the_command_prepares_and_prints_a_summary(tmp_path):
     for name, pairs in (("a", numbered(20)), ("b", numbered(20, 20)), ("v", numbered(3, 90))):
         for suffix, side in (("en", 0), ("de", 1)):
             lines = "".join(f"{pair[side]}\n" for pair in pairs)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.data.preparation.workers import Workers, alone
+from keras_transformer.data.preparation.workers import run_tasks
 from keras_transformer.errors import InputError, StoppedError
 from tests.messages import mentions
 
@@ -59,7 +59,7 @@ def killed(task):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_results_come_in_the_order_of_the_tasks(count):
-    results = list(Workers(count)(slow_first, [2, 3], range))
+    results = list(run_tasks(slow_first, [0, 1, 0, 1, 2], count))
     assert [result["task"] for result in results] == [0, 1, 0, 1, 2]
     processes = {result["process"] for result in results}
     assert (os.getpid() in processes) == (count == 1) and len(processes) == count
@@ -68,42 +68,42 @@ def test_results_come_in_the_order_of_the_tasks(count):
 def test_tasks_are_made_as_they_are_needed():
     made = []
 
-    def tasks(_):
+    def tasks():
         for number in itertools.count(1):
             made.append(number)
             yield number
 
-    results = Workers(2)(slow_first, [None], tasks)
+    results = run_tasks(slow_first, tasks(), 2)
     assert next(results)["task"] == 1 and len(made) < 8
     results.close()
 
 
 def test_a_single_task_needs_no_process():
-    assert list(Workers(2)(slow_first, [1], alone))[0]["process"] == os.getpid()
+    assert list(run_tasks(slow_first, [1], 2))[0]["process"] == os.getpid()
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_errors_come_as_they_are(count):
-    results = Workers(count)(picky, range(9), alone)
+def test_errors_pass_through_unchanged(count):
+    results = run_tasks(picky, range(9), count)
     assert [next(results)["task"] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(InputError, match="task 3 is odd"):
         next(results)
 
 
 @pytest.mark.parametrize("size", [0, 2**20])  # a pipe holds less: others wait to be written
-def test_a_process_that_is_killed_is_told(size):
+def test_a_killed_process_is_an_error(size):
     tasks = [(number, bytes(size)) for number in range(6)]
     with pytest.raises(StoppedError, match=mentions("worker", "process", "killed")):
-        list(Workers(2)(killed, tasks, alone))
+        list(run_tasks(killed, tasks, 2))
 
 
 def test_workers_end_with_the_process_that_began_them(tmp_path):
     program = """
 import os, signal
-from keras_transformer.data.preparation.workers import Workers, alone
+from keras_transformer.data.preparation.workers import run_tasks
 from tests.data.preparation.workers_test import begin_and_wait
 if __name__ == "__main__":
-    for result in Workers(2)(begin_and_wait, range(4), alone):
+    for result in run_tasks(begin_and_wait, range(4), 2):
         pass
 """
     (tmp_path / "main.py").write_text(program)
@@ -122,7 +122,7 @@ if __name__ == "__main__":
 
 
 def test_workers_leave_interrupts_to_the_process_that_began_them():
-    results = Workers(2)(interrupted, range(3), alone)
+    results = run_tasks(interrupted, range(3), 2)
     assert [result["ignored"] for result in results] == [True] * 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -132,14 +132,14 @@ def test_ctrl_c_ends_all_at_once_and_in_silence(tmp_path, moment):
     """A terminal interrupts all processes; those that wait for a block have a minute to go."""
     program = """
 import os, pathlib, sys, time
-from keras_transformer.data.preparation.workers import Workers, alone
+from keras_transformer.data.preparation.workers import run_tasks
 from tests.data.preparation.workers_test import begin_and_wait
 if __name__ == "__mp_main__" and sys.argv[1] == "starting":
     begin_and_wait(None)
 if __name__ == "__main__":
     try:
         # More than a pipe holds, as blocks are.
-        for result in Workers(2)(begin_and_wait, [bytes(2**20)] * 6, alone):
+        for result in run_tasks(begin_and_wait, [bytes(2**20)] * 6, 2):
             pass
     except KeyboardInterrupt:
         sys.exit(130)
@@ -163,9 +163,9 @@ if __name__ == "__main__":
     assert not [path for path in begun if Path(f"/proc/{path.stem}").exists()]
 
 
-def test_results_that_nobody_takes_end_the_work(tmp_path, monkeypatch):
+def test_closing_the_results_ends_the_work(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKERS", str(tmp_path))
-    results = Workers(2)(wait_unless_first, range(9), alone)
+    results = run_tasks(wait_unless_first, range(9), 2)
     assert next(results) == {}
     start = time.monotonic()
     results.close()
@@ -174,4 +174,4 @@ def test_results_that_nobody_takes_end_the_work(tmp_path, monkeypatch):
 
 def test_none_are_too_few():
     with pytest.raises(InputError, match=mentions("0", "workers", "1")):
-        Workers(0)
+        list(run_tasks(len, [], 0))

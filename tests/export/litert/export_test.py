@@ -1,4 +1,4 @@
-"""A run as a LiteRT model: the same tokens, fewer bits, the refusals, nothing half done."""
+"""LiteRT exports: they find the tokens of the run, or are refused, also with quantized weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from hypothesis import strategies as st
+from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.decoding import NEG_INF, SearchInputs
 from keras_transformer.errors import InputError
@@ -34,47 +35,24 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
 SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
 NAN = math.nan
 
-# LiteRT's own operations that a search is made of. One more is one that some runtime may lack.
-OPS = {
-    *(
-        "ADD",
-        "ADD_N",
-        "BATCH_MATMUL",
-        "CAST",
-        "CONCATENATION",
-        "COS",
-        "DIV",
-        "DYNAMIC_UPDATE_SLICE",
-    ),
-    *("EMBEDDING_LOOKUP", "EQUAL", "EXPAND_DIMS", "FILL", "FLOOR_DIV", "FLOOR_MOD"),
-    *("FULLY_CONNECTED", "GATHER", "GREATER", "GREATER_EQUAL", "IF", "LESS", "LESS_EQUAL"),
-    *("LOG", "LOGICAL_AND", "LOGICAL_NOT", "LOGICAL_OR", "MAXIMUM", "MEAN", "MINIMUM", "MUL"),
-    *(
-        "NEG",
-        "NOT_EQUAL",
-        "PACK",
-        "PAD",
-        "POW",
-        "RANGE",
-        "REDUCE_ANY",
-        "REDUCE_MAX",
-        "RELU",
-        "RESHAPE",
-    ),
-    *("RSQRT", "SELECT", "SELECT_V2", "SHAPE", "SIN", "SOFTMAX", "SPLIT", "SQUARED_DIFFERENCE"),
-    *("STRIDED_SLICE", "SUB", "SUM", "TOPK_V2", "TRANSPOSE", "WHILE"),
-}
-# And what goes around it, from text and to text.
-TEXT_OPS = {"CUMSUM", "WHERE"}
+# LiteRT's own operations that a search needs. Some runtime may lack any further one.
+OPS = set(
+    "ADD ADD_N BATCH_MATMUL CAST CONCATENATION COS DIV DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP EQUAL "
+    "EXPAND_DIMS FILL FLOOR_DIV FLOOR_MOD FULLY_CONNECTED GATHER GREATER GREATER_EQUAL IF LESS "
+    "LESS_EQUAL LOG LOGICAL_AND LOGICAL_NOT LOGICAL_OR MAXIMUM MEAN MINIMUM MUL NEG NOT_EQUAL PACK "
+    "PAD POW RANGE REDUCE_ANY REDUCE_MAX RELU RESHAPE RSQRT SELECT SELECT_V2 SHAPE SIN SOFTMAX "
+    "SPLIT SQUARED_DIFFERENCE STRIDED_SLICE SUB SUM TOPK_V2 TRANSPOSE WHILE".split()
+)
+TEXT_OPS = {"CUMSUM", "WHERE"}  # for text inputs and outputs
 
 
-class Exported:
+class LiteRTExport:
     """A run, its translator and its LiteRT model."""
 
     def __init__(self, run: RunDirectory, folder: Path, settings: Any = SETTINGS, **options: Any):
@@ -92,22 +70,22 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def paper(tmp_path_factory: pytest.TempPathFactory) -> LiteRTExport:
     folder = tmp_path_factory.mktemp("paper")
-    return Exported(make_run(folder / "run"), folder / "export")
+    return LiteRTExport(make_run(folder / "run"), folder / "export")
 
 
 @pytest.fixture(scope="module")
 def quantized(
-    paper: Exported, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Exported]:
-    """The same run with its weights held otherwise."""
+    paper: LiteRTExport, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], LiteRTExport]:
+    """Returns the same run with quantized weights."""
     made = {"none": paper}
 
-    def get(name: str) -> Exported:
+    def get(name: str) -> LiteRTExport:
         if name not in made:
             folder = tmp_path_factory.mktemp(name)
-            made[name] = Exported(
+            made[name] = LiteRTExport(
                 paper.run, folder, quantization=name, references=SENTENCES, max_bleu_loss=100.0
             )
         return made[name]
@@ -134,26 +112,27 @@ def assert_same_tokens(model: LiteRTModel, translator: Translator, text: str) ->
         assert ours[:length].tolist() == theirs[:length].tolist()
 
 
-def test_every_signature_finds_what_the_run_finds(paper: Exported) -> None:
+def test_every_signature_translates_as_the_run(paper: LiteRTExport) -> None:
     assert paper.exported.sentences == len(SENTENCES)
-    assert paper.exported.remark is None
-    in_graph = LiteRTModel(paper.path, text_in_graph=True)
+    assert paper.exported.warning is None
+    in_graph = exporter.load_text_signature(paper.path)
     for sentence in SENTENCES:
         assert_same_tokens(paper.model, paper.translator, sentence)
         outputs = paper.translator.translate(tf.constant([sentence]))
         texts = [text.decode() for text in outputs["translations"][0].numpy()]
-        for model in (paper.model, in_graph):
-            translations = model.translate(sentence)
-            assert [each.text for each in translations] == texts[: len(translations)]
-            np.testing.assert_allclose(
-                [each.score for each in translations],
-                outputs["scores"][0].numpy()[: len(translations)],
-                atol=1e-4,
-            )
+        translations = paper.model.translate(sentence)
+        assert [each.text for each in translations] == texts[: len(translations)]
+        for found, scores in (
+            (texts, [each.score for each in translations]),
+            in_graph(paper.model.truncate(sentence)),
+        ):
+            assert found == texts
+            expected = outputs["scores"][0].numpy()[: len(scores)]
+            np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
-def test_longer_sentences_after_shorter_ones(paper: Exported) -> None:
-    """A kernel that keeps what it knew of smaller shapes reads what nobody has written."""
+def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
+    """A kernel that keeps sizes of smaller inputs would read uninitialized memory."""
     sentences = sorted(PHRASES, key=lambda phrase: len(paper.model.source_ids(phrase)))
     expected = [found_by(paper.translator, sentence)[2] for sentence in sentences]
     for _ in range(30):
@@ -166,16 +145,14 @@ def test_longer_sentences_after_shorter_ones(paper: Exported) -> None:
 @pytest.mark.parametrize(
     ("name", "changes"), [("textbook", {}), ("separate", {"model__attention_window": 5})]
 )
-def test_models_of_other_forms(
+def test_other_architectures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(blocks, "_LEAST_SIZE", 4)  # where there is a window, there are many
-    exported = Exported(make_run(tmp_path / "run", name, **changes), tmp_path / "export")
-    # The export has compared all of them; a short and a long one by hand.
-    for sentence in (PHRASES[0], "ball " * 30):
-        found = exported.model.translate_ids(exported.model.source_ids(sentence))
-        scores = found_by(exported.translator, sentence)[2]
-        np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+    monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 4)  # makes several blocks with a window
+    run = make_run(tmp_path / "run", name, **changes)
+    # The export compares all sentences.
+    result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=SETTINGS)
+    assert result.sentences == len(SENTENCES)
 
 
 @pytest.mark.parametrize(
@@ -194,29 +171,28 @@ def test_models_of_other_forms(
     ],
     ids=["greedy", "all options"],
 )
-def test_searches_of_other_kinds(tmp_path: Path, settings: dict[str, Any]) -> None:
-    exported = Exported(make_run(tmp_path / "run"), tmp_path / "export", settings=settings)
-    assert {op for ops in flatbuffer.ops_by_signature(exported.content).values() for op in ops}
+def test_search_options(tmp_path: Path, settings: dict[str, Any]) -> None:
+    run = make_run(tmp_path / "run")
+    result = export(run, tmp_path / "export", SENTENCES, format="litert", settings=settings)
+    assert result.sentences == len(SENTENCES)
 
 
-def test_ensembles(paper: Exported, tmp_path: Path) -> None:
+def test_ensembles(paper: LiteRTExport, tmp_path: Path) -> None:
     run = paper.run.path
-    model = Exported(f"{run},{run}", tmp_path / "export").model  # type: ignore[arg-type]
+    model = LiteRTExport(f"{run},{run}", tmp_path / "export").model  # type: ignore[arg-type]
     for sentence in PHRASES:
         one, two = model.translate(sentence), paper.model.translate(sentence)
         assert [each.text for each in one] == [each.text for each in two]
 
 
-def test_only_operations_that_every_runtime_has(paper: Exported) -> None:
+def test_only_operations_of_every_runtime_are_used(paper: LiteRTExport) -> None:
     ops = flatbuffer.ops_by_signature(paper.content)
     assert set(ops) == {"translate_ids", "translate"}
-    assert {op.name for op in ops["translate_ids"]} <= OPS
-    assert not any(op.custom for op in ops["translate_ids"])
-    assert {op.name for op in ops["translate"] if op.custom} == exporter.TEXT_OPS
-    assert {op.name for op in ops["translate"] if not op.custom} <= OPS | TEXT_OPS
+    assert ops["translate_ids"] <= OPS
+    assert exporter.TEXT_OPS <= ops["translate"] <= OPS | TEXT_OPS | exporter.TEXT_OPS
 
 
-def test_operations_that_a_runtime_has_not_are_refused(paper: Exported) -> None:
+def test_other_operations_are_refused(paper: LiteRTExport) -> None:
     model = paper.content
     code = next(code for code in model.operatorCodes if code.customCode)
     code.customCode = b"FlexSinh"
@@ -224,17 +200,20 @@ def test_operations_that_a_runtime_has_not_are_refused(paper: Exported) -> None:
         exporter.check_ops(model)
 
 
-def test_a_runtime_may_prepare_the_first_graph_whatever_it_lacks(paper: Exported) -> None:
-    """Java's does so when it opens a file: tensorflow-text's operations must not be there."""
+def test_the_first_graph_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
+    """Java's runtime prepares it when it opens a file."""
     interpreter = Interpreter(str(paper.path))
     interpreter.allocate_tensors()
     assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
     assert np.bytes_ not in {each["dtype"] for each in interpreter.get_input_details()}
 
 
-def test_several_texts_at_once_fail(paper: Exported) -> None:
-    """A model is made for one; two must not be taken for one."""
-    runner = LiteRTModel(paper.path, text_in_graph=True)._run
+def test_several_texts_at_once_fail(paper: LiteRTExport) -> None:
+    """Two texts must not be joined to one."""
+    interpreter = InterpreterWithCustomOps(
+        model_path=str(paper.path), custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
+    )
+    runner = interpreter.get_signature_runner("translate")
     options = {"max_length": np.array([0], np.int32), "length_penalty": np.array([NAN], np.float32)}
     assert runner(text=np.array([PHRASES[0].encode()], object), **options)["scores"].shape == (1, 2)
     for texts in ([], [PHRASES[0].encode()] * 2):
@@ -243,12 +222,14 @@ def test_several_texts_at_once_fail(paper: Exported) -> None:
 
 
 @pytest.mark.parametrize("quantization", passes.QUANTIZATIONS)
-def test_a_weight_is_there_once(quantized: Callable[[str], Exported], quantization: str) -> None:
+def test_every_weight_is_stored_once(
+    quantized: Callable[[str], LiteRTExport], quantization: str
+) -> None:
     made = quantized(quantization)
     model = made.content
     count = sum(int(np.prod(each.shape)) for each in made.translator.transformer.weights)
     size = {"none": 4, "float16": 2, "int8": 1}[quantization]
-    weights = {  # those that are matrices, embeddings among them
+    weights = {  # matrices, including embeddings
         tensor.buffer
         for graph in model.subgraphs
         for tensor in graph.tensors
@@ -261,13 +242,16 @@ def test_a_weight_is_there_once(quantized: Callable[[str], Exported], quantizati
     assert 0.9 * size * count < held < 1.1 * size * count
     contents = [bytes(each.data) for each in model.buffers if each.data is not None]
     assert len(contents) == len(set(contents))
-    # One encoder and one loop: two signatures, two branches, condition and body.
+    # Two signatures, two branches of the encoder, and condition and body of one loop.
     assert len(model.subgraphs) == 6
 
 
 @pytest.mark.parametrize(("quantization", "tolerance"), [("float16", 0.01), ("int8", 0.2)])
-def test_fewer_bits_change_scores_by_little(
-    quantized: Callable[[str], Exported], paper: Exported, quantization: str, tolerance: float
+def test_quantization_changes_scores_slightly(
+    quantized: Callable[[str], LiteRTExport],
+    paper: LiteRTExport,
+    quantization: str,
+    tolerance: float,
 ) -> None:
     made = quantized(quantization)
     assert made.exported.scores is not None
@@ -278,7 +262,7 @@ def test_fewer_bits_change_scores_by_little(
         assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
 
 
-def test_what_is_asked_for_with_a_sentence(paper: Exported) -> None:
+def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
     text = PHRASES[0]
     ids = paper.model.source_ids(text)
     for alpha in (0.0, 2.0):
@@ -317,7 +301,7 @@ def test_what_is_asked_for_with_a_sentence(paper: Exported) -> None:
 @hypothesis.example("a" * 5000)
 @hypothesis.example("e" + "\u0301" * 300)
 @hypothesis.example("\u202eabc \U0001f468\u200d\U0001f469\u200d\U0001f467")
-def test_any_text_is_translated_as_by_the_run(paper: Exported, text: str) -> None:
+def test_any_text_is_translated_as_by_the_run(paper: LiteRTExport, text: str) -> None:
     outputs = paper.translator.translate(tf.constant([text.encode()]))
     translations = paper.model.translate(text)
     scores = outputs["scores"][0].numpy()
@@ -328,81 +312,31 @@ def test_any_text_is_translated_as_by_the_run(paper: Exported, text: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def in_graph(paper: Exported) -> LiteRTModel:
-    return LiteRTModel(paper.path, text_in_graph=True)
+def in_graph(paper: LiteRTExport) -> Callable[[bytes], tuple[list[str], np.ndarray]]:
+    return exporter.load_text_signature(paper.path)
 
 
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_any_text_is_tokenized_in_the_graph_as_outside(
-    paper: Exported, in_graph: LiteRTModel, text: str
+def test_the_tokenizer_in_the_graph_equals_the_one_outside(
+    paper: LiteRTExport, in_graph: Callable[[bytes], tuple[list[str], np.ndarray]], text: str
 ) -> None:
-    ours, theirs = in_graph.translate(text), paper.model.translate(text)
-    assert [each.text for each in ours] == [each.text for each in theirs]
-    assert [each.score for each in ours] == [each.score for each in theirs]
+    texts, scores = in_graph(paper.model.truncate(text))
+    result = paper.model.translate_ids(paper.model.source_ids(text))
+    assert (texts, scores.tolist()) == (paper.model.texts(result), result.scores.tolist())
 
 
-IDS_ALONE = """
-import sys
-import numpy as np
-import sentencepiece
-from ai_edge_litert.interpreter import Interpreter
-
-model, vocabulary, *lines = sys.argv[1:]
-tokenizer = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-translate = Interpreter(model).get_signature_runner("translate_ids")
-for line in lines:
-    found = translate(
-        ids=np.array([tokenizer.encode(line, add_eos=True)], np.int32),
-        max_length=np.array([0], np.int32),
-        length_penalty=np.array([np.nan], np.float32),
-    )
-    print(tokenizer.decode(found["ids"][0, 0, : found["lengths"][0, 0]].tolist()))
-assert not [n for n in sys.modules if n.startswith(("keras", "tensorflow"))]
-"""
-TEXT_ALONE = """
-import sys
-import numpy as np
-from ai_edge_litert.interpreter import InterpreterWithCustomOps
-from tensorflow_text.core.pybinds import tflite_registrar
-
-interpreter = InterpreterWithCustomOps(
-    model_path=sys.argv[1], custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
-)
-translate = interpreter.get_signature_runner("translate")
-for line in sys.argv[3:]:
-    found = translate(
-        text=np.array([line.encode()], object),
-        max_length=np.array([0], np.int32),
-        length_penalty=np.array([np.nan], np.float32),
-    )
-    print(found["translations"][0, 0].decode())
-assert not [n for n in sys.modules if n.startswith("keras_transformer")]
-"""
-
-
-@pytest.mark.parametrize("code", [IDS_ALONE, TEXT_ALONE], ids=["ids", "text"])
-def test_runs_without_this_package(paper: Exported, code: str) -> None:
-    files = [str(paper.path), str(paper.exported.path / "joint.model")]
-    result = subprocess.run(
-        [sys.executable, "-I", "-c", code, *files, *PHRASES], capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
+def test_the_example_runs_without_this_package(paper: LiteRTExport) -> None:
     expected = [paper.model.translate(phrase)[0].text for phrase in PHRASES]
-    assert result.stdout.split("\n")[:-1] == expected
-
-
-def test_the_example_translates(paper: Exported) -> None:
     result = subprocess.run(
         [sys.executable, "-I", str(paper.exported.path / "example.py")],
         input="\n".join(PHRASES), capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    expected = [paper.model.translate(phrase)[0].text for phrase in PHRASES]
     assert result.stdout.split("\n")[:-1] == expected
 
 
-def test_manifest(paper: Exported) -> None:
+def test_manifest(paper: LiteRTExport) -> None:
     manifest = check_manifest(paper.exported.path)
     assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py"}
     assert manifest["signatures"]["translate"]["outputs"]["translations"] == {
@@ -415,7 +349,7 @@ def test_manifest(paper: Exported) -> None:
     }
 
 
-def test_used_as_every_model(paper: Exported, tmp_path: Path) -> None:
+def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -> None:
     for place in (paper.path, paper.exported.path, paper.exported.path.parent):
         model = loading.load_model(place)
         results = translate.translate_lines(model, [*PHRASES, ""])
@@ -427,10 +361,8 @@ def test_used_as_every_model(paper: Exported, tmp_path: Path) -> None:
         loading.load_model(paper.run.path, threads=2)
     with pytest.raises(InputError, match=mentions("none.tflite", "run directory")):
         loading.load_model(tmp_path / "none.tflite")
-    remarks = translate.remarks(model, ["", "ball " * 100])
-    assert [remark.split(";")[0] for remark in remarks] == [
-        "line 1 is empty, and so is its translation", "line 2 has 201 tokens",
-    ]  # fmt: skip
+    empty, cut = translate.translation_warnings(model, ["", "ball " * 100])
+    assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
     short = loading.load_model(paper.path, {"decoding.max_length": 2, "decoding.length_penalty": 0})
     score = translate.translate_lines(short, PHRASES[:1])[0][0].score
     expected = paper.model.translate(PHRASES[0], max_length=2, length_penalty=0.0)[0].score
@@ -452,8 +384,8 @@ def test_used_as_every_model(paper: Exported, tmp_path: Path) -> None:
         ({"jit_compile": True}, mentions("LiteRT", "XLA")),
     ],
 )
-def test_what_was_fixed_at_export(
-    paper: Exported, arguments: dict[str, Any], sentence: str
+def test_settings_that_were_fixed_at_export(
+    paper: LiteRTExport, arguments: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         loading.load_model(paper.path, **arguments)
@@ -474,16 +406,16 @@ def test_what_was_fixed_at_export(
         ),
     ],
 )
-def test_refusals(
-    tmp_path: Path, paper: Exported, arguments: dict[str, Any], sentence: str
+def test_invalid_options_are_refused(
+    tmp_path: Path, paper: LiteRTExport, arguments: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
-        Exported(paper.run, tmp_path / "export", **{"settings": None, **arguments})
+        LiteRTExport(paper.run, tmp_path / "export", **{"settings": None, **arguments})
     assert not [*tmp_path.glob("export/*")]
 
 
-def test_another_translation_than_the_runs_is_refused(
-    tmp_path: Path, paper: Exported, monkeypatch: pytest.MonkeyPatch
+def test_an_export_with_other_translations_is_refused(
+    tmp_path: Path, paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)
     translator = loading.load_translator(paper.run, SETTINGS)
@@ -504,7 +436,7 @@ def test_another_translation_than_the_runs_is_refused(
 @pytest.fixture(scope="module", params=["bpe", "byte fallback"])
 def without_text(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Exported:
+) -> LiteRTExport:
     options: dict[str, Callable[[], bytes]] = {
         "bpe": lambda: learn_vocabulary(lines, 60, model_type="bpe"),
         "byte fallback": lambda: learn_vocabulary(lines, 320, byte_fallback=True),
@@ -517,18 +449,16 @@ def without_text(
         "model__target_vocab_size": tokenizer.target_vocab_size,
     }
     run = make_run(folder / "run", tokenizer=tokenizer, **sizes)
-    return Exported(run, folder / "export")
+    return LiteRTExport(run, folder / "export")
 
 
-def test_vocabularies_that_cannot_go_in(without_text: Exported) -> None:
+def test_unsupported_vocabularies_have_only_translate_ids(without_text: LiteRTExport) -> None:
     assert set(flatbuffer.ops_by_signature(without_text.content)) == {"translate_ids"}
     assert (without_text.exported.path / "joint.model").is_file()
-    assert "translate_ids alone" in str(without_text.exported.remark)
+    assert tells(str(without_text.exported.warning), "only", "translate_ids", "unigram")
     for sentence in SENTENCES:
         outputs = without_text.translator.translate(tf.constant([sentence]))
         texts = [text.decode() for text in outputs["translations"][0].numpy()]
         found = [each.text for each in without_text.model.translate(sentence)]
         assert found == texts[: len(found)]
-    with pytest.raises(InputError, match=mentions("vocabulary", "translate")):
-        LiteRTModel(without_text.path, text_in_graph=True)
     assert json.loads((without_text.exported.path / "manifest.json").read_text())["signatures"]

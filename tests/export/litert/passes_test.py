@@ -1,4 +1,4 @@
-"""What is changed in a converted model, on small ones: the same results, fewer parts and bits."""
+"""Passes over small converted models keep the results, and share or quantize weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = tf.TensorSpec([3], tf.int32, name="rows")
 
 
 class Tied(tf.Module):
-    """Embeddings that are looked up in a loop, and multiplied with behind it."""
+    """Tied embeddings: a lookup in a loop, then a product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def expected() -> np.ndarray:
 
 
 def names(model: Any) -> set[str]:
-    return {op.name for ops in flatbuffer.ops_by_signature(model).values() for op in ops}
+    return {op for ops in flatbuffer.ops_by_signature(model).values() for op in ops}
 
 
 def prepared(content: bytes) -> Any:
@@ -72,7 +72,7 @@ def prepared(content: bytes) -> Any:
     return model
 
 
-def test_what_is_read_and_written_is_the_same(content: bytes, tmp_path: Path) -> None:
+def test_reading_and_writing_keeps_the_model(content: bytes, tmp_path: Path) -> None:
     model = flatbuffer.read(content)
     np.testing.assert_allclose(run(model, tmp_path), expected(), atol=1e-4)
     assert {"WHILE", "GATHER", "FULLY_CONNECTED"} <= names(model)
@@ -83,9 +83,7 @@ def test_what_is_read_and_written_is_the_same(content: bytes, tmp_path: Path) ->
     }
 
 
-def test_embeddings_are_looked_up_and_nothing_is_there_twice(
-    content: bytes, tmp_path: Path
-) -> None:
+def test_embedding_lookups_and_sharing(content: bytes, tmp_path: Path) -> None:
     before = flatbuffer.read(content)
     model = prepared(content)
     assert "EMBEDDING_LOOKUP" in names(model)
@@ -98,7 +96,7 @@ def test_embeddings_are_looked_up_and_nothing_is_there_twice(
     assert len(tables) == 1
 
 
-def test_loops_that_differ_stay_apart(content: bytes, tmp_path: Path) -> None:
+def test_different_loops_are_not_shared(content: bytes, tmp_path: Path) -> None:
     model = flatbuffer.read(content)
     bodies = [graph for graph in model.subgraphs if b"body" in graph.name]
     constants = [
@@ -117,7 +115,7 @@ def test_loops_that_differ_stay_apart(content: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quantization", "tolerance"), [("float16", 2e-2), ("int8", 1.0)])
-def test_weights_in_fewer_bits(
+def test_quantized_weights(
     content: bytes, tmp_path: Path, quantization: str, tolerance: float
 ) -> None:
     model = prepared(content)
@@ -125,7 +123,7 @@ def test_weights_in_fewer_bits(
     result = run(model, tmp_path)
     assert not np.array_equal(result, expected())
     np.testing.assert_allclose(result, expected(), atol=tolerance)
-    # What older runtimes would compute wrongly, they have to refuse.
+    # Older runtimes must refuse the model, because they would compute wrong results.
     versions = {
         max(code.builtinCode, code.deprecatedBuiltinCode): code.version
         for code in flatbuffer.read(flatbuffer.write(model)).operatorCodes
@@ -141,7 +139,7 @@ def test_weights_in_fewer_bits(
     bits = {"float16": 16, "int8": 8}[quantization]
     largest = max(len(each.data) for each in model.buffers if each.data is not None)
     assert largest == TABLE.size * bits // 8
-    # And the other use of the same weights.
+    # The other signature uses the same weights.
     np.testing.assert_allclose(run(model, tmp_path, "two"), np.abs(result), rtol=1e-5)
 
 
@@ -154,7 +152,7 @@ def test_rounding_to_int8() -> None:
     assert np.all(error <= scales[:, None] / 2 * 1.001)
 
 
-def test_weights_of_other_uses_stay_as_they_are(tmp_path: Path) -> None:
+def test_weights_with_other_uses_are_not_quantized(tmp_path: Path) -> None:
     def both(x: tf.Tensor) -> dict[str, tf.Tensor]:
         table = tf.constant(TABLE[:32])
         return {"y": tf.matmul(x, table, transpose_b=True) + tf.nn.softmax(table)[:3]}
@@ -168,7 +166,7 @@ def test_weights_of_other_uses_stay_as_they_are(tmp_path: Path) -> None:
     shared = {
         graph.tensors[index].buffer
         for graph in model.subgraphs for operator in graph.operators
-        if flatbuffer.op_of(model, operator).name == "SOFTMAX" for index in operator.inputs
+        if flatbuffer.op_name(model, operator) == "SOFTMAX" for index in operator.inputs
     }  # fmt: skip
     passes.quantize(model, "int8")
     for number in shared:

@@ -1,22 +1,26 @@
-"""What each signature of an export gives, row by row, and what it makes of impossible values."""
+"""The signatures of an export: outputs of each row, and clamped request parameters."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.config import MAX_LENGTH_PENALTY
+from keras_transformer.config import MAX_LENGTH_PENALTY, ModelConfig
 from keras_transformer.export.request_params import Status
 from keras_transformer.export.saved_model import export, serving_checks
-from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.export.saved_model.signatures import AttentionSignature, Signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
+from tests import reference
 from tests.conftest import PHRASES
+from tests.export.model_variants import make_run
 
 K, S, L = 2, 40, 45  # n_best, max_source_tokens, and with max_extra_tokens
 TEXTS = [*PHRASES, "", "ball " * 30]
@@ -42,13 +46,13 @@ def ask(served: Any, signature: str, **inputs: Any) -> dict[str, np.ndarray]:
 
 
 def translate(served: Any, texts: list[Any], **given: Any) -> dict[str, np.ndarray]:
-    """Asks for the same of every text where one value is given."""
+    """Calls `translate`. A single value applies to all texts."""
     asked = {"max_length": 0, "length_penalty": 0.6, "prefix": "", **given}
     asked = {k: v if isinstance(v, list) else [v] * len(texts) for k, v in asked.items()}
     return ask(served, "translate", text=texts, **asked)
 
 
-def test_the_table(served: Any) -> None:
+def test_shapes_of_all_outputs(served: Any) -> None:
     B = None
     expected = {
         "serving_default": {"translations": [B, K], "scores": [B, K]},
@@ -76,7 +80,7 @@ def test_the_table(served: Any) -> None:
     assert found == expected
 
 
-def test_translate_tells_what_the_search_found(served: Any, translator: Translator) -> None:
+def test_translate_returns_the_details_of_the_search(served: Any, translator: Translator) -> None:
     found = translate(served, TEXTS)
     plain = ask(served, "serving_default", text=TEXTS)
     np.testing.assert_array_equal(found["translations"], plain["translations"])
@@ -84,33 +88,29 @@ def test_translate_tells_what_the_search_found(served: Any, translator: Translat
     details = translator.translate_verbose(tf.constant(TEXTS), tf.constant([""] * len(TEXTS)))
     details = {name: field.numpy() for name, field in details.items()}
     np.testing.assert_array_equal(found["lengths"], details["lengths"])
-    for row in range(len(TEXTS)):
-        source = details["source_tokens"][row]
-        used = int(translator.lengths(tf.constant([TEXTS[row]]))["used"][0])
-        np.testing.assert_array_equal(found["source_tokens"][row][:used], source[:used])
-        assert set(found["source_tokens"][row][used:]) <= {b""}
-        for n in range(K):
-            length = details["lengths"][row, n]
-            for ours, theirs, beyond in (
-                ("tokens", "tokens", b""),
-                ("token_scores", "token_log_probs", 0),
-                ("alignments", "alignments", -1),
-            ):
-                own = found[ours][row, n]
-                if ours == "token_scores":
-                    np.testing.assert_allclose(
-                        own[:length], details[theirs][row, n][:length], atol=1e-5
-                    )
-                else:
-                    np.testing.assert_array_equal(own[:length], details[theirs][row, n][:length])
-                assert set(own[length:].tolist()) <= {beyond}
-            assert (found["alignments"][row, n][:length] < used).all()
+    used = translator.lengths(tf.constant(TEXTS))["used"].numpy()
+
+    def padded(name: str, lengths: np.ndarray, width: int, beyond: Any) -> np.ndarray:
+        array = details[name]
+        wide = np.full([*array.shape[:-1], width], beyond, array.dtype)
+        wide[..., : array.shape[-1]] = array
+        return np.where(np.arange(width) < lengths[..., None], wide, beyond)
+
+    for name, expected in (
+        ("source_tokens", padded("source_tokens", used, S, b"")),
+        ("tokens", padded("tokens", details["lengths"], L, b"")),
+        ("alignments", padded("alignments", details["lengths"], L, -1)),
+    ):
+        np.testing.assert_array_equal(found[name], expected)
+    expected = padded("token_log_probs", details["lengths"], L, 0)
+    np.testing.assert_allclose(found["token_scores"], expected, atol=1e-5)
+    assert (found["alignments"] < used[:, None, None]).all()
     long = TEXTS.index("ball " * 30)
     assert found["truncated"].tolist() == [i == long for i in range(len(TEXTS))]
     assert found["status"].tolist() == [Status.SOURCE_CUT * (i == long) for i in range(len(TEXTS))]
 
 
-def test_each_row_is_translated_as_it_asks(served: Any, run_directory: RunDirectory) -> None:
+def test_each_row_has_its_own_options(served: Any, run_directory: RunDirectory) -> None:
     texts = [PHRASES[0]] * 3 + [PHRASES[1]]
     found = translate(
         served, texts, max_length=[3, 0, 0, 0], length_penalty=[0.6, 0.0, 2.0, 0.6],
@@ -144,11 +144,11 @@ def test_each_row_is_translated_as_it_asks(served: Any, run_directory: RunDirect
         ({"prefix": "\0\ud7ff \x80"}, {"prefix": "\0\ud7ff \x80"}, 0),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_replaced(
+def test_invalid_options_are_clamped_for_their_row_only(
     served: Any, asked: dict[str, Any], as_if: dict[str, Any], status: int
 ) -> None:
     texts = [PHRASES[0], PHRASES[1]]
-    # One row asks for it; its neighbour does not, and is not touched.
+    # Only the first row has the value. The other row must not change.
     rows = {name: [value, {"max_length": 0, "length_penalty": 0.6, "prefix": ""}[name]]
             for name, value in asked.items()}  # fmt: skip
     found = translate(served, texts, **rows)
@@ -160,7 +160,7 @@ def test_what_cannot_be_meant_is_replaced(
         np.testing.assert_allclose(found["scores"][row], alone["scores"][0], atol=1e-4)
 
 
-def test_ids_are_translated_as_their_text(served: Any, translator: Translator) -> None:
+def test_ids_are_translated_like_their_text(served: Any, translator: Translator) -> None:
     tokenized = ask(served, "tokenize", text=TEXTS)
     assert tokenized["lengths"].tolist()[-2:] == [1, S]
     ids = {"ids": tokenized["ids"], "lengths": tokenized["lengths"]}
@@ -173,7 +173,7 @@ def test_ids_are_translated_as_their_text(served: Any, translator: Translator) -
     np.testing.assert_allclose(found["scores"], expected.scores, atol=1e-5)
     assert (found["status"] == 0).all()
 
-    # Without their end tokens, and with other padding.
+    # Without end tokens, and with other padding.
     behind = np.arange(S) >= ids["lengths"][:6, None] - 1
     less = {"ids": np.where(behind, 7, ids["ids"][:6]), "lengths": ids["lengths"][:6] - 1}
     np.testing.assert_array_equal(ask(served, "translate_ids", **less)["ids"], found["ids"][:6])
@@ -183,7 +183,7 @@ def test_ids_are_translated_as_their_text(served: Any, translator: Translator) -
     assert texts["text"].tolist() == plain["translations"][:, 0].tolist()
 
 
-def test_ids_that_cannot_be_meant(served: Any, translator: Translator) -> None:
+def test_invalid_ids_and_lengths_are_replaced(served: Any, translator: Translator) -> None:
     (good,) = ask(served, "tokenize", text=PHRASES[:1])["ids"]
     length, unknown = int((good != 0).sum()), translator.tokenizer.unknown_id
     second = np.arange(S) == 1
@@ -206,7 +206,7 @@ def test_ids_that_cannot_be_meant(served: Any, translator: Translator) -> None:
     assert none["ids"].shape == (0, K, L)
 
 
-def test_what_is_drawn_for_ids_is_theirs_alone(run_directory: RunDirectory) -> None:
+def test_samples_for_ids_do_not_depend_on_the_batch(run_directory: RunDirectory) -> None:
     settings = {"decoding.sample": True, "decoding.temperature": 3.0, "decoding.n_best": 3}
     drawing = loading.load_translator(run_directory, settings)
     signatures = Signatures(drawing)
@@ -217,7 +217,7 @@ def test_what_is_drawn_for_ids_is_theirs_alone(run_directory: RunDirectory) -> N
     np.testing.assert_array_equal(together, tf.concat(alone, axis=0))
 
 
-def test_scores_are_those_of_the_scorer(served: Any, translator: Translator) -> None:
+def test_score_equals_the_scorer(served: Any, translator: Translator) -> None:
     targets = [*PHRASES[3:], *PHRASES[:3], "", "Ball " * 60]
     found = ask(served, "score", source=TEXTS, target=targets)
     scorer = Scorer(translator)
@@ -227,7 +227,7 @@ def test_scores_are_those_of_the_scorer(served: Any, translator: Translator) -> 
     assert found["lengths"][-1] > L and found["log_probs"][-1] == np.float32(-1e9)
 
 
-def test_embeddings_are_means_over_real_tokens(served: Any, translator: Translator) -> None:
+def test_embeddings_are_means_without_padding(served: Any, translator: Translator) -> None:
     found = ask(served, "embed", text=TEXTS)["embeddings"]
     for row, text in enumerate(TEXTS):
         ids, _ = translator.source_ids(tf.constant([text]))
@@ -239,13 +239,13 @@ def test_embeddings_are_means_over_real_tokens(served: Any, translator: Translat
     "name",
     ["serving_default", "translate", "score", "embed", "attention", "tokenize", "lengths"],
 )
-def test_no_rows(served: Any, name: str) -> None:
+def test_an_empty_batch(served: Any, name: str) -> None:
     specs = served.signatures[name].structured_input_signature[1]
     for output in ask(served, name, **{key: [] for key in specs}).values():
         assert output.shape[0] == 0
 
 
-def test_a_model_that_finds_nothing_says_so(run_directory: RunDirectory) -> None:
+def test_status_reports_missing_translations(run_directory: RunDirectory) -> None:
     broken = loading.load_translator(run_directory)
     weights = broken.transformer.weights_by_path()
     weights["embedding/embeddings"].assign(weights["embedding/embeddings"] * float("nan"))
@@ -256,7 +256,7 @@ def test_a_model_that_finds_nothing_says_so(run_directory: RunDirectory) -> None
     assert found["status"].numpy().tolist() == [Status.NOT_TRANSLATED, 0]
 
 
-def test_lengths_tell_what_is_cut(served: Any, translator: Translator) -> None:
+def test_lengths_of_truncated_texts(served: Any, translator: Translator) -> None:
     texts = [*TEXTS, " " * 100_000, "a" + " " * 100_000, "a\u0301" * 300_000]
     found = ask(served, "lengths", text=texts)
     expected = translator.lengths(tf.constant(TEXTS))
@@ -266,7 +266,7 @@ def test_lengths_tell_what_is_cut(served: Any, translator: Translator) -> None:
     assert found["used"].tolist()[-3:-1] == [1, 2]
 
 
-def test_bytes_are_limited(run_directory: RunDirectory) -> None:
+def test_the_limit_of_bytes(run_directory: RunDirectory) -> None:
     settings = {"decoding.max_source_bytes": 12, "decoding.max_source_tokens": 30}
     translator = loading.load_translator(run_directory, settings)
     text = tf.constant(["a small dog", "a small dog ", "a small dog runs", "läuft läuft läuft"])
@@ -277,3 +277,89 @@ def test_bytes_are_limited(run_directory: RunDirectory) -> None:
     counts = translator.lengths(text)
     assert (counts["used"].numpy() == lengths.numpy()).all()
     assert counts["tokens"][2] > counts["used"][2]
+
+
+KINDS = ("encoder", "decoder", "cross")
+SOURCES = [PHRASES[0], PHRASES[2], PHRASES[1], PHRASES[1], "", "b"]
+TARGETS = [PHRASES[3], "", PHRASES[5], "  ", "", "x"]
+GIVEN = [True, False, True, False, False, True]  # spaces give no tokens
+
+
+def ask_attention(
+    signature: AttentionSignature, sources: list[Any], targets: list[Any]
+) -> dict[str, np.ndarray]:
+    texts = tf.constant(sources, tf.string), tf.constant(targets, tf.string)
+    found = signature.attention(*texts)
+    return {name: each.numpy() for name, each in found.items()}
+
+
+def read(pieces: np.ndarray, length: int) -> list[str]:
+    return [piece.decode() for piece in pieces[:length]]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("paper", {"model__attention_window": 8}), ("separate", {})]
+)
+def test_weights_and_positions_equal_the_reference(
+    name: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", name, **changes)
+    translator = loading.load_translator(run)
+    tokenizer, config = translator.tokenizer, run.config.model
+    weights = {
+        k: v.numpy().astype(float) for k, v in translator.transformer.weights_by_path().items()
+    }
+    signature = AttentionSignature(translator)
+    check_positions(signature, weights, config)
+    found = ask_attention(signature, SOURCES, TARGETS)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.target_model)
+    for row, source in enumerate(SOURCES):
+        s, t = found["source_lengths"][row], found["target_lengths"][row]
+        source_ids, _, source_cut = translator.cut_source_ids(tf.constant([source]))
+        source_ids = source_ids.numpy()
+        if GIVEN[row]:
+            target_ids = tokenizer.tokenize_target(tf.constant(TARGETS[row : row + 1])).numpy()
+        else:  # the model's own translation
+            own = read(found["predicted_tokens"][row], t)
+            target_ids = np.array([[pieces.piece_to_id(piece) for piece in own]], np.int32)
+            assert source or own == ["</s>"]
+        is_cut = target_ids.size > translator.max_output_tokens
+        target_ids = target_ids[:, : translator.max_output_tokens]
+        assert (s, t) == (source_ids.size, target_ids.size)
+        read_ids = np.insert(target_ids[:, :-1], 0, tokenizer.start_id, axis=1)
+        expected = reference.attention_weights(source_ids, read_ids, weights, config)
+        for kind, (rows, columns) in zip(KINDS, ((s, s), (t, t), (t, s)), strict=True):
+            each = found[kind][row]
+            assert each.dtype == np.float32
+            np.testing.assert_allclose(
+                each[:, :, :rows, :columns], expected[kind][0], atol=1e-5, err_msg=kind
+            )
+            np.testing.assert_allclose(each[:, :, :rows].sum(-1), 1, atol=1e-5)
+            assert not each[:, :, rows:].any() and not each[:, :, :, columns:].any()
+        for tokens, ids, pieces_of in (
+            ("source_tokens", source_ids, tokenizer.source_pieces),
+            ("target_tokens", read_ids, tokenizer.target_pieces),
+            ("predicted_tokens", target_ids, tokenizer.target_pieces),
+        ):
+            length = ids.size
+            assert read(found[tokens][row], length) == read(pieces_of(ids[0]).numpy(), length)
+            assert set(found[tokens][row][length:]) <= {b""}
+        text = tokenizer.detokenize(target_ids, [t])[0]
+        assert found["target_text"][row] == text.numpy()
+        cut = Status.SOURCE_CUT * int(source_cut[0]) + Status.TARGET_CUT * is_cut
+        assert not GIVEN[row] or found["status"][row] == cut
+
+
+def check_positions(
+    signature: AttentionSignature, weights: dict[str, Any], config: ModelConfig
+) -> None:
+    found = signature.positions(tf.constant(30))
+    learned = config.positions == "learned"  # 20 of them
+    expected = (
+        [weights[f"{side}_positions/embeddings"] for side in ("source", "target")]
+        if learned
+        else [reference.sinusoidal_positions(30, config.d_model, config.sinusoid_layout)] * 2
+    )
+    assert bool(found["learned"]) == learned
+    np.testing.assert_allclose(found["source"], expected[0], atol=1e-6)
+    np.testing.assert_allclose(found["target"], expected[1], atol=1e-6)

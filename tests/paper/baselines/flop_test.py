@@ -17,7 +17,8 @@ from tests.paper.baselines.tiny import MODELS, make, source_ids, target_ids
 
 
 def multiplications(graph: Any) -> int:
-    """Of the products in a graph of known shapes, loops as often as they run."""
+    """Counts the multiplications of the products in a graph of known shapes, with all iterations of
+    loops."""
     total = 0
     for op in needed(graph):
         if op.type in ("MatMul", "BatchMatMulV2", "Einsum"):

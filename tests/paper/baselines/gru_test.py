@@ -18,9 +18,9 @@ def sigmoid(x: Array) -> Array:
 
 
 def gru_step(x: Array, state: Array, weights: Weights, path: str) -> Array:
-    """h' = z h + (1 - z) tanh(W x + r (U h + b)), the variant whose reset comes after the product.
+    """Computes h' = z h + (1 - z) tanh(W x + r (U h + b)), with the reset after the product.
 
-    The kernels are of z, r and the candidate beside each other, the biases of x and of h.
+    The kernels of z, r and the candidate are concatenated. The biases belong to x and h.
     """
     of_x, of_h = weights[f"{path}/bias"]
     xs = np.split(x @ weights[f"{path}/kernel"] + of_x, 3)

@@ -1,4 +1,4 @@
-"""What is true of every model that the Transformer is compared with."""
+"""Properties that all compared models share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.decoding.cached_decoder import CachedDecoder
 from keras_transformer.errors import InputError
-from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.paper.baselines.convolutional import ConvolutionalConfig
 from keras_transformer.paper.baselines.gru import GRUConfig
-from keras_transformer.paper.baselines.studies import compared_models
 from keras_transformer.training.trainer import Trainer
 from tests.layers.layer_check import copy_weights, to_numpy
 from tests.messages import mentions
 from tests.paper.baselines.tiny import MODELS, START, VOCAB, make, source_ids, target_ids
 
 each_model = pytest.mark.parametrize("name", MODELS)
-# The others are Transformers in this.
-each_baseline = pytest.mark.parametrize("name", ["gru", "convolutional"])
 
 
 @each_model
-def test_padding_changes_nothing_of_real_tokens(name: str) -> None:
+def test_padding_does_not_change_real_tokens(name: str) -> None:
     model, _ = make(name)
     sources, targets = [5, 1, 3], [2, 6, 4]
     together = to_numpy(
@@ -46,7 +42,7 @@ def test_padding_changes_nothing_of_real_tokens(name: str) -> None:
 
 
 @each_model
-def test_a_token_changes_what_follows_it_and_nothing_before(name: str) -> None:
+def test_a_token_changes_only_later_logits(name: str) -> None:
     model, _ = make(name)
     source, target = source_ids([4]), target_ids([6])
     before = to_numpy(model({"source_ids": source, "target_ids": target}))
@@ -59,11 +55,9 @@ def test_a_token_changes_what_follows_it_and_nothing_before(name: str) -> None:
     assert (np.abs(other_source - after)[0].max(axis=-1) > 1e-5).all()
 
 
-# Of a cache that grows, and of one whose length is fixed.
-@pytest.mark.parametrize(
-    ("name", "length"), [("gru", None), ("convolutional", 5), ("unscaled", None), ("additive", 5)]
-)
-def test_steps_of_beams_that_change_places_equal_the_full_pass(
+# A cache that grows, and one of a fixed length.
+@pytest.mark.parametrize(("name", "length"), [("gru", None), ("convolutional", 5)])
+def test_cached_steps_with_reordered_beams_equal_the_full_pass(
     name: str, length: int | None
 ) -> None:
     model, _ = make(name)
@@ -111,8 +105,8 @@ def test_parameters_are_counted_and_weights_have_paths(name: str) -> None:
     assert all((to_numpy(v) == 0.25).all() for v in again.weights_by_path().values())
 
 
-@each_baseline
-def test_a_model_is_made_again_of_its_config(name: str) -> None:
+@each_model
+def test_a_model_is_rebuilt_from_its_config(name: str) -> None:
     model, _ = make(name)
     inputs = {"source_ids": source_ids([3, 2]), "target_ids": target_ids([4, 4])}
     again = type(model).from_config(model.get_config())
@@ -121,25 +115,13 @@ def test_a_model_is_made_again_of_its_config(name: str) -> None:
     np.testing.assert_allclose(to_numpy(again(inputs)), to_numpy(model(inputs)), atol=1e-6)
 
 
-@each_baseline
-def test_dropout_is_on_in_training_alone(name: str) -> None:
+@each_model
+def test_dropout_is_on_only_in_training(name: str) -> None:
     model, _ = make(name, dropout=0.4)
     inputs = {"source_ids": source_ids([3]), "target_ids": target_ids([4])}
     calls = [to_numpy(model(inputs, training=training)) for training in (True, True, False, None)]
     assert not np.allclose(calls[0], calls[1])
     np.testing.assert_array_equal(calls[2], calls[3])
-
-
-def test_the_models_of_table_2_have_about_9_million_parameters() -> None:
-    for trial in compared_models():
-        config = (
-            get_architecture(trial.architecture)
-            .run_config()
-            .updated(
-                {**trial.settings, "model.source_vocab_size": 4000, "model.target_vocab_size": 4000}
-            )
-        )
-        assert 8.7e6 < config.model.num_parameters() < 9.3e6
 
 
 def test_positions_beyond_the_last_learned_one_are_the_last() -> None:
@@ -161,19 +143,19 @@ def test_positions_beyond_the_last_learned_one_are_the_last() -> None:
         (ConvolutionalConfig, {"hidden": "x"}, mentions("model.hidden", "x")),
     ],
 )
-def test_sizes_that_cannot_be(config: type, changes: dict[str, object], message: str) -> None:
+def test_invalid_sizes(config: type, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         config(**changes)
 
 
 @each_model
-def test_all_that_training_depends_on_is_in_a_checkpoint(name: str) -> None:
+def test_a_checkpoint_has_the_complete_training_state(name: str) -> None:
     model, _ = make(name)
     trainer = Trainer(model, TrainingConfig())
     state = trainer.state_by_path()
     moments = [path for path in state if "momentum" in path or "velocity" in path]
     assert len(moments) == 2 * len(model.trainable_weights), "none takes another's path"
-    # Nothing changes but by training: what has a state of its own (seeds) is not asked.
+    # Only training changes the state. Seed generators are excluded.
     assert {id(v) for v in model.variables} - {id(v) for v in model.weights} == {
         id(v) for v in model.variables if "seed_generator" in v.path
     }

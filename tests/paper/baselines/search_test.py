@@ -1,4 +1,4 @@
-"""The search over baselines, against brute force; and what they learn by heart is found."""
+"""The search of the baselines: brute force, and memorized sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.reference import log_softmax
 
 
 def search(model: EncoderDecoder, source: Array, longest: int, **config: object) -> SearchResult:
-    """What `Translator` does, but for text."""
+    """The search of `Translator`, without text."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def found(source: tf.Tensor) -> SearchResult:
@@ -65,8 +65,8 @@ def test_the_search_finds_what_brute_force_finds(name: str) -> None:
         np.testing.assert_allclose(scores, [outputs[output] for output in best], atol=1e-4)
 
 
-# What a GRU learns is in studies_test.py, by way of a whole run.
-def test_eight_pairs_are_learned_by_heart_and_translated() -> None:
+# comparison_test.py trains a GRU.
+def test_eight_pairs_are_memorized_and_translated() -> None:
     model, _ = make("convolutional", scale=0.3, d_model=16, hidden=16, dropout=0.0)
     lengths = [3, 5, 4, 2, 5, 3, 4, 5]
     source, target = source_ids(lengths), target_ids(lengths[::-1])

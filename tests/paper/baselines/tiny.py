@@ -8,13 +8,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_transformer.config import EncoderDecoderConfig, ModelConfig
+from keras_transformer.config import EncoderDecoderConfig
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.paper.baselines.attention import (
-    AdditiveConfig,
-    AdditiveTransformer,
-    UnscaledTransformer,
-)
 from keras_transformer.paper.baselines.convolutional import Convolutional, ConvolutionalConfig
 from keras_transformer.paper.baselines.gru import GRU, GRUConfig
 from tests.layers.layer_check import randomize
@@ -23,11 +18,6 @@ Array = NDArray[Any]
 
 VOCAB, PAD, START, END = 9, 0, 2, 3
 _VOCABULARY: dict[str, Any] = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB}
-_TRANSFORMER: dict[str, Any] = {
-    **_VOCABULARY, "num_encoder_layers": 1, "num_decoder_layers": 2, "d_model": 8, "d_ff": 12,
-    "num_heads": 2, "key_dim": 3, "value_dim": 5,
-}  # fmt: skip
-
 MODELS: dict[str, tuple[type[EncoderDecoder], EncoderDecoderConfig]] = {
     "gru": (GRU, GRUConfig(**_VOCABULARY, d_model=6, units=5)),
     "convolutional": (
@@ -37,8 +27,6 @@ MODELS: dict[str, tuple[type[EncoderDecoder], EncoderDecoderConfig]] = {
             max_positions=20,
         ),
     ),
-    "unscaled": (UnscaledTransformer, ModelConfig(**_TRANSFORMER)),
-    "additive": (AdditiveTransformer, AdditiveConfig(**_TRANSFORMER)),
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ INNER = [token for token in range(4, 50) if not BEGINS[token]]
 TAGS = [token for token in range(4, 50) if STANDS[token]]
 BRACKETS = [token for token in range(4, 50) if not STANDS[token]]
 ALIGNMENT = GuidedAlignment(BEGINS, STANDS, MODEL.pad_id)
-GUIDED = dataclasses.replace(TRAINING, guided_alignment=0.7)
+GUIDED = dataclasses.replace(TRAINING, auxiliary_loss_weight=0.7)
 DEEP = dataclasses.replace(MODEL, num_decoder_layers=3)
 
 
@@ -59,7 +59,8 @@ def belonging(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def aligned_batch(seed: int, words: Sequence[int], others: Sequence[int] = (0,)) -> Batch:
-    """Random sentences of so many words; the target of a row stands for so many others more."""
+    """Random sentences of given numbers of words, whose targets stand for another number of
+    words."""
     random = np.random.default_rng(seed)
 
     def tokens(count: int, first: list[int], rest: list[int]) -> list[int]:
@@ -89,7 +90,7 @@ BATCH = aligned_batch(1, [3, 1, 4, 2])
     words=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     others=st.lists(st.integers(0, 1), min_size=1, max_size=4),
 )
-def test_what_belongs_to_which_word(seed: int, words: list[int], others: list[int]) -> None:
+def test_target_tokens_belong_to_words(seed: int, words: list[int], others: list[int]) -> None:
     inputs, _ = aligned_batch(seed, words, others)
     found = ALIGNMENT.belongs(tf.nest.map_structure(tf.constant, inputs)).numpy()
     for row, (source, target) in enumerate(zip(*inputs.values(), strict=True)):
@@ -111,7 +112,7 @@ def guided_gradients(trainer, batch: Batch, layer: int) -> dict[str, np.ndarray]
         head = decoded.attention[layer]["cross"][:, 0]
         probability = tf.reduce_sum(tf.where(mask, head, 0), -1)[labels != MODEL.pad_id]
         loss = -tf.reduce_sum(tf.math.log(tf.boolean_mask(probability, probability > 0)))
-        loss *= GUIDED.guided_alignment / np.sum(labels != MODEL.pad_id)
+        loss *= GUIDED.auxiliary_loss_weight / np.sum(labels != MODEL.pad_id)
     found = tape.gradient(loss, [v.value for v in variables.values()], unconnected_gradients="zero")
     _, plain = plain_gradients(trainer, BATCH)
     arrays = [np.asarray(tf.convert_to_tensor(gradient)) for gradient in found]
@@ -143,7 +144,7 @@ def test_a_step_has_the_gradients_of_tokens_and_alignment(model, layer: int) -> 
 def test_in_parts_it_is_the_same() -> None:
     found = [
         moved(shared_trainer(training=t, gradient_descent=True, auxiliary_loss=ALIGNMENT), BATCH)
-        for t in (GUIDED, dataclasses.replace(GUIDED, accumulate_steps=2))
+        for t in (GUIDED, dataclasses.replace(GUIDED, num_microbatches=2))
     ]
     assert_close(found[1], found[0])
 
@@ -158,7 +159,7 @@ def test_replicas_and_xla_take_the_same_steps(two_cpus: list[str]) -> None:
     assert_close(moved(compiled, BATCH), expected)
 
 
-def test_float16_scales_it_too() -> None:
+def test_float16_also_scales_the_auxiliary_loss() -> None:
     norms = []
     for policy in ("float32", "mixed_float16"):
         trainer = make_trainer(training=GUIDED, policy=policy, auxiliary_loss=ALIGNMENT)
@@ -168,10 +169,10 @@ def test_float16_scales_it_too() -> None:
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
 
 
-def test_its_loss_is_told_apart() -> None:
+def test_the_auxiliary_loss_is_logged_separately() -> None:
     guided = shared_trainer(training=GUIDED, gradient_descent=True, auxiliary_loss=ALIGNMENT)
     plain = shared_trainer(gradient_descent=True)
-    losses = [train(guided, [BATCH])[0]["alignment_loss"] for _ in range(5)]
+    losses = [train(guided, [BATCH])[0]["auxiliary_loss"] for _ in range(5)]
     assert losses[-1] < losses[0] < np.log(BATCH[0]["source_ids"].shape[1]) + 1
     guided, logs = (
         shared_trainer(training=GUIDED, gradient_descent=True, auxiliary_loss=ALIGNMENT),
@@ -180,19 +181,19 @@ def test_its_loss_is_told_apart() -> None:
     for trainer in (guided, plain):
         logs.append(trainer.evaluate(dataset([BATCH]), verbose=0, return_dict=True))
         logs[-1] |= train(trainer, [BATCH])[0]
-    assert logs[0].keys() - logs[1].keys() == {"alignment_loss"}
+    assert logs[0].keys() - logs[1].keys() == {"auxiliary_loss"}
     assert logs[0]["loss"] == pytest.approx(logs[1]["loss"], rel=1e-6)
     assert logs[0]["gradient_norm"] != pytest.approx(logs[1]["gradient_norm"], rel=1e-3)
 
 
-def test_vocabularies_that_tell_no_words_are_refused() -> None:
+def test_vocabularies_without_word_boundaries_are_refused() -> None:
     for begins, stands in (([True] + [False] * 9, [True] * 9), ([True] * 9, [False] * 9)):
         with pytest.raises(InputError, match=mentions("words", "begin")):
             GuidedAlignment(begins, stands, 0)
 
 
-def test_what_cannot_be_guided_is_refused() -> None:
-    with pytest.raises(InputError, match=mentions("0.7", "source word")):
+def test_models_that_cannot_be_guided_are_refused() -> None:
+    with pytest.raises(InputError, match=mentions("0.7", "alignments")):
         make_trainer(training=GUIDED)
     windowed = dataclasses.replace(MODEL, attention_window=4)
     with pytest.raises(InputError, match=mentions("model", "attention")):

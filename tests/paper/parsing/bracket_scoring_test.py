@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
 from keras_transformer.paper.parsing.bracket_scoring import BracketScores, score_trees
-from keras_transformer.paper.parsing.linearization import restore
-from keras_transformer.paper.parsing.trees import Tree, parse_trees
+from keras_transformer.paper.parsing.trees import Tree, parse_trees, restore
 from tests.messages import mentions, tells
 from tests.paper.parsing.sentences import SYMBOLS, trees
 
@@ -57,11 +56,12 @@ def test_the_same_tree_matches_completely() -> None:
 @pytest.mark.parametrize(
     ("gold", "predicted", "expected"),
     [
-        # Punctuation is left out by the gold tags: both S are the words a b, whoever holds them.
+        # The gold tags leave punctuation out: both S are the words a b.
         ("(S (NP (NN a) (, ,)) (VP (VB b)) (. .))", "(S (NP (XX a)) (XX ,) (VP (XX b) (XX .)))",
          (3, 3, 3)),
         ("(S (`` ``) (NP (NN a)) ('' ''))", "(NP (X (XX ``)) (S (XX a)) (XX ''))", (2, 2, 2)),
-        # Brackets and hyphens are no punctuation to COLLINS.prm, nor is a word with a stop's form.
+        # In COLLINS.prm, brackets, hyphens and words that look like a full stop are not
+        # punctuation.
         ("(S (NN a) (-RRB- -RRB-))", "(S (S (XX a)) (XX -RRB-))", (1, 2, 1)),
         ("(S (NN a) (SYM .))", "(S (S (XX a)) (XX .))", (1, 2, 1)),
         # ADVP and PRT are one label.
@@ -98,7 +98,7 @@ def test_sums_are_over_all_sentences_and_those_of_forty_words() -> None:
     def sentence(label: str, count: int, tag: str = "NN", last: str = ".") -> str:
         return f"(S ({label} {f'({tag} w) ' * count}) ({last} .))"
 
-    # 39 words and a stop are 40, which is what counts; 40 and a stop are too many.
+    # 39 words and a full stop count as 40. 40 words and a full stop are too long.
     gold = read(sentence("NP", 39), sentence("NP", 40), sentence("NP", 2))
     predicted = read(sentence("VP", 39), sentence("NP", 40), sentence("NP", 2))
     scores = score_trees(gold, predicted)
@@ -130,7 +130,7 @@ def test_more_than_ten_errors_are_too_many() -> None:
         score_trees(gold, other)
 
 
-def test_as_many_trees_of_one_as_of_the_other() -> None:
+def test_numbers_of_trees_must_be_equal() -> None:
     with pytest.raises(InputError, match=mentions("1 gold", "0 predicted")):
         score_trees(read("(NN a)"), [])
     with pytest.raises(InputError, match=mentions("0 gold", "0 predicted")):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,21 +13,16 @@ from keras_transformer.decoding import SearchInputs
 from keras_transformer.errors import InputError
 from keras_transformer.export import comparison
 from keras_transformer.inference import loading
-from keras_transformer.paper.parsing.export_signatures import parser_signatures
-from keras_transformer.paper.parsing.linearization import Does, restore, symbols_of
+from keras_transformer.paper.parsing.constraint import TreeConstraint
 from keras_transformer.paper.parsing.parser import (
     ParserModel,
     load_parser,
     parse_lines,
+    parser_signatures,
     remarks,
 )
-from keras_transformer.paper.parsing.symbol_vocabulary import (
-    require_parser,
-    symbol_model,
-    word_boundaries,
-)
-from keras_transformer.paper.parsing.tree_constraint import TreeConstraint
-from keras_transformer.paper.parsing.trees import parse_trees
+from keras_transformer.paper.parsing.symbols import require_parser, symbol_model, word_boundaries
+from keras_transformer.paper.parsing.trees import Does, parse_trees, restore, symbols_of
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
@@ -57,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     words = [" ".join(tree.words).encode() for tree in TREES]
     tokenizer = Tokenizer(learn_vocabulary(words, 60), symbol_model(symbols_of(TREES)))
     path = tmp_path_factory.mktemp("parser") / "run"
-    # Of random weights, so that its outputs are what no treebank has.
+    # Random weights, whose outputs are unlike those of any treebank.
     return make_run(
         path, tokenizer=tokenizer, model__tie_embeddings="target", decoding__beam_size=3,
         decoding__max_extra_tokens=20,
@@ -79,9 +74,9 @@ def test_leaves_are_the_words(model: ParserModel) -> None:
     long = SENTENCES.index("mice " * 60)
     assert [i for i, result in enumerate(results) if result.truncated] == [long]
     told = remarks(results)
-    assert tells(told[0], f"line {long + 1}", "longer")
+    assert tells(told[0], f"line {long + 1}", "truncated")
     empty = len(SENTENCES) + 1
-    assert tells(told[-1], f"line {empty + 1}", "words", "empty")
+    assert tells(told[-1], f"line {empty + 1}", "empty")
 
 
 def test_trees_are_what_the_search_found(model: ParserModel) -> None:
@@ -118,7 +113,7 @@ def test_as_many_words_have_tags_as_the_model_sees(model: ParserModel) -> None:
     for sentence, result in zip(sentences, parse_lines(model, sentences, tokens=True), strict=True):
         words = [word for word in sentence.split(" ") if word]
         (ids,) = vocabulary.encode_source([sentence.encode()])
-        seen = len(words) if len(ids) > 1 else 0  # of a zero-width space alone nothing is left
+        seen = len(words) if len(ids) > 1 else 0  # a zero-width space leaves nothing
         if result.truncated:
             seen = sum(begins[i] for i in ids[: limit - 1])
         assert result.tree.count("(XX ") == len(words) - seen, sentence
@@ -147,7 +142,9 @@ def test_a_model_without_a_sensible_output_has_flat_trees(model: ParserModel) ->
     assert tells(remarks([result])[0], "line 1", "flat tree", "logits")
 
 
-def test_no_translator_is_a_parser(run_directory: RunDirectory, tmp_path: Path) -> None:
+def test_ordinary_translators_are_refused_as_parsers(
+    run_directory: RunDirectory, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=mentions("run", "parser", "vocabulary")):
         load_parser(run_directory.path)
     translator = loading.load_translator(run_directory)
@@ -175,13 +172,12 @@ def test_an_export_that_parses_otherwise_is_refused(
     assert extra is not None and list(extra.functions) == ["parse", "parse_tokens"]
     scores = extra.functions["parse_tokens"](tf.constant(SENTENCES[:1]))["scores"].numpy()
 
-    def answering(more: float) -> SimpleNamespace:
-        answer = {"parse_tokens": scores + more}
-        batch = comparison.Found(*(f.numpy() for f in (found.ids, found.lengths, found.scores)))
-        return SimpleNamespace(wait=lambda: (answer, [batch]), stop=lambda: None)
-
-    monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.0))
+    arrays = {f"{name}_0": getattr(found, name).numpy() for name in ("ids", "lengths", "scores")}
+    names = ("serving_default", "translate", "translate_ids")
+    arrays |= {**dict.fromkeys(names, arrays["scores_0"]), "parse_tokens": scores}
+    process = contextlib.nullcontext(lambda: arrays)
+    monkeypatch.setattr(comparison, "_fresh_process", lambda *_: process)
     comparison.compare(translator, path, SENTENCES[:1], extra)
-    monkeypatch.setattr(comparison, "_Process", lambda *_: answering(0.01))
+    arrays["parse_tokens"] = scores + 0.01
     with pytest.raises(InputError, match=mentions("parse_tokens", "scores")):
         comparison.compare(translator, path, SENTENCES[:1], extra)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from keras_transformer.paper.parsing.linearization import restore
-from keras_transformer.paper.parsing.trees import Tree
+from keras_transformer.paper.parsing.trees import Tree, restore
 
 # As the Penn Treebank writes them: traces, function tags, indices, an outermost bracket.
 TREEBANK = (

@@ -12,9 +12,9 @@ import pytest
 from keras_transformer.data.preparation.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
-from keras_transformer.paper.parsing.linearization import linearize, restore
-from keras_transformer.paper.parsing.symbol_vocabulary import symbols_by_id
+from keras_transformer.paper.parsing.symbols import symbols_by_id
 from keras_transformer.paper.parsing.treebank import DEFAULTS, Treebank, find_files, prepare_trees
+from keras_transformer.paper.parsing.trees import linearize, restore
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.messages import mentions
 from tests.paper.parsing.sentences import TREEBANK
@@ -34,7 +34,7 @@ def small(**changes: Any) -> PrepareOptions:
     return dataclasses.replace(DEFAULTS, **{"vocab_size": 60, **changes})
 
 
-def test_files_are_those_of_patterns_and_of_names(tmp_path: Path, files: list[Path]) -> None:
+def test_files_follow_patterns_and_names(tmp_path: Path, files: list[Path]) -> None:
     one, three, seven = files
     pattern = str(tmp_path / "penn" / "*.tree")
     assert find_files([pattern]) == [one, three, seven]  # sorted as text
@@ -64,7 +64,7 @@ def test_a_file_is_read_once_however_often_it_is_named(
     assert report["cleaning"]["train"]["read"] == len(TREEBANK)
 
 
-def test_names_that_are_not_those_of_one_file_are_told(tmp_path: Path, files: list[Path]) -> None:
+def test_ambiguous_and_missing_names_are_errors(tmp_path: Path, files: list[Path]) -> None:
     pattern, ids = str(tmp_path / "penn" / "*.tree"), tmp_path / "ids.txt"
     with pytest.raises(InputError, match=mentions("file", "none*")):
         find_files([str(tmp_path / "none*")])
@@ -92,7 +92,7 @@ def test_pairs_are_words_and_symbols(files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("tags", [False, True])
-def test_prepared_data_holds_the_trees(tmp_path: Path, files: list[Path], tags: bool) -> None:
+def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tags: bool) -> None:
     def prepare() -> PreparedData:
         return prepare_trees(
             files[:2], tmp_path / "data", small(), valid_files=files[2:], tags=tags
@@ -124,7 +124,7 @@ def test_sentences_are_held_out(tmp_path: Path, files: list[Path]) -> None:
 
 def test_sentences_that_are_too_long_are_counted(tmp_path: Path, files: list[Path]) -> None:
     trees = [tree for path in files for tree in Treebank((path,)).trees()]
-    most = sorted(len(linearize(tree)) for tree in trees)[-1]  # the end token has no room
+    most = sorted(len(linearize(tree)) for tree in trees)[-1]  # the end token does not fit
     files[0].with_name("more.tree").write_text("(S (NN a))\n")
     more = [*files, files[0].with_name("more.tree")]
     options = small(vocab_size=200, max_tokens=most)
@@ -135,12 +135,12 @@ def test_sentences_that_are_too_long_are_counted(tmp_path: Path, files: list[Pat
 
 
 def test_nothing_validates_what_it_was_trained_on(tmp_path: Path, files: list[Path]) -> None:
-    with pytest.raises(InputError, match=mentions("3.tree", "train", "validate")):
+    with pytest.raises(InputError, match=mentions("3.tree", "training", "validation")):
         prepare_trees(files, tmp_path / "data", small(), valid_files=files[1:2])
     assert not (tmp_path / "data").exists()
 
 
-def test_what_is_no_tree_is_told_before_anything_is_left(tmp_path: Path, files: list[Path]) -> None:
+def test_invalid_trees_are_reported_and_leave_nothing(tmp_path: Path, files: list[Path]) -> None:
     files[1].write_text("(S (NN a))\n(S (NN b)\n")
     with pytest.raises(InputError, match=mentions("3.tree", "line 2", "column 1", "tree")):
         prepare_trees(files, tmp_path / "data", small())

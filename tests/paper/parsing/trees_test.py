@@ -1,8 +1,10 @@
-"""Trees are read as they stand, without what is not scored; what is no tree is told by place."""
+"""Trees are read without parts that are not scored. Errors name the place."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,14 @@ from keras_transformer.paper.parsing.trees import (
     Constituent,
     Tree,
     is_name,
+    linearize,
     parse_trees,
     read_trees,
+    restore,
+    symbols_of,
 )
 from tests.messages import mentions, tells
-from tests.paper.parsing.sentences import TREEBANK, trees
+from tests.paper.parsing.sentences import SYMBOLS, TREEBANK, trees
 
 
 def parsed(*lines: str) -> list[str]:
@@ -37,7 +42,7 @@ def test_words_tags_and_constituents() -> None:
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
-        # Traces, and what holds nothing else, at any depth.
+        # Traces, and constituents that contain nothing else, at any depth.
         ("(S (NP-SBJ (-NONE- *)) (VP (VB eat) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))))",
          "(TOP (S (VP (VB eat))))"),
         # Function tags and indices, but not of tags of words, nor of labels that are one.
@@ -53,7 +58,7 @@ def test_words_tags_and_constituents() -> None:
         ("(S (S (NP (NP (NN \u200aa-b=c)))))", "(TOP (S (S (NP (NP (NN \u200aa-b=c))))))"),
     ],
 )  # fmt: skip
-def test_what_is_no_constituent_is_left_out(text: str, tree: str) -> None:
+def test_traces_and_empty_constituents_are_left_out(text: str, tree: str) -> None:
     assert parsed(text) == [tree]
 
 
@@ -82,14 +87,14 @@ def test_trees_are_one_a_line_or_several_or_each_on_several() -> None:
         ("(S (NP (-NONE- *)))", mentions("text", "line 1", "column 19", "tree", "words")),
     ],
 )  # fmt: skip
-def test_what_is_no_tree_is_told_by_its_place(text: str, message: str) -> None:
+def test_invalid_trees_are_reported_with_their_place(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         parsed(*text.split("\n"))
     assert re.search(message, str(error.value))
 
 
 @pytest.mark.parametrize("text", ["(S (NN ab~cd))", "(S (N~N ab))", "(S~X (NN ab))", "(S (NN~ab))"])
-def test_control_characters_are_told_by_their_place(text: str) -> None:
+def test_control_characters_are_reported_with_their_place(text: str) -> None:
     controls = {*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029} - set(b"\t\n\r")
     for control in controls:
         with pytest.raises(InputError) as error:
@@ -118,7 +123,7 @@ def test_files_are_utf8_text(tmp_path: Path) -> None:
         read_trees(tmp_path / "none")
 
 
-def test_no_depth_is_too_deep() -> None:
+def test_any_depth_is_accepted() -> None:
     depth = 20_000
     (tree,) = parse_trees(["(S " * depth + "(NN a)" + ")" * depth], "text")
     assert len(tree.constituents) == depth
@@ -146,7 +151,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_a_real_treebank(test_data: Path) -> None:
-    # Read by regular expressions alone: words are what stands before a closing bracket.
+    # Read with regular expressions: words come before closing brackets.
     import re
 
     path = sorted((test_data / "craft" / "penn").glob("*.tree"))[0]
@@ -165,3 +170,122 @@ def test_the_small_treebank() -> None:
     assert parsed(TREEBANK[0]) == [
         "(TOP (S (NP (DT The) (NNS mice)) (VP (VBD were) (RB n't) (VP (VBN fed))) (. .)))"
     ]
+
+
+# Figure 2 of Vinyals et al. (2015), with tags instead of words.
+JOHN = "(S (NP (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .))"
+
+
+def test_the_example_of_the_literature() -> None:
+    (tree,) = parse_trees([JOHN], "text")
+    assert " ".join(linearize(tree, tags=False)) == "(S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S"
+    assert " ".join(linearize(tree)) == "(S (NP NNP )NP (VP VBZ (NP DT NN )NP )VP . )S"
+    assert str(restore(tree.words, linearize(tree))) == f"(TOP {JOHN})"
+
+
+@pytest.mark.parametrize(
+    ("symbols", "tree"),
+    [
+        ("", "(TOP (XX a) (XX b))"),
+        ("(S XX XX )S", "(TOP (S (XX a) (XX b)))"),
+        # Any label closes, and nothing closes where nothing is open.
+        (")S )NP (S XX (NP XX )VP )", "(TOP (S (XX a) (NP (XX b))))"),
+        # Brackets that are left open close at the end.
+        ("(S (NP XX (PP XX", "(TOP (S (NP (XX a) (PP (XX b)))))"),
+        # Too many words: those beyond the last are ignored, with constituents that contain only
+        # them.
+        ("(S XX XX XX (NP XX )NP (VP XX )VP )S", "(TOP (S (XX a) (XX b)))"),
+        # Too few words: the others come at the end, inside the open brackets.
+        ("(S (NP XX )NP", "(TOP (S (NP (XX a)) (XX b)))"),
+        ("(S (NP XX )NP )S", "(TOP (S (NP (XX a))) (XX b))"),
+        ("(S (NP", "(TOP (S (NP (XX a) (XX b))))"),
+        # Constituents without words are left out, at any depth.
+        ("(S (NP (PP )PP )NP XX (X (Y )Y )X XX (Z )Z )S", "(TOP (S (XX a) (XX b)))"),
+        (")S )S )S", "(TOP (XX a) (XX b))"),
+        # Several trees; words outside of all trees; tags; a bracket without a label.
+        ("(S XX )S (NP NN )NP", "(TOP (S (XX a)) (NP (NN b)))"),
+        ("NN (S ( XX )S", "(TOP (NN a) (S (XX b)))"),
+    ],
+)
+def test_a_tree_of_any_symbols(symbols: str, tree: str) -> None:
+    assert str(restore(["a", "b"], symbols.split())) == tree
+
+
+def test_one_word_and_none() -> None:
+    assert str(restore(["a"], [])) == "(TOP (XX a))"
+    assert str(restore(["-LRB-"], ["(NP", "XX", ")NP"])) == "(TOP (NP (XX -LRB-)))"
+    assert restore([], ["(S", "XX", ")S"]) == Tree((), (), ())
+
+
+def by_nesting(words: Sequence[str], symbols: Sequence[str]) -> str:
+    """The rules of `restore` once more, with nested lists and recursion."""
+    left = list(words)
+    top: list = ["TOP"]
+    stack = [top]
+    for symbol in symbols:
+        if symbol in ("", "(", "((", "(a b", "a(b", "-NONE-"):
+            continue
+        if symbol.startswith("("):
+            stack[-1].append([symbol[1:]])
+            stack.append(stack[-1][-1])
+        elif symbol.startswith(")"):
+            stack = stack[:-1] if len(stack) > 1 else stack
+        elif left:
+            stack[-1].append((symbol, left.pop(0)))
+    stack[-1].extend(("XX", word) for word in left)
+
+    def text(node: list | tuple) -> str:
+        if isinstance(node, tuple):
+            return f"({node[0]} {node[1]})"
+        children = [child for child in map(text, node[1:]) if child]
+        return f"({' '.join([node[0], *children])})" if children else ""
+
+    return text(top)
+
+
+@given(st.integers(1, 8), st.lists(SYMBOLS, max_size=30))
+def test_two_readings_of_the_rules_agree(count: int, symbols: list[str]) -> None:
+    words = [f"w{i}" for i in range(count)]
+    assert str(restore(words, symbols)) == by_nesting(words, symbols)
+
+
+@given(st.lists(st.just("w"), min_size=1, max_size=6), st.lists(SYMBOLS | st.text(), max_size=30))
+def test_any_symbols_give_a_tree_over_exactly_the_words(
+    words: list[str], symbols: list[str]
+) -> None:
+    tree = restore(words, symbols)
+    assert tree.words == tuple(words) and len(tree.tags) == len(words)
+    for one in tree.constituents:
+        assert 0 <= one.start < one.end <= len(words)
+        for other in tree.constituents:
+            apart = one.end <= other.start or other.end <= one.start
+            inside = other.start <= one.start and one.end <= other.end
+            assert apart or inside or (one.start <= other.start and other.end <= one.end)
+
+
+@given(trees())
+def test_symbols_give_back_the_tree(tree: Tree) -> None:
+    assert restore(tree.words, linearize(tree)) == tree
+    untagged = dataclasses.replace(tree, tags=("XX",) * len(tree.words))
+    assert restore(tree.words, linearize(tree, tags=False)) == untagged
+    assert set(linearize(tree, tags=False)) <= set(symbols_of([tree], tags=False)) | {"XX"}
+    assert set(linearize(tree)) <= set(symbols_of([tree]))
+
+
+def test_a_real_treebank_is_linearized_and_restored(test_data: Path) -> None:
+    for path in sorted((test_data / "craft" / "penn").glob("*.tree"))[:3]:
+        for tree in read_trees(path):
+            assert restore(tree.words, linearize(tree)) == tree
+
+
+def test_symbols_of_a_treebank() -> None:
+    found = symbols_of(parse_trees(TREEBANK[2:3], "text"), tags=False)
+    assert found == sorted(["XX", "(HEADING", ")HEADING", "(NP", ")NP"])
+    assert symbols_of(parse_trees(["(NN a)"], "text")) == ["NN"]
+
+
+@given(st.lists(SYMBOLS | st.text(), max_size=20))
+def test_a_tree_of_any_symbols_is_well_formed(symbols: list[str]) -> None:
+    tree = restore(["a", "b"], symbols)
+    (again,) = parse_trees(str(tree).split("\n"), "text")
+    assert (again.words, again.tags) == (tree.words, tree.tags)

@@ -1,4 +1,4 @@
-"""recipe.json: what it says, what is a variant of it, and which mistakes in it are told."""
+"""recipe.json: its fields, its variants, and error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     return Recipe.load(write_recipe(tmp_path_factory.mktemp("recipes")), "animals")
 
 
-def test_the_fingerprint_is_of_what_results_depend_on(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_fingerprint_covers_the_fields_that_results_depend_on(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     def of(**changes: Any) -> str:
         return Recipe.load(write_recipe(tmp_path, **changes), "animals").fingerprint
 
@@ -39,8 +41,8 @@ def test_the_fingerprint_is_of_what_results_depend_on(recipe: Recipe, tmp_path: 
     assert len({same, of(average_last=[]), of(prepare={}), of(preset="small")}) == 4
 
 
-def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
-    smooth = recipe.varied("smooth")
+def test_a_variant_changes_only_its_own_fields(recipe: Recipe) -> None:
+    smooth = recipe.with_variant("smooth")
     assert smooth.config().training.label_smoothing == 0.3
     assert smooth.prepare == {"vocab_size": 40, "max_bytes": 99}
     assert smooth.config().training.max_steps == recipe.config().training.max_steps
@@ -48,18 +50,20 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
     assert (smooth.name, smooth.variant) == ("animals", "smooth")
     assert smooth.fingerprint != recipe.fingerprint
     variants = {kind: {"synthetic": {kind: {"recipe": "x"}}} for kind in KINDS}
-    both = dataclasses.replace(recipe, variants=variants).varied("back_translation+distillation")
+    both = dataclasses.replace(recipe, variants=variants).with_variant(
+        "back_translation+distillation"
+    )
     assert both.synthetic == {kind: {"recipe": "x"} for kind in KINDS}
-    both = recipe.varied("rehearsal+smooth")
+    both = recipe.with_variant("rehearsal+smooth")
     assert both.variant == "rehearsal+smooth"
     assert both.config().training.label_smoothing == 0.3
-    assert both.train == recipe.varied("rehearsal").train
+    assert both.train == recipe.with_variant("rehearsal").train
     with pytest.raises(InputError, match=mentions("variant", "rough", "rehearsal", "smooth")):
-        recipe.varied("rough")
+        recipe.with_variant("rough")
     with pytest.raises(InputError, match=mentions("smooth+smooth", "smooth", "twice")):
-        recipe.varied("smooth+smooth")
+        recipe.with_variant("smooth+smooth")
     with pytest.raises(InputError, match=mentions("variant", "smooth")):
-        smooth.varied("smooth")
+        smooth.with_variant("smooth")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,6 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         ({"epochs": 3}, mentions("fields", "description", "evaluate", "prepare", "preset")),
         ({"train": ["a", "b"]}, mentions("train", "['a', 'b']")),
         ({"valid": {"source": "a"}}, mentions("valid", "{'source': 'a'}")),
-        ({"valid": {"tsv": 3}}, mentions("valid.tsv", "3")),
         ({"valid": {"held_out": "v"}}, mentions("valid", "v", "held_out")),
         (
             {"valid": {"sacrebleu": "wmt13", "language_pair": "en-de"}},
@@ -88,46 +91,32 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         ({"prepare": {"model_type": "word"}}, mentions("model_type", "word", "unigram", "bpe")),
         ({"prepare": {"max_tokens": 1}}, mentions("max_tokens", "1")),
         ({"preset": "huge"}, mentions("huge", "preset")),
-        ({"preset": []}, mentions("preset", "[]")),
         ({"settings": {"training.steps": 3}}, mentions("training.steps", "setting")),
         ({"settings": [1]}, mentions("settings", "[1]")),
         ({"settings": {"training.learning_rate": True}}, mentions("learning_rate", "True")),
-        ({"synthetic": None}, mentions("synthetic", "None")),
-        ({"synthetic": ["distillation"]}, mentions("synthetic", "['distillation']")),
         (
             {"synthetic": {"translation": {"recipe": "a"}}},
             mentions("synthetic", "translation"),
         ),
-        ({"synthetic": {"distillation": "a"}}, mentions("synthetic.distillation", "a")),
         (
             {"synthetic": {"distillation": {}}},
             mentions("{}", "recipe"),
-        ),
-        (
-            {"synthetic": {"distillation": {"recipe": 1}}},
-            mentions("distillation.recipe", "1"),
         ),
         (
             {"synthetic": {"distillation": {"recipe": "a", "seeds": [1, 1]}}},
             mentions("synthetic", "seeds", "[1, 1]", "distillation"),
         ),
         ({"synthetic": {"distillation": {"recipe": "a", "seeds": []}}}, mentions("seeds", "[]")),
-        (
-            {"synthetic": {"distillation": {"recipe": "a", "seeds": ["1"]}}},
-            mentions("[0]", "1"),
-        ),
         ({"average_last": [1]}, mentions("average_last", "1", "2")),
         ({"average_last": ["5"]}, mentions("average_last[0]", "5")),
         ({"length_penalties": [-1]}, mentions("length_penalty", "-1.0")),
         ({"held_out": {"train": 2}}, mentions("held_out", "train")),
         ({"held_out": {"../a": 2}}, mentions("held_out", "../a")),
         ({"tests": {"valid": FIELDS["valid"]}}, mentions("test", "valid")),
-        ({"length_penalties": ["0.6"]}, mentions("length_penalties[0]", "0.6")),
         (
             {"published": {"animals": {"source": "x"}}},
             mentions("bleu", "source"),
         ),
-        ({"published": {"animals": 3}}, mentions("published.animals", "3")),
         (
             {"published": {"test_2018": {"bleu": 1, "source": ""}}},
             mentions("published", "test_2018", "animals"),
@@ -137,7 +126,6 @@ def test_a_variant_is_the_recipe_but_for_what_it_says(recipe: Recipe) -> None:
         ({"evaluate": {"lowercase": "false"}}, mentions("lowercase", "false", "true")),
         ({"variants": {"x": {"preset": "huge"}}}, mentions("variant x", "huge", "preset")),
         ({"variants": {"x": {"recipes_dir": "y"}}}, mentions("variant x", "recipe")),
-        ({"variants": {"x": {"variant": 3}}}, mentions("variant x", "recipe")),
         (
             {"variants": {"x": {"prepare": {"max_tokens": "9"}}}},
             mentions("variant x", "prepare.max_tokens", "9"),
@@ -189,7 +177,7 @@ JSON = st.recursive(
 @hypothesis.given(place=st.sampled_from(places(EVERYTHING)), value=JSON)
 @hypothesis.example(place=("settings", "training.warmup_steps"), value=0)
 @hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-def test_any_value_in_any_place_is_read_or_told_in_one_sentence(
+def test_any_value_in_any_place_is_read_or_refused(
     tmp_path: Path, place: tuple[Any, ...], value: Any
 ) -> None:
     fields = copy.deepcopy(EVERYTHING)
@@ -210,7 +198,7 @@ def test_any_value_in_any_place_is_read_or_told_in_one_sentence(
         assert found == value or math.isnan(value)
 
 
-def test_a_recipe_that_is_not_there_or_no_json(tmp_path: Path) -> None:
+def test_missing_and_unreadable_recipes(tmp_path: Path) -> None:
     write_recipe(tmp_path, "plants")
     write_recipe(tmp_path)
     with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
@@ -256,7 +244,7 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
     recipe = Recipe.load(ROOT / "recipes", name)
     config = recipe.config().training
     assert config.max_steps >= max(recipe.average_last) * config.checkpoint_steps
-    for each in (recipe, *map(recipe.varied, recipe.variants)):
+    for each in (recipe, *map(recipe.with_variant, recipe.variants)):
         config = each.config().training
         assert config.keep_checkpoints >= max(each.average_last)
         # Or the last two of an average would be nearly the same.
@@ -266,7 +254,7 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
         assert options.vocab_size > 0
         assert options.drop_repetitive or not each.synthetic, each.variant
         for kind in each.synthetic:
-            train = each.writer(kind).recipe.train
+            train = each.generator(kind).recipe.train
             if kind == "back_translation":
                 train = {"source": train["target"], "target": train["source"]}
             assert train == each.train, each.variant
@@ -274,7 +262,7 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
     assert f"--recipe={name}" in readme
 
 
-def test_what_multi30k_has_in_common_is_the_same() -> None:
+def test_the_multi30k_recipes_share_model_and_training() -> None:
     """The pages say that models and training are those of multi30k_en_de."""
     own = {"training.max_steps", "training.bleu_steps"}
     names = [path.name for path in (ROOT / "recipes").glob("multi30k_*")]

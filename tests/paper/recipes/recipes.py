@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from keras_transformer.export import ExportResult
+from keras_transformer.runs.run_directory import RunDirectory
+
 ANIMALS = [("dog", "Hund"), ("cow", "Stier"), ("bird", "Vogel"), ("fish", "Fisch")]
 PAIRS = [
     (f"the {a} sees the {b}", f"der {x} sieht den {y}") for a, x in ANIMALS for b, y in ANIMALS
@@ -63,3 +68,25 @@ def write_corpus(folder: Path) -> Path:
             (folder / f"{split}.{language}").write_text(lines)
     (folder / "all.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in PAIRS))
     return folder
+
+
+def refuse_to_train(*_: Any, **__: Any) -> None:
+    pytest.fail("training began")
+
+
+def no_export(run: RunDirectory | str, *_: Any, **__: Any) -> ExportResult:
+    """In place of `export`, whose other process takes seconds: the run itself."""
+    return ExportResult(Path(run.path if isinstance(run, RunDirectory) else run), 0, [])
+
+
+REVERSED = {
+    "train": {"source": "train.de", "target": "train.en"},
+    "valid": {"source": "valid.de", "target": "valid.en"},
+    "tests": {},
+    "published": {},
+    "variants": {},
+}
+TAUGHT = {
+    "back_translation": {"recipe": "reversed"},
+    "distillation": {"recipe": "animals", "variant": "brief", "seeds": [3, 4]},
+}

@@ -111,7 +111,7 @@ def test_text(results: dict[str, Any]) -> None:
     assert "C_n2 comes out as base on this base, and is that run." in notes
 
 
-def test_columns_stand_below_each_other(results: dict[str, Any]) -> None:
+def test_columns_are_aligned(results: dict[str, Any]) -> None:
     _, header, rule, *rows = text(results).splitlines()[:8]
     bars = [match.start() for match in re.finditer(r"\|", header)]
     assert [match.start() for match in re.finditer(r"\+", rule)] == bars
@@ -119,7 +119,7 @@ def test_columns_stand_below_each_other(results: dict[str, Any]) -> None:
     assert rows[1][: header.index(" h ") + 2].split() == ["A_h4", "2"]
 
 
-def test_large_models_are_whole_millions_and_nothing_is_trained_yet(
+def test_large_models_are_shown_in_millions_before_training(
     results: dict[str, Any],
 ) -> None:
     for each in results["rows"].values():
@@ -150,7 +150,7 @@ def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(results: dict[st
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     for word in ("A_h4", "A_h16", "C_n2", "E_learned", "here", "paper"):
         assert words.count(word) == 1, words
-    assert "base" not in words and "Table 3 on tiny: BLEU minus base's" in words
+    assert "base" not in words and "Table 3 on tiny: BLEU minus BLEU of base" in words
     paper, here = _places(svg, "#bf4f14")[:4], _places(svg, "#2f6db0")[:3]
     assert [y for _, y in here] == [y for _, y in paper[:3]]  # the last row is not trained
     assert paper == sorted(paper, key=lambda place: place[1])
@@ -167,21 +167,21 @@ def _places(svg: str, color: str) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in found]
 
 
-def test_rows_of_two_commits_are_told(results: dict[str, Any]) -> None:
+def test_rows_of_two_commits_are_reported(results: dict[str, Any]) -> None:
     assert "Not all of one commit" not in text(results)
     results["rows"]["A_h4"]["run"]["commit"] = "def"
     note = "Not all of one commit and one processor: base: abc on p; A_h4: def on p"
     assert note in text(results) and note in markdown(results)
 
 
-def test_precisions_that_differ_are_told(results: dict[str, Any]) -> None:
+def test_different_precisions_are_reported(results: dict[str, Any]) -> None:
     assert "precision" not in text(results)
     results["rows"]["A_h4"]["run"]["precision"] = "bfloat16"
     note = "Rows were trained in different precisions: base float32, A_h4 bfloat16, A_h16 float32"
     assert note in text(results) and note in markdown(results)
 
 
-def test_a_row_that_has_diverged_has_no_figures(results: dict[str, Any]) -> None:
+def test_a_diverged_row_has_no_figures(results: dict[str, Any]) -> None:
     diverged = results["rows"]["A_h16"]
     diverged |= {"run": {"diverged": "no number"}, "bleu": None, "perplexity": None}
     diverged["difference"] = {"bleu": None, "perplexity": None}
@@ -191,7 +191,7 @@ def test_a_row_that_has_diverged_has_no_figures(results: dict[str, Any]) -> None
     ]  # fmt: skip
     assert "| diverged |  | 1.83 |" in markdown(results)
     svg = delta_chart(results)
-    assert "A_h16, diverged" in svg and len(_places(svg, "#2f6db0")) == 2 + 1  # and the legend's
+    assert "A_h16, diverged" in svg and len(_places(svg, "#2f6db0")) == 2 + 1  # and the legend
 
 
 def test_only_base(results: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
 from tests.messages import mentions
 
-# Of tiny: 4 + 4 layers, d_model 128, d_ff 256, 4 heads of 32, 3,000 steps.
+# `tiny` has 4 + 4 layers, d_model 128, d_ff 256, 4 heads of 32 and 3,000 steps.
 TINY: dict[str, dict[str, Any]] = {
     "base": {},
     "A_h1": {"h": 1, "d_k": 128, "d_v": 128},  # 4 / 8 is a half, which makes 1
@@ -66,7 +66,7 @@ def test_rows_on_tiny(tiny: Table, name: str) -> None:
     assert columns(row.config) == base | TINY[name]
     assert columns(row.original) == columns(preset(name))
     assert row.paper == TABLE_3[name]
-    # All else is as in base: the budget, what is searched with, the vocabulary.
+    # Everything else is as in base: the budget, the search and the vocabulary.
     changed = {f"model.{k}": getattr(tiny.base.config.model, k) for k in _MODEL_COLUMNS}
     changed["training.label_smoothing"] = 0.1
     changed["training.max_steps"] = 3000
@@ -86,12 +86,12 @@ def test_on_the_papers_base_they_are_the_papers(name: str) -> None:
     assert scaled(name, preset("base")) == expected
 
 
-def test_the_base_of_a_sweep_is_the_papers_but_for_size_and_budget(
+def test_the_base_of_a_sweep_differs_from_the_paper_only_in_size_and_budget(
     tiny: Table, vocabulary: Vocabulary
 ) -> None:
     model, training = tiny.base.config.model, tiny.base.config.training
     assert (model.norm_position, model.residual_dropout) == ("post", 0.1)
-    assert (training.schedule, training.learning_rate) == ("paper", 1.0)
+    assert (training.schedule, training.learning_rate) == ("noam", 1.0)
     assert (training.batch_tokens, training.label_smoothing) == (2048, 0.1)
     assert model.target_vocab_size == model.source_vocab_size == vocabulary.target_vocab_size
     papers = table3("base", {}, vocabulary).base.config.training
@@ -118,7 +118,7 @@ def test_whole_numbers_are_at_least_one_and_halves_are_rounded_up() -> None:
     assert scaled("C_ff1024", base).model.d_ff == 3
 
 
-def test_rows_that_come_out_equal_are_said_so(vocabulary: Vocabulary) -> None:
+def test_equal_rows_are_marked(vocabulary: Vocabulary) -> None:
     settings = {
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
@@ -158,7 +158,7 @@ def test_rules_are_the_papers_ratios(tiny: Table) -> None:
         {"model.num_heads": 8, "model.key_dim": 32},
     ],
 )
-def test_what_a_run_is_given_makes_the_row(
+def test_settings_turn_the_preset_into_the_row(
     vocabulary: Vocabulary, settings: dict[str, Any]
 ) -> None:
     table = table3("tiny", settings, vocabulary)
@@ -179,7 +179,7 @@ def test_rows_are_chosen_by_name_and_by_group(tiny: Table) -> None:
         chosen("A1")
 
 
-def test_a_base_that_has_no_such_row(vocabulary: Vocabulary) -> None:
+def test_a_base_from_which_a_row_cannot_be_derived(vocabulary: Vocabulary) -> None:
     settings = {"model.d_model": 6, "model.num_heads": 2}
     with pytest.raises(InputError, match=mentions("tiny", "C_d256", "model.d_model")):
         table3("tiny", settings, vocabulary)

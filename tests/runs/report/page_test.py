@@ -1,9 +1,7 @@
-"""The report: true to the run, whole HTML whatever the files hold, and small."""
+"""The report of a run: correct numbers, and a whole page whatever the files contain."""
 
 from __future__ import annotations
 
-import collections
-import html.parser
 import json
 import math
 import re
@@ -22,81 +20,19 @@ from keras_transformer.data.corpora.corpus import ParallelFiles
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
-from keras_transformer.runs.report import write_report
-from keras_transformer.runs.report.elements import number, setting
 from keras_transformer.runs.report.history import read_history
+from keras_transformer.runs.report.page import write_report
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.browser import Visit
+from tests.html_page import Page
 from tests.messages import mentions
 
-# Arithmetic that went wrong, and charts that matplotlib could not do as asked.
+# Arithmetic errors in charts.
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 
-VOID = {"meta", "br"}
 COSTS = {"tokens": 36_000.0, "step_seconds": 10.0, "training_seconds": 754.0, "peak_memory_mb": 512}
-
-
-class Page(html.parser.HTMLParser):
-    """A page read as a browser would, that fails where a browser would have to guess."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self.source = path.read_text(encoding="utf-8")
-        self.tags: collections.Counter[str] = collections.Counter()
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.labels: list[str] = []
-        self.words: list[str] = []
-        self.rows: list[list[str]] = []
-        self._open: list[str] = []
-        self.feed(self.source)
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._note(tag, attrs)
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._note(tag, attrs)
-
-    def _note(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            elif name in ("href", "src", "xlink:href"):
-                self.links.append(value or "")
-            elif name == "aria-label":
-                self.labels.append(value or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open and self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self._open:
-            self.words.append(data)
-        if self._open and self._open[-1] in ("td", "th"):
-            self.rows[-1][-1] += data
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-    def check(self) -> Page:
-        assert self.source.startswith("<!DOCTYPE html>")
-        assert not {"script", "link", "img", "iframe", "object"} & self.tags.keys()
-        assert len(self.ids) == len(set(self.ids))
-        # Only within the page: nothing is loaded from anywhere.
-        assert {link.removeprefix("#") for link in self.links} <= set(self.ids)
-        assert "url(" not in self.source.replace("url(#", "") and "@import" not in self.source
-        return self
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +86,12 @@ def page_of(run: RunDirectory) -> Page:
     path = write_report(run)
     assert path == run.path / "report.html"
     assert not list(run.path.glob(".*.unfinished"))
-    return Page(path).check()
+    page = Page(path.read_text(encoding="utf-8"))
+    assert "script" not in page.tags
+    return page
 
 
-def test_finished_run(run: RunDirectory) -> None:
+def test_finished_run(run: RunDirectory, visit: Visit) -> None:
     log(run, (training(step) for step in range(50, 401, 50)))
     for step, loss in ((100, 3.5), (200, 2.25), (300, 2.5), (400, 2.75)):
         entry = validation(step, loss)
@@ -161,20 +99,18 @@ def test_finished_run(run: RunDirectory) -> None:
         checkpoint(run, step, **{k: v for k, v in entry.items() if k != "step"})
     page = page_of(run)
     assert page.text.startswith("first run · training report first run Finished after 400 steps.")
-    assert "Validation loss 2.250 best, step 200 last 2.750" in page.text
-    assert "Validation perplexity 9.488 best, step 200 last 15.64" in page.text
-    assert "Validation accuracy 0.444 best, step 200 last 0.364" in page.text
     for fact in (
+        "Validation loss 2.250 best, step 200 last 2.750",
+        "Validation perplexity 9.488 best, step 200 last 15.64",
+        "Validation accuracy 0.444 best, step 200 last 0.364",
         "Steps 400 ", "Target tokens 36,000 ", "Training time 12.6 min ", "Speed 3,600 tokens/s ",
         "Peak memory 512 MB ", f"Parameters {run.config.model.num_parameters():,} ",
         "Selected weights last ",
     ):  # fmt: skip
         assert fact in page.text
-    assert page.labels == [
-        "Loss", "Perplexity", "Token accuracy", "Learning rate", "Gradient norm", "Speed",
-    ]  # fmt: skip
-    assert page.tags["svg"] == len(page.labels)
-    assert "BLEU" not in page.text and "could not be read" not in page.text
+    charts = ["Loss", "Perplexity", "Token accuracy", "Learning rate", "Gradient norm", "Speed"]
+    assert page.labels == charts and page.tags["svg"] == len(charts)
+    assert "BLEU" not in page.text and "Skipped steps" not in page.text
     kept = [row for row in page.rows if row[0] in ("100", "200", "300", "400")]
     assert [(row[0], row[2], row[-1]) for row in kept] == [
         ("100", "3.500", ""),
@@ -182,62 +118,60 @@ def test_finished_run(run: RunDirectory) -> None:
         ("300", "2.500", ""),
         ("400", "2.750", "last, selected (last)"),
     ]
+    assert page_of(run).source == page.source
+
+    # The best validation is above the other points of its curve, since less loss is lower.
+    shown = visit.open(run.path / "report.html")
+    box = shown.locator("svg[aria-label=Loss]").bounding_box()
+    best = shown.locator("svg[aria-label=Loss] .validation .best").bounding_box()
+    dots = shown.locator("svg[aria-label=Loss] .validation circle:not(.best)").all()
+    heights = [dot.bounding_box()["y"] for dot in dots]
+    assert len(heights) == 4 and heights[1] == max(heights)
+    assert box["x"] < best["x"] < box["x"] + box["width"] and best["y"] < box["y"] + box["height"]
+    assert visit.said == [] and len(visit.requests) == 1
 
 
 def test_before_the_first_step(run: RunDirectory) -> None:
     page = page_of(run)
-    assert "Not begun: nothing is logged yet of 400 steps." in page.text
+    assert "Not started yet: step 0 of 400." in page.text
     assert "Curves" not in page.text and "Data" not in page.text
     assert "Checkpoints None yet." in page.text
-    (run.path / "metrics.jsonl").touch()
-    assert page_of(run).source == page.source
 
 
-def test_validation_bleu_and_its_signature(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_validation_bleu_has_its_signature(tmp_path: Path, tokenizer: Tokenizer) -> None:
     run = make_run(
         tmp_path / "run", tokenizer, training__bleu_steps=100, training__bleu_sentences=500
     )
     for step, bleu in ((100, 20.5), (200, 31.25), (300, 30.0)):
         log(run, [training(step), validation(step, 2.0, bleu=bleu)])
     page = page_of(run)
-    assert "Not finished: at step 300 of 400." in page.text
+    assert "Not finished: step 300 of 400." in page.text
     assert "Validation BLEU 31.25 best, step 200 last 30.00" in page.text
     signature = evaluation.evaluate(["a"], ["a"]).signature
     assert f"first 500 validation sentences, beam 4, length penalty 0.6: {signature}" in page.text
     assert "BLEU" in page.labels
 
 
-def test_early_end(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_early_stop(tmp_path: Path, tokenizer: Tokenizer) -> None:
     run = make_run(tmp_path / "run", tokenizer, training__early_stopping=3)
     log(run, [training(200), validation(200, 2.0)])
     checkpoint(run, 200, validations_since_best=2.0)
-    assert "Not finished: at step 200 of 400." in page_of(run).text
+    assert "Not finished: step 200 of 400." in page_of(run).text
     checkpoint(run, 300, validations_since_best=3.0)
     text = page_of(run).text
-    assert "Ended early, at step 300 of 400: 3 validations without a better val_loss." in text
+    assert "Stopped early at step 300 of 400: 3 validations without a better val_loss." in text
 
 
 def test_loss_scale_and_skipped_steps(run: RunDirectory) -> None:
-    entries = [training(step) for step in range(10, 401, 10)]
-    log(run, [*entries, validation(400, 2.0, bleu=20.0)])
-    before = page_of(run)
-    assert "Loss scale" not in before.labels
-    assert "Skipped steps" not in before.text and "marks skipped steps" not in before.text
-    (run.path / "metrics.jsonl").unlink()
-    for entry in entries:
-        entry["loss_scale"] = 2.0 ** (15 - entry["step"] // 100)
-        entry["skipped"] = 3.0 if entry["step"] in (100, 200) else 0.0
-    log(run, [*entries, validation(400, 2.0, bleu=20.0)])
+    for step in range(10, 401, 10):
+        skipped = 3.0 if step in (100, 200) else 0.0
+        log(run, [training(step, loss_scale=2.0 ** (15 - step // 40), skipped=skipped)])
     page = page_of(run)
-    assert page.labels == [*before.labels, "Loss scale"]
-    assert "Skipped steps 6 " in page.text and "marks skipped steps" in page.text
-    assert {"2,048", "4,096", "8,192", "16,384", "32,768"} <= set(page.words)
-    for label, chart in zip(page.labels, page.source.split("<svg")[1:], strict=True):
-        marked = label not in ("BLEU", "Token accuracy")
-        assert len(re.findall(r"<use [^>]*var\(--skipped\)", chart)) == 2 * marked, label
+    assert page.labels[-1] == "Loss scale" and "Skipped steps 6 " in page.text
+    assert {"100", "1k", "10k"} <= set(page.source.replace("<", ">").split(">"))  # ticks
 
 
-def test_lines_that_are_none_are_counted(run: RunDirectory) -> None:
+def test_unreadable_lines_are_counted(run: RunDirectory) -> None:
     path = run.path / "metrics.jsonl"
     log(run, [training(50)])
     good, whole = page_of(run).source, path.read_bytes()
@@ -253,18 +187,15 @@ def test_lines_that_are_none_are_counted(run: RunDirectory) -> None:
         assert history.last_step == 50 and history.series["loss"].values.size == 1
     notice = '\n<p class="notice">1 line of metrics.jsonl could not be read.</p>'
     assert page_of(run).source.replace(notice, "") == good
-    path.write_bytes(b"?\n" + whole + b"?\n")
-    assert "2 lines of metrics.jsonl could not be read." in page_of(run).text
 
 
 def test_values_that_are_not_finite(run: RunDirectory) -> None:
     log(run, [training(50), training(100, loss=math.nan), training(150, loss=math.inf)])
     log(run, [validation(50, 3.0), validation(100, math.nan), training(200, loss=1e300)])
-    page = page_of(run)
-    assert "Validation loss 3.000 best, step 50 last nan" in page.text
+    assert "Validation loss 3.000 best, step 50 last nan" in page_of(run).text
     (run.path / "metrics.jsonl").unlink()
     log(run, [training(50, loss=math.nan), validation(50, math.nan)])
-    assert "Validation loss nan at step 50" in page_of(run).text
+    assert "Validation loss nan last, step 50" in page_of(run).text
 
 
 def test_later_line_of_a_step_counts(run: RunDirectory) -> None:
@@ -277,8 +208,7 @@ def test_later_line_of_a_step_counts(run: RunDirectory) -> None:
 def test_thinned_series_keeps_mean_extremes_and_end(run: RunDirectory, count: int) -> None:
     values = np.random.default_rng(count).normal(size=count)
     log(run, ({"step": 10 * i, "loss": float(v)} for i, v in enumerate(values)))
-    series = read_history(run.path / "metrics.jsonl").series["loss"]
-    thinned = series.thinned(300, 1e30)
+    thinned = read_history(run.path / "metrics.jsonl").series["loss"].thinned(300)
     assert len(thinned.steps) == min(count, 300)
     assert thinned.steps[-1] == 10 * (count - 1) and (np.diff(thinned.steps) > 0).all()
     assert thinned.low.min() == values.min() and thinned.high.max() == values.max()
@@ -298,16 +228,11 @@ def test_long_run_has_a_small_page(run: RunDirectory) -> None:
     assert write_report(run).stat().st_size < 400_000
 
 
-def test_same_run_same_page(run: RunDirectory) -> None:
-    log(run, (training(step) for step in range(1, 400)))
-    checkpoint(run, 399)
-    assert page_of(run).source == page_of(run).source
-
-
 def test_names_are_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
     name = "<script>alert('&amp;')<"
     run = make_run(tmp_path / name, tokenizer, training__freeze="<b>&\"'")
-    report = {"inputs": {"train": [{"name": "<i>corpus", "sha256": "<u>"}]}, "options": {"<": ">"}}
+    inputs = {"train": [{"name": "<i>corpus", "sha256": "<u>"}]}
+    report = {"train": {}, "inputs": inputs, "options": {"<": ">"}}
     (run.path / "data_report.json").write_text(json.dumps(report))
     page = page_of(run)
     assert page.text.startswith(f"{name} · training report {name} ")
@@ -315,16 +240,15 @@ def test_names_are_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert ["training.freeze", "<b>&\"'", "none"] in page.rows and "< >" in page.text
 
 
-def test_configuration_names_what_differs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_configuration_shows_changed_settings(tmp_path: Path, tokenizer: Tokenizer) -> None:
     run = make_run(tmp_path / "run", tokenizer, model__d_model=256, training__deterministic=True)
     page = page_of(run)
-    changed, same = page.text.split("differs from the default")[1].split("As by default:")
-    assert ["model.d_model", "256", "512"] in page.rows and "model.d_model" not in same
+    assert ["model.d_model", "256", "512"] in page.rows
     assert ["training.deterministic", "true", "false"] in page.rows
-    assert "model.d_ff 2,048 " in same and "model.d_ff" not in changed
+    assert "model.d_ff" not in {row[0] for row in page.rows} and "model.d_ff 2,048 " in page.text
 
 
-def test_damaged_checkpoint_is_named(run: RunDirectory) -> None:
+def test_damaged_checkpoint_is_listed(run: RunDirectory) -> None:
     log(run, [training(100)])
     checkpoint(run, 100, val_loss=2.0)
     checkpoint(run, 200, val_loss=3.0)
@@ -333,46 +257,25 @@ def test_damaged_checkpoint_is_named(run: RunDirectory) -> None:
     page = page_of(run)
     assert ["100", "2.000", "best"] in page.rows
     assert ["200", "–", "last, selected (last), without metrics"] in page.rows
-    assert "Target tokens 36,000" in page.text and "at step 200 of 400" in page.text
+    assert "Target tokens 36,000" in page.text and "step 200 of 400" in page.text
 
 
-def test_data_as_prepared(run: RunDirectory, tmp_path: Path) -> None:
+def test_prepared_data_are_shown(run: RunDirectory, tmp_path: Path) -> None:
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     lines = [f"a small dog runs {'very ' * (i % 30)}fast" for i in range(200)]
-    source.write_text("\n".join(["", *lines, "x" * 9000]) + "\n")
-    target.write_text("\n".join(["ein Hund", *lines, "y"]) + "\n")
+    source.write_text("\n".join(lines) + "\n")
+    target.write_text("\n".join(lines) + "\n")
     options = PrepareOptions(vocab_size=40, max_bytes=5000, valid_pairs=10)
     data = prepare([ParallelFiles(source, target)], tmp_path / "data", options)
-    shutil.copy(data.directory / "report.json", run.path / "data_report.json")
-    page = page_of(run)
-    for split, name in (("train", "training"), ("valid", "validation")):
-        for side in ("source", "target"):
-            (row,) = [row for row in page.rows if row[0] == f"{name}, {side}"]
-            store = data.report[split]
-            assert row[1:3] == [f"{store['pairs']:,}", f"{store[side]['tokens']:,}"]
-            assert row[4] == str(store[side]["max_length"])
-            assert len(row[6]) == len(store[side]["length_histogram"])
-    assert ["training corpus", "202", "200", "0", "1 too many bytes, 1 empty"] in page.rows
-    assert "10 pairs of the training corpus are held out" in page.text
-    sha256 = data.report["inputs"]["train"][0]["sha256"].values()
-    assert any(row[-1] == ", ".join(value[:16] for value in sha256) for row in page.rows)
-
-
-def test_every_corpus_that_is_mixed_is_told(run: RunDirectory) -> None:
-    assert "Corpus 1" not in page_of(run).text
-    for i, name in ((1, "data_report.json"), (2, "data_report_2.json")):
-        report = {"inputs": {"train": [{"name": f"train.{i}.en", "sha256": "abc"}]}}
+    for name in ("data_report.json", "data_report_2.json"):
         assert "Corpus 1" not in page_of(run).text
-        (run.path / name).write_text(json.dumps(report))
+        shutil.copy(data.directory / "report.json", run.path / name)
     page = page_of(run)
-    for i in (1, 2):
-        assert f"Corpus {i}" in page.text
-        assert ["training", f"train.{i}.en", "–", "abc"] in page.rows
-
-
-def test_damaged_data_report_is_told(run: RunDirectory) -> None:
-    (run.path / "data_report.json").write_text('{"inputs": ')
-    assert "data_report.json could not be read." in page_of(run).text
+    tokens = f"{data.report['train']['source']['tokens']:,}"
+    assert sum(row[:2] == ["training, source", tokens] for row in page.rows) == 2
+    assert "Corpus 1" in page.text and "Corpus 2" in page.text
+    (run.path / "data_report_2.json").write_text('{"inputs": ')
+    assert "data_report_2.json could not be read." in page_of(run).text
 
 
 def test_page_that_cannot_be_written(run: RunDirectory) -> None:
@@ -382,21 +285,11 @@ def test_page_that_cannot_be_written(run: RunDirectory) -> None:
     assert not list(run.path.glob(".*.unfinished"))
 
 
-def test_numbers_for_people() -> None:
-    assert [number(x) for x in (0.1234, 12.345, 123.45, 1234.5, 1e20, math.nan, None)] == [
-        "0.123", "12.35", "123.5", "1,234", "1e+20", "nan", "–",
-    ]  # fmt: skip
-    assert [number(0), number(70_000), number(7.0, 0)] == ["0", "70,000", "7"]
-    assert [setting(x) for x in (None, "", True, 8000, 1e-9)] == [
-        "none", "none", "true", "8,000", "1e-09",
-    ]  # fmt: skip
-
-
-# Whatever the files hold.
+# Any content of metrics.jsonl.
 
 METRICS = st.sampled_from(
     "loss val_loss perplexity val_perplexity val_accuracy val_bleu gradient_norm learning_rate "
-    "tokens_per_second loss_scale skipped compiles other".split()
+    "tokens_per_second loss_scale skipped other".split()
 )
 STEPS = st.integers(0, 1000) | st.integers() | st.floats() | st.text(max_size=2)
 NUMBERS = st.floats() | st.integers() | st.floats(0, 10)
@@ -418,34 +311,6 @@ def metrics_files(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"\n", b"\r\n", b""])).join(lines)
 
 
-def mutations(value: Any) -> st.SearchStrategy[Any]:
-    """JSON like `value`, with parts of it replaced by any other."""
-    if isinstance(value, dict):
-        inner = st.fixed_dictionaries({}, optional={k: mutations(v) for k, v in value.items()})
-    elif isinstance(value, list):
-        inner = st.lists(mutations(value[0]), max_size=2) if value else st.just(value)
-    else:
-        inner = st.just(value)
-    return st.one_of(inner, inner, inner, JSON)
-
-
-DATA_REPORT = {
-    "fingerprint": "0123",
-    "inputs": {"train": [{"name": "a + b", "pairs": 3, "sha256": "0123456789abcdef0"}]},
-    "options": {"vocab_size": 8000, "byte_fallback": False, "valid_pairs": None},
-    "vocabulary": {"type": "joint", "source_size": 40, "target_size": 40},
-    "held_out": 1,
-    "cleaning": {"train": {"read": 3, "kept": 2, "dropped": {"empty": 1}}},
-    "train": {
-        "pairs": 2,
-        "source": {
-            "tokens": 12, "unknown_rate": 0.5, "mean_length": 6.0, "max_length": 7,
-            "length_histogram": {"1-16": 2, "17-32": 0},
-        },
-    },
-}  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def any_run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> RunDirectory:
     run = make_run(tmp_path_factory.mktemp("any") / "run", tokenizer)
@@ -453,17 +318,8 @@ def any_run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> R
     return run
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(content=metrics_files())
 def test_any_metrics_give_a_page(any_run: RunDirectory, content: bytes) -> None:
     (any_run.path / "metrics.jsonl").write_bytes(content)
-    page_of(any_run)
-    (any_run.path / "metrics.jsonl").unlink()
-
-
-@hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(report=mutations(DATA_REPORT))
-def test_any_data_report_gives_a_page(any_run: RunDirectory, report: Any) -> None:
-    (any_run.path / "data_report.json").write_text(json.dumps(report))
-    page_of(any_run)
-    (any_run.path / "data_report.json").unlink()
+    assert not re.search(r'["M,](nan|-?inf)', page_of(any_run).source)  # coordinates

@@ -76,7 +76,7 @@ def client(addresses: dict[str, str], kind: str) -> Iterator[Client]:
         yield client
 
 
-def test_text_there_and_back(client: Client) -> None:
+def test_text_round_trip(client: Client) -> None:
     outputs = client.predict({"text": ["für", b"a\0b", "\U0001f600"]})
     assert outputs["translations"].tolist() == [
         ["rüf".encode(), "für".encode()], [b"b\0a", b"a\0b"], ["\U0001f600".encode()] * 2,
@@ -86,7 +86,7 @@ def test_text_there_and_back(client: Client) -> None:
     assert client.predict({"text": np.array([b"\xff\xfe"], object)}, "size")["bytes"] == [2]
 
 
-def test_every_dtype_there_and_back(client: Client) -> None:
+def test_every_dtype_survives_a_round_trip(client: Client) -> None:
     inputs = {
         "values": [[0.1, np.inf, -1e-30], [np.nan, 2.0, 3.0]],
         "number": [2**63 - 1, -(2**63)],
@@ -144,7 +144,7 @@ def test_mistakes_are_found_before_they_are_sent(
         client.predict(inputs, signature)
 
 
-def test_what_the_server_refuses_is_told_in_its_words(client: Client) -> None:
+def test_refusals_have_the_message_of_the_server(client: Client) -> None:
     with pytest.raises(InputError, match=r"(400|INVALID_ARGUMENT): .*there is poison") as error:
         client.predict({"text": ["a", "poison"]}, "no_poison")
     assert not isinstance(error.value, ServerError)
@@ -152,11 +152,11 @@ def test_what_the_server_refuses_is_told_in_its_words(client: Client) -> None:
         client.predict({"text": [["a"]]}, "size")
 
 
-def test_a_model_and_a_version_that_are_not_there(addresses: dict[str, str], kind: str) -> None:
+def test_missing_models_and_versions(addresses: dict[str, str], kind: str) -> None:
     with KINDS[kind](addresses[kind], "other") as client:
         with pytest.raises(InputError, match=r"(404|NOT_FOUND): Servable not found for request: L"):
             client.predict({"text": ["a"]})
-        with pytest.raises(ServerError, match=mentions("answer", "0.2 s")):
+        with pytest.raises(ServerError, match=mentions("respond", "0.2 s")):
             client.wait_until_ready(0.2)
     with (
         KINDS[kind](addresses[kind], NAME, 7) as client,
@@ -215,15 +215,15 @@ def test_output_filter_of_grpc(addresses: dict[str, str]) -> None:
     assert response.model_spec.signature_name == "serving_default"
 
 
-# What follows needs a server that the tests can stop and hold.
+# The tests below need a server that they can stop and block.
 
 
-def test_no_server_is_told_in_a_sentence(kind: str) -> None:
+def test_a_missing_server_is_one_sentence(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with (
         KINDS[kind](address, NAME) as client,
-        pytest.raises(ServerError, match=mentions(address, "answer", "0.3 s")),
+        pytest.raises(ServerError, match=mentions(address, "respond", "0.3 s")),
     ):
         client.predict({"text": ["a"]}, timeout=0.3)
 
@@ -244,7 +244,7 @@ def test_a_full_queue_is_tried_again(kind: str, reversing_version: Path) -> None
             batcher, batches = running.server.batcher, running.server.metrics.batch_rows
             wait_until(lambda: batches._sum.get() == 1 and batcher.waiting_rows == 1)
             wait_until(lambda: refused._value.get() >= 1)
-            with pytest.raises(ServerError, match=mentions("answer", "0.2 s")):
+            with pytest.raises(ServerError, match=mentions("respond", "0.2 s")):
                 client.predict({"text": ["a"]}, "size", timeout=0.2)
         assert [future.result()["bytes"].tolist() for future in futures] == [[1], [1], [1]]
 
@@ -278,7 +278,7 @@ def test_a_deadline_of_grpc_that_has_passed_is_not_run(running: Running) -> None
 
 
 class SavedModelService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """TF Serving's service in few lines, made of its own messages alone."""
+    """A short implementation of TF Serving's service, with only its official messages."""
 
     def __init__(self, path: Path):
         self.model = tf.saved_model.load(str(path))
@@ -415,7 +415,7 @@ def test_lines_of_any_kind(client: Client) -> None:
     assert client.translate([b"ab"])[0][0].text == "ba"  # type: ignore[list-item]
     assert client.translate([]) == []
     for wrong, sentence in [
-        ("Hello", mentions("'Hello'", "line")),
+        ("Hello", mentions("'Hello'", "lines")),
         (["\ud800"], mentions("surrogates not allowed")),
         ([None], mentions("None", "text")),
     ]:
@@ -426,7 +426,7 @@ def test_lines_of_any_kind(client: Client) -> None:
 @pytest.mark.parametrize(
     "options", [{"timeout": 0}, {"max_batch_size": 0}, {"connections": 0}, {"max_batch_size": -1}]
 )
-def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
+def test_unusable_combinations_of_options(options: dict[str, Any]) -> None:
     with pytest.raises(
         InputError, match=mentions("0", "1", "timeout", "max_batch_size", "connections")
     ):
@@ -457,13 +457,13 @@ def server_that_says(*parts: bytes, pause: float = 0.0) -> Iterator[int]:
     thread.join()
 
 
-def test_a_deadline_of_rest_is_that_of_the_whole_answer() -> None:
+def test_the_rest_deadline_covers_the_whole_answer() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     with server_that_says(head, *[b" "] * 40, pause=0.05) as port:
         begun = time.monotonic()
         with (
             RestClient(f"127.0.0.1:{port}", NAME) as client,
-            pytest.raises(ServerError, match=mentions("0.5 s", "whole")),
+            pytest.raises(ServerError, match=mentions("0.5 s", "incomplete")),
         ):
             client.metadata(0.5)
     # No read has waited longer than a twentieth of a second, and the whole would have taken 50 s.
@@ -489,7 +489,7 @@ def test_an_answer_that_is_not_of_http(head: bytes) -> None:
         client.metadata(0.3)
 
 
-def test_rest_needs_no_tensorflow() -> None:
+def test_rest_works_without_tensorflow() -> None:
     code = (
         "import sys; from keras_transformer.serving.client import RestClient; "
         "RestClient('localhost:1', 'x').close(); "

@@ -33,8 +33,7 @@ class Fixture:
 
     def __init__(self, **settings: float) -> None:
         options = {"max_batch_size": 8, "batch_timeout": 0.0, "max_queue": 20, **settings}
-        options.setdefault("max_queue_bytes", 2**20)
-        options.setdefault("batches_at_once", 1)
+        options.setdefault("num_threads", 1)
         self.rows: list[int] = []
         self.batcher = Batcher(observe=self.rows.append, **options)  # type: ignore[arg-type]
         self.call = Doubling()
@@ -52,14 +51,14 @@ def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: float) -> Fi
     async def main() -> Fixture:
         fixture = Fixture(**settings)
         await test(fixture)
-        assert fixture.batcher.waiting_rows == fixture.batcher.waiting_bytes == 0
+        assert fixture.batcher.waiting_rows == 0
         fixture.batcher.close()
         return fixture
 
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_what_comes_while_a_batch_runs_is_one_batch() -> None:
+def test_requests_during_a_batch_form_the_next_batch() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
         requests = [f.run(i, i + 0.5) for i in range(4)]
@@ -79,39 +78,11 @@ def test_batches_are_full_before_their_time() -> None:
     assert in_loop(test, batch_timeout=3600.0).rows == [8, 8]
 
 
-def test_a_batch_waits_while_others_keep_coming_but_not_for_ever() -> None:
-    async def test(f: Fixture) -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        requests = []
-
-        async def at(seconds: float, come: bool = False) -> None:
-            loop.time = lambda: begun + seconds  # type: ignore[method-assign]
-            if come:
-                requests.append(f.run(seconds))
-            for _ in range(4):
-                await asyncio.sleep(0)
-
-        for seconds in (0.0, 0.9, 1.8):
-            await at(seconds, come=True)
-        await at(2.7)
-        assert f.rows == []
-        await at(2.9)
-        assert f.rows == [3]
-        await asyncio.gather(*requests)
-        for tenth in range(30, 140, 9):
-            await at(tenth / 10, come=True)
-        assert f.rows == [3, 13]
-        await asyncio.gather(*requests)
-
-    in_loop(test, batch_timeout=1.0, max_batch_size=20)
-
-
-def test_idle_threads_share_what_waits() -> None:
+def test_idle_threads_share_waiting_requests() -> None:
     async def test(f: Fixture) -> None:
         await asyncio.gather(*[f.run(i) for i in range(6)])
 
-    assert in_loop(test, batches_at_once=2, batch_timeout=0.001).rows == [3, 3]
+    assert in_loop(test, num_threads=2, batch_timeout=0.001).rows == [3, 3]
 
 
 def test_rows_of_similar_lengths_go_together() -> None:
@@ -125,21 +96,11 @@ def test_rows_of_similar_lengths_go_together() -> None:
         await f.held(*requests)
         f.call.gate.set()
         _, *answers = await asyncio.gather(*requests)
-        # The oldest is 40, then 900, then 1; the widest of a batch is the width of all. Of what is
-        # about as long as the oldest all go with it, and what is far shorter waits.
+        # The oldest is 40, then 900, then 1. The widest row sets the width of a batch. Rows of
+        # similar length go with the oldest, and much shorter rows wait.
         assert [a["x"].shape[1] for a in answers] == [50, 900, 50, 900, 50, 50, 900, 1]
 
     assert in_loop(test, max_batch_size=20).rows == [1, 4, 3, 1]
-
-
-def test_the_rows_of_a_request_go_with_those_as_long() -> None:
-    async def test(f: Fixture) -> None:
-        texts = [b"y"] * 63
-        texts.insert(5, b"x" * 16_000)
-        answer = await f.batcher.run(f.call, {"x": np.array(texts, object)})
-        assert answer["x"].tolist() == [text * 2 for text in texts]
-
-    assert sorted(in_loop(test, max_batch_size=64, max_queue=64).rows) == [1, 63]
 
 
 def test_a_full_batch_does_not_wait_behind_another_call() -> None:
@@ -152,22 +113,6 @@ def test_a_full_batch_does_not_wait_behind_another_call() -> None:
         first.cancel()
 
     in_loop(test, max_batch_size=4, batch_timeout=60)
-
-
-def test_long_rows_go_in_smaller_batches() -> None:
-    async def test(f: Fixture) -> None:
-        wide = {"x": np.ones((8, 2**11))}  # 16 KB a row
-        answer = await f.batcher.run(f.call, wide)
-        assert answer["x"].shape == (8, 2**11)
-        f.call.gate.clear()
-        one = {"x": np.ones((1, 2**12))}
-        requests = [asyncio.ensure_future(f.batcher.run(f.call, one)) for _ in range(6)]
-        await f.held(*requests)
-        f.call.gate.set()
-        await asyncio.gather(*requests)
-
-    rows = in_loop(test).rows
-    assert rows[:2] == [4, 4] and sum(rows[2:]) == 6 and max(rows[2:]) == 2
 
 
 def test_a_large_request_is_split_and_joined() -> None:
@@ -237,36 +182,8 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
     assert in_loop(test).rows == [1, 8, 8, 4, 1]
 
 
-def test_a_queue_is_full_of_few_rows_that_are_large() -> None:
-    async def test(f: Fixture) -> None:
-        def run(size: int) -> asyncio.Task[Arrays]:
-            text = np.array([b"y" * size], object)
-            return asyncio.ensure_future(f.batcher.run(f.call, {"x": text}))
-
-        f.call.gate.clear()
-        requests = [run(900), run(400), run(400)]  # the first does not wait
-        await f.held(*requests)
-        assert f.batcher.waiting_bytes == 2 * (400 + 8)  # 8: of a pointer
-        with pytest.raises(RequestError, match=mentions("816", "1,000", "185")) as no:
-            await run(177)
-        assert no.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        with pytest.raises(RequestError, match=mentions("1,001", "bytes", "0", "1,000")) as no:
-            await run(993)
-        assert no.value.code is grpc.StatusCode.INVALID_ARGUMENT
-        requests.append(run(176))
-        await f.held(requests[-1])
-        assert f.batcher.waiting_bytes == 1000
-        f.call.gate.set()
-        await asyncio.gather(*requests)
-        await run(992)
-        nothing = await f.batcher.run(f.call, {"x": np.zeros((1, 0))})
-        assert nothing["x"].shape == (1, 0)
-
-    in_loop(test, max_queue_bytes=1000)
-
-
 @pytest.mark.parametrize("rows", [0, 21])
-def test_what_never_fits_is_invalid(rows: int) -> None:
+def test_requests_that_never_fit_are_invalid(rows: int) -> None:
     async def test(f: Fixture) -> None:
         with pytest.raises(RequestError, match=mentions(rows, "rows", "1", "20")) as no:
             await f.run(*range(rows))
@@ -275,7 +192,7 @@ def test_what_never_fits_is_invalid(rows: int) -> None:
     assert in_loop(test).rows == []
 
 
-def test_what_nobody_waits_for_is_not_run() -> None:
+def test_cancelled_requests_are_not_run() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
         running, cancelled, kept = f.run(0), f.run(*range(12)), f.run(3)

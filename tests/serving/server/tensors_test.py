@@ -131,7 +131,7 @@ def test_the_dtypes_of_requests() -> None:
         ({"d": KINDS["d"]}, f'{{"instances": [1{"0" * 400}]}}', mentions("d[0]") + r"(?=.*\b1000)"),
     ],
 )
-def test_what_is_refused(expected: Any, body: str | bytes, sentence: str) -> None:
+def test_refused_models(expected: Any, body: str | bytes, sentence: str) -> None:
     with pytest.raises(RequestError) as error:
         read(body, expected)
     assert re.search(sentence, str(error.value))
@@ -215,7 +215,7 @@ def test_many_numbers_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("other", [np.zeros(3), np.zeros(())])
-def test_rows_of_different_numbers_go_by_column_alone(other: np.ndarray) -> None:
+def test_outputs_with_different_numbers_of_rows_need_the_columnar_format(other: np.ndarray) -> None:
     outputs = {"a": np.zeros(2), "b": other}
     with pytest.raises(RequestError, match=mentions("rows")):
         write_outputs(outputs, True)

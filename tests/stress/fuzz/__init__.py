@@ -1,4 +1,4 @@
-"""Hostile requests to an exported model, and what has to be true of the answers.
+"""Malformed requests to an exported model, and checks of the answers.
 
-Nothing here knows the package: the model is a SavedModel in a process of its own.
+Nothing here uses the package: the model is a SavedModel in a separate process.
 """

@@ -1,35 +1,35 @@
-r"""Asks an exported model for translations of texts that no user means, and checks the answers.
+r"""Sends malformed texts to an exported model and checks the answers.
 
-Example:
+Examples:
     python -m tests.stress fuzz --export=build/export/1 --inputs=200000
-    python -m tests.stress fuzz --export=build/export/1 --replay=fuzz_failures/1.json
+    python -m tests.stress fuzz --export=build/export/1 --first_batch=1234 --inputs=7
 
-The SavedModel runs in a process that has only TensorFlow and tensorflow-text; one that
-crashes, is killed for its memory or does not answer is known by its request. Requests
-are batches of 8: seven hostile texts, of the kinds of texts.py, drawn by Hypothesis
-(a development dependency) or by atheris (`pip install atheris`), and, at a changing
-place, a known sentence. Each batch is asked of the first of --signatures, and of one of
-the others in turn, with options and ids as hostile as the texts.
+The SavedModel runs in a separate process that has only TensorFlow and tensorflow-text, so that a
+crash, a process that is killed for its memory, and a request without an answer are noticed. A
+request is a batch of 8 rows: seven malformed texts of the kinds in `texts.py`, and one known
+sentence at a changing place. Each batch goes to the first of --signatures and to one of the
+others in turn, with random options and ids.
 
-What has to be true (checks.py): no error; the shapes and types that the signature
-names; texts that are UTF-8 and one line; finite numbers; a status that says what was done;
-and of the known sentence, what it is alone, scores within 1e-4.
+Checks (`checks.py`):
 
-Prints one JSON object: inputs and how many of them are different; batches by signature;
-inputs by kind; seconds; the batch that took the most processor time; peak memory (MB) after
-a tenth of the batches and at the end; failures, each shrunk, to one row where that fails by
-itself, and saved for --replay. The exit code is 1 where there are any.
+* The request succeeds, with the shapes and dtypes of the signature.
+* Texts are UTF-8 without line breaks, and numbers are finite.
+* `status` agrees with the request.
+* The known sentence has the same translation as in a batch of one, with scores within 1e-4.
+
+Prints one JSON object: the number of texts and of different texts; batches by signature; texts by
+kind; seconds; the batch that took the most processor time; peak memory (MB) after a tenth of the
+batches and at the end; and the failures. The second example repeats a failed batch. The exit
+code is 1 if there is a failure.
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
 import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,21 @@ import numpy as np
 from absl import flags
 from measuring import describe_machine
 
-from tests.stress.fuzz import checks, engines, failures, requests
+from tests.stress.fuzz import checks, requests, texts
 from tests.stress.fuzz.process import Answer, Arrays, ModelProcess
 from tests.stress.fuzz.requests import Known, Request
-from tests.stress.fuzz.texts import Material
+from tests.stress.fuzz.texts import KINDS, Material
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("export", None, "version of an export, as build/export/1", required=True)
-flags.DEFINE_integer("inputs", 200_000, "hostile texts, of each engine", lower_bound=1)
-flags.DEFINE_enum("engine", "hypothesis", ["hypothesis", "atheris", "both"], "what draws them")
-flags.DEFINE_integer("seed", 0, "decides the texts", lower_bound=0)
-flags.DEFINE_list("signatures", None, "what is asked; default: serving_default, then all others")
-flags.DEFINE_string("sentences", None, "file of real ones, one a line; default: a few")
-flags.DEFINE_integer("max_source_bytes", None, "the export's; default: as its manifest says")
-flags.DEFINE_float("limit_s", 60, "seconds that an answer may take", lower_bound=0.1)
-flags.DEFINE_integer("most_failures", 10, "failures after which it stops", lower_bound=1)
-flags.DEFINE_string("failures_dir", "fuzz_failures", "folder for requests that failed")
-flags.DEFINE_list("replay", [], "ask only the saved requests of these files")
+flags.DEFINE_string("export", None, "version of an export, such as build/export/1", required=True)
+flags.DEFINE_integer("inputs", 200_000, "number of malformed texts", lower_bound=1)
+flags.DEFINE_integer("first_batch", 0, "number of the first batch", lower_bound=0)
+flags.DEFINE_integer("seed", 0, "seed of the texts", lower_bound=0)
+flags.DEFINE_list("signatures", None, "signatures; default: serving_default and all others")
+flags.DEFINE_string("sentences", None, "file of normal sentences, one per line; default: a few")
+flags.DEFINE_integer("max_source_bytes", None, "default: the value in the export's manifest")
+flags.DEFINE_float("limit_s", 60, "time limit of a request, in seconds", lower_bound=0.1)
+flags.DEFINE_integer("max_failures", 10, "number of failures after which it stops", lower_bound=1)
 
 SENTENCES = (
     "A small dog runs over the green field.",
@@ -61,17 +59,29 @@ SENTENCES = (
     "The committee has not yet decided whether the bridge will be repaired this year.",
     "Why?",
 )
-KNOWN = 8  # known sentences, one a batch
-SAID_EVERY = 1000  # batches
-DEATH_TRIES = 20  # requests that shrinking takes where each may cost a process
+_ROWS = 7  # malformed texts of a batch
+_KNOWN_SENTENCES = 8
+_BATCHES_PER_STATUS_LINE = 1000
 
 
-class Examination:
-    """What is counted while a model is asked."""
+class Fuzzer:
+    """Sends requests to a model, and counts.
 
-    def __init__(self, process: ModelProcess, max_bytes: int | None):
-        self._process, self._max_bytes = process, max_bytes
-        self._alone: dict[Any, Arrays] = {}
+    Args:
+        process: the model.
+        material: what the texts are made of.
+        max_bytes: the export's `max_source_bytes`; None if unknown.
+    """
+
+    def __init__(self, process: ModelProcess, material: Material, max_bytes: int | None):
+        self._process, self._material, self._max_bytes = process, material, max_bytes
+        self._signatures = FLAGS.signatures or sorted(
+            process.signatures, key="serving_default".__ne__
+        )
+        self._known = [
+            _known(process, sentence) for sentence in material.sentences[:_KNOWN_SENTENCES]
+        ]
+        self._alone: dict[Any, Arrays] = {}  # answers to known sentences in a batch of one
         self.batches: collections.Counter[str] = collections.Counter()
         self.kinds: collections.Counter[str] = collections.Counter()
         self.different: set[int] = set()
@@ -79,190 +89,128 @@ class Examination:
         self.peak_memory_mb = 0.0
         self.failures: list[dict[str, Any]] = []
 
-    def ask(self, request: Request) -> None:
-        """Asks, checks the answer, and saves a failure."""
-        self.batches[request.signature] += 1
-        deaths = self._process.deaths
-        problem, answer = self._problem(request)
-        self.peak_memory_mb = max(self.peak_memory_mb, answer.peak_memory_mb)
-        is_first = self.batches[request.signature] == 1  # prepares the graph
-        if not is_first and answer.cpu_seconds > self.slowest["cpu_seconds"]:
-            self.slowest = _slowest(request, answer)
-        if problem and not FLAGS.replay:
-            tries = DEATH_TRIES if self._process.deaths > deaths else failures.TRIES
-            request, problem = failures.shrink(
-                request, problem, lambda smaller: self._problem(smaller)[0], tries
-            )
-        if problem:
-            self._save(request, problem)
+    def send_batch(self, number: int) -> None:
+        """Sends the batch with this number to two signatures."""
+        random = np.random.default_rng([FLAGS.seed, number])
+        kinds = [str(kind) for kind in random.choice(sorted(KINDS), _ROWS)]
+        rows = [texts.make(kind, random, self._material) for kind in kinds]
+        self.kinds.update(kinds)
+        self.different.update(map(hash, rows))
+        first, *others = self._signatures
+        for name in [first, others[number % len(others)]] if others else [first]:
+            signature = self._process.signatures[name]
+            known = self._known[number // (_ROWS + 1) % len(self._known)]
+            place = number % (_ROWS + 1)
+            request = requests.make(name, signature, rows, known, place, random)
+            problem, answer = self._ask(request)
+            self._count(request, answer, kinds)
+            if problem:
+                failure = {"batch": number, "signature": name, "problem": problem, "kinds": kinds}
+                self.failures.append(failure)
+                print(f"Failure: batch {number}, {name}: {problem}", file=sys.stderr)
 
-    def _problem(self, request: Request) -> tuple[str | None, Answer]:
+    def _ask(self, request: Request) -> tuple[str | None, Answer]:
         answer = self._process.ask(request.signature, request.inputs)
-        problem = answer.problem
-        if answer.outputs is not None:
-            signature = self._process.signatures[request.signature]
-            alone = None if request.place is None else self._known(request, request.place)
-            problem = checks.first_problem(
-                request, signature, answer.outputs, alone, self._max_bytes
-            )
+        if answer.outputs is None:
+            return answer.problem, answer
+        alone = self._ask_alone(request.known_row())
+        signature = self._process.signatures[request.signature]
+        problem = checks.first_problem(request, signature, answer.outputs, alone, self._max_bytes)
         return problem, answer
 
-    def _known(self, request: Request, place: int) -> Arrays:
-        """Returns the answer to the known row by itself."""
-        alone = request.rows([place])
-        key = request.signature, *(repr(values.tolist()) for values in alone.inputs.values())
+    def _ask_alone(self, request: Request) -> Arrays:
+        key = request.signature, *(repr(values.tolist()) for values in request.inputs.values())
         if key not in self._alone:
-            answer = self._process.ask(alone.signature, alone.inputs)
+            answer = self._process.ask(request.signature, request.inputs)
             if answer.outputs is None:
-                raise RuntimeError(f"a known sentence alone: {answer.problem}")
+                raise RuntimeError(
+                    f"The model cannot translate a known sentence: {answer.problem}."
+                )
             self._alone[key] = answer.outputs
         return self._alone[key]
 
-    def _save(self, request: Request, problem: str) -> None:
-        failure: dict[str, Any] = {
-            "signature": request.signature,
-            "problem": problem,
-            "kinds": request.kinds,
-        }
-        if not FLAGS.replay:
-            path = Path(FLAGS.failures_dir) / f"{len(self.failures) + 1}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            failures.save(request, problem, path)
-            failure["file"] = str(path)
-        self.failures.append(failure)
-        print(f"failure: {request.signature}: {problem}", file=sys.stderr)
-
-
-def _slowest(request: Request, answer: Answer) -> dict[str, Any]:
-    texts: Iterable[bytes] = request.inputs.get("text", [])
-    return {
-        "cpu_seconds": round(answer.cpu_seconds, 3),
-        "signature": request.signature,
-        "kinds": request.kinds,
-        "bytes": [len(text) for text in texts],
-    }
-
-
-def drawn(process: ModelProcess, material: Material, examination: Examination) -> Iterator[Request]:
-    """Yields the requests of hostile texts."""
-    signatures = FLAGS.signatures or sorted(process.signatures, key="serving_default".__ne__)
-    known = [_known(process, text) for text in material.sentences[:KNOWN]]
-    count = math.ceil(FLAGS.inputs / engines.ROWS)
-    batches = itertools.chain.from_iterable(
-        engines.draw(engine, count, FLAGS.seed, material) for engine in _engines()
-    )
-    for number, rows in enumerate(batches):
-        examination.kinds.update(row.kind for row in rows)
-        examination.different.update(hash(row.text) for row in rows)
-        if number % SAID_EVERY == SAID_EVERY - 1:
-            print(f"{number + 1:,} batches", file=sys.stderr)
-        for signature in _due(signatures, number):
-            yield requests.make(
-                signature,
-                process.signatures[signature],
-                rows,
-                known[number // (engines.ROWS + 1) % len(known)],
-                number % (engines.ROWS + 1),
-                np.random.default_rng([FLAGS.seed, number]),
-            )
-
-
-def _due(signatures: list[str], number: int) -> list[str]:
-    first, *others = signatures
-    return [first, others[number % len(others)]] if others else [first]
+    def _count(self, request: Request, answer: Answer, kinds: list[str]) -> None:
+        self.batches[request.signature] += 1
+        self.peak_memory_mb = max(self.peak_memory_mb, answer.peak_memory_mb)
+        is_first = self.batches[request.signature] == 1  # it prepares the graph
+        if not is_first and answer.cpu_seconds > self.slowest["cpu_seconds"]:
+            self.slowest = {
+                "cpu_seconds": round(answer.cpu_seconds, 3),
+                "signature": request.signature,
+                "kinds": kinds,
+                "bytes": [len(text) for text in request.inputs.get("text", [])],
+            }
 
 
 def _known(process: ModelProcess, sentence: str) -> Known:
     text = np.array([sentence.encode()], object)
     translations = process.ask("serving_default", {"text": text}).outputs
+    if translations is None:
+        raise RuntimeError(f"The model cannot translate {sentence!r}.")
     ids = np.zeros(0, np.int32)
     if "tokenize" in process.signatures:
         tokenized = process.ask("tokenize", {"text": text}).outputs
-        if tokenized is not None:
-            ids = tokenized["ids"][0][: tokenized["lengths"][0]]
-    if translations is None:
-        raise RuntimeError(f"{sentence!r} alone is not translated")
+        assert tokenized is not None
+        ids = tokenized["ids"][0][: tokenized["lengths"][0]]
     return Known(text[0], translations["translations"][0, 0], ids)
 
 
-def _engines() -> list[str]:
-    return list(engines.ENGINES) if FLAGS.engine == "both" else [FLAGS.engine]
-
-
-def _material(process: ModelProcess, max_bytes: int | None) -> Material:
-    sentences: Iterable[str] = SENTENCES
+def _make_material(process: ModelProcess, max_bytes: int | None) -> Material:
+    sentences = list(SENTENCES)
     if FLAGS.sentences:
         lines = Path(FLAGS.sentences).read_text(encoding="utf-8").split("\n")
         sentences = [line for line in lines if line.strip()]
     max_tokens = 1024
     if "tokenize" in process.signatures:
         max_tokens = process.signatures["tokenize"].outputs["ids"].shape[1] or max_tokens
-    return Material(list(sentences), max_bytes or 16_384, max_tokens)
+    return Material(sentences, max_bytes or 16_384, max_tokens)
 
 
-def _max_bytes() -> int | None:
+def _read_max_bytes() -> int | None:
     manifest = Path(FLAGS.export) / "manifest.json"
     if FLAGS.max_source_bytes or not manifest.exists():
         return FLAGS.max_source_bytes
     return json.loads(manifest.read_bytes())["decoding"]["max_source_bytes"]
 
 
-def examine() -> dict[str, Any]:
-    """Returns what is printed."""
-    start = time.monotonic()
+def main() -> int:
+    """Prints the results."""
+    begun = time.monotonic()
     process = ModelProcess(FLAGS.export, FLAGS.limit_s)
-    examination = Examination(process, _max_bytes())
-    if FLAGS.replay:
-        todo: Iterable[Request] = (failures.load(Path(path)) for path in FLAGS.replay)
-    else:
-        todo = drawn(process, _material(process, _max_bytes()), examination)
-    total = len(FLAGS.replay) or math.ceil(FLAGS.inputs / engines.ROWS) * len(_engines())
+    max_bytes = _read_max_bytes()
+    fuzzer = Fuzzer(process, _make_material(process, max_bytes), max_bytes)
+    num_batches = math.ceil(FLAGS.inputs / _ROWS)
     memory_after_a_tenth = 0.0
-    for request in todo:
-        examination.ask(request)
-        first = sum(examination.kinds.values()) <= total * engines.ROWS // 10
-        if first:
-            memory_after_a_tenth = examination.peak_memory_mb
-        if len(examination.failures) >= FLAGS.most_failures:
+    for count in range(num_batches):
+        fuzzer.send_batch(FLAGS.first_batch + count)
+        if count <= num_batches // 10:
+            memory_after_a_tenth = fuzzer.peak_memory_mb
+        if (count + 1) % _BATCHES_PER_STATUS_LINE == 0:
+            print(f"Batch {count + 1:,} of {num_batches:,}.", file=sys.stderr)
+        if len(fuzzer.failures) >= FLAGS.max_failures:
             break
     process.close()
-    return {
+    result = {
         "machine": describe_machine(),
         "export": FLAGS.export,
-        "engines": {} if FLAGS.replay else {name: engines.version(name) for name in _engines()},
         "seed": FLAGS.seed,
-        "inputs": sum(examination.kinds.values()),
-        "different": len(examination.different),
-        "batches": dict(examination.batches),
-        "kinds": dict(examination.kinds.most_common()),
-        "seconds": round(time.monotonic() - start, 1),
-        "slowest": examination.slowest,
+        "inputs": sum(fuzzer.kinds.values()),
+        "different": len(fuzzer.different),
+        "batches": dict(fuzzer.batches),
+        "kinds": dict(fuzzer.kinds.most_common()),
+        "seconds": round(time.monotonic() - begun, 1),
+        "slowest": fuzzer.slowest,
         "peak_memory_mb": {
             "after_a_tenth": round(memory_after_a_tenth),
-            "end": round(examination.peak_memory_mb),
+            "end": round(fuzzer.peak_memory_mb),
         },
-        "failures": examination.failures,
+        "failures": fuzzer.failures,
     }
-
-
-def main() -> int:
-    """Prints what came out."""
-    try:
-        for name in _engines():
-            engines.version(name)
-    except ImportError as error:
-        print(f"error: {error}; expected it: pip install {name}", file=sys.stderr)
-        return 1
-    try:
-        result = examine()
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     print(json.dumps(result))
-    return int(bool(result["failures"]))
+    return int(bool(fuzzer.failures))
 
 
 if __name__ == "__main__":
-    import command  # late: the process that is asked imports this file, and has TensorFlow alone
+    import command  # late: the process of the model imports this file and must not load Keras
 
     command.run(main)

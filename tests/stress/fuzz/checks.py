@@ -1,4 +1,4 @@
-"""What has to be true of every answer."""
+"""Checks that every answer must pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.stress.fuzz.process import Arrays, Signature, Tensor
 from tests.stress.fuzz.requests import Request
 
 _SCORE_TOLERANCE = 1e-4
-_NOTHING = -5e8  # the score of a place that no translation fills is -1e9
+_EMPTY_SCORE = -5e8  # places without a translation have the score -1e9
 _MAX_LENGTH_PENALTY = 10.0
 # Bits of `status`, as clients know them.
-_CUT, _MAX_LENGTH, _PENALTY, _PREFIX, _IDS, _NOTHING_FOUND, _LENGTHS, _TARGET_CUT = (
+_CUT, _MAX_LENGTH, _PENALTY, _PREFIX, _IDS, _NO_TRANSLATION, _LENGTHS, _TARGET_CUT = (
     1 << bit for bit in range(8)
 )
 
@@ -22,17 +22,17 @@ def first_problem(
     request: Request,
     signature: Signature,
     outputs: Arrays,
-    alone: Arrays | None,
+    alone: Arrays,
     max_bytes: int | None,
 ) -> str | None:
-    """Returns the first thing that is wrong with an answer, or None.
+    """Returns the first problem of an answer, or None.
 
     Args:
-        request: what was asked.
-        signature: what it is answered with.
+        request: the request.
+        signature: its signature.
         outputs: the answer.
-        alone: that to the known row by itself; None where the request has none.
-        max_bytes: the export's `max_source_bytes`, where it is known.
+        alone: the answer to the known sentence in a batch of one.
+        max_bytes: the export's `max_source_bytes`; None if unknown.
     """
     return next(_problems(request, signature, outputs, alone, max_bytes), None)
 
@@ -41,25 +41,25 @@ def _problems(
     request: Request,
     signature: Signature,
     outputs: Arrays,
-    alone: Arrays | None,
+    alone: Arrays,
     max_bytes: int | None,
 ) -> Iterator[str]:
     if outputs.keys() != signature.outputs.keys():
         yield f"the outputs are {sorted(outputs)}"
         return
+    rows = len(next(iter(request.inputs.values())))
     for name, tensor in signature.outputs.items():
-        yield from _form(name, tensor, outputs[name], len(request.kinds))
+        yield from _form(name, tensor, outputs[name], rows)
         if tensor.dtype == "string":
             yield from _text(name, outputs[name])
     if "scores" in outputs:
         yield from _scores(outputs["scores"])
-    if alone is not None and request.place is not None:
-        yield from _same(outputs, alone, request.place)
+    yield from _same(outputs, alone, request.place)
     if request.signature == "translate":
         yield from _translate(request, signature, outputs)
         yield from _truncated(request, outputs, max_bytes)
     elif request.signature == "serving_default":
-        yield from _outside("scores of the best", outputs["scores"][:, 0], _NOTHING, None)
+        yield from _outside("scores of the best", outputs["scores"][:, 0], _EMPTY_SCORE, None)
     elif request.signature == "translate_ids":
         yield from _outside("status", outputs["status"] & ~(_CUT | _IDS | _LENGTHS), 0, 0)
         yield from _outside("lengths", outputs["lengths"], 0, outputs["ids"].shape[2])
@@ -80,9 +80,9 @@ def _problems(
 def _form(name: str, tensor: Tensor, values: np.ndarray, rows: int) -> Iterator[str]:
     shape = (rows, *tensor.shape[1:])
     if None in shape or values.shape != shape:
-        yield f"{name} has the shape {values.shape}; expected {shape}"
+        yield f"{name} has the shape {values.shape} instead of {shape}"
     if values.dtype != (object if tensor.dtype == "string" else tensor.dtype):
-        yield f"{name} has the type {values.dtype}; expected {tensor.dtype}"
+        yield f"{name} has the type {values.dtype} instead of {tensor.dtype}"
     if tensor.dtype == "float32" and not np.isfinite(values).all():
         yield f"{name} has values that are not finite"
 
@@ -92,7 +92,7 @@ def _text(name: str, values: np.ndarray) -> Iterator[str]:
         try:
             text = value.decode()
         except UnicodeDecodeError:
-            yield f"{name} has {_short(value)}, which is no UTF-8"
+            yield f"{name} has {_short(value)}, which is invalid UTF-8"
             return
         if text and text.splitlines() != [text]:
             yield f"{name} has {_short(text)}, which has a line break"
@@ -111,13 +111,14 @@ def _same(outputs: Arrays, alone: Arrays, place: int) -> Iterator[str]:
         else:
             same = np.array_equal(one, other)
         if not same:
-            yield f"{name} of the known row is {_short(one)}; alone it is {_short(other)}"
+            alone_text = f"but {_short(other)} in a batch of one"
+            yield f"{name} of the known sentence is {_short(one)}, {alone_text}"
 
 
 def _translate(request: Request, signature: Signature, outputs: Arrays) -> Iterator[str]:
     places, status = signature.outputs["tokens"].shape[2] or 0, outputs["status"]
     asked, penalty = request.inputs["max_length"], request.inputs["length_penalty"]
-    # TensorFlow takes numbers too small for float32's full precision for 0.
+    # TensorFlow flushes subnormal numbers to 0.
     penalty = np.where(np.abs(penalty) < np.finfo(np.float32).tiny, 0, penalty)
     lengths = outputs["lengths"]
     yield from _outside("lengths", lengths, 0, places)
@@ -127,18 +128,18 @@ def _translate(request: Request, signature: Signature, outputs: Arrays) -> Itera
         _CUT: outputs["truncated"],
         _MAX_LENGTH: (asked < 0) | (asked > places),
         _PENALTY: ~((penalty >= 0) & (penalty <= _MAX_LENGTH_PENALTY)),
-        _NOTHING_FOUND: outputs["scores"][:, 0] <= _NOTHING,
+        _NO_TRANSLATION: outputs["scores"][:, 0] <= _EMPTY_SCORE,
     }
     for bit, condition in expected.items():
         if not np.array_equal((status & bit) > 0, condition):
-            yield f"status is {status.tolist()}; expected bit {bit} where {condition.tolist()}"
+            yield f"status is {status.tolist()}, but bit {bit} should be {condition.tolist()}"
     yield from _outside("status", status & ~(sum(expected) | _PREFIX), 0, 0)
     no_prefix = np.array([not prefix for prefix in request.inputs["prefix"]])
     yield from _outside("status without prefix", status[no_prefix] & _PREFIX, 0, 0)
     beyond = np.arange(places) >= lengths[:, :, None]
-    for name, nothing in {"tokens": b"", "token_scores": 0, "alignments": -1}.items():
-        if (outputs[name][beyond] != nothing).any():
-            yield f"{name} has more than {nothing!r} beyond the length"
+    for name, padding in {"tokens": b"", "token_scores": 0, "alignments": -1}.items():
+        if (outputs[name][beyond] != padding).any():
+            yield f"{name} has other values than {padding!r} beyond the length"
     yield from _outside("token_scores", outputs["token_scores"], None, 0)
     source_lengths = (outputs["source_tokens"] != b"").sum(1)
     yield from _outside(
@@ -151,7 +152,7 @@ def _translate(request: Request, signature: Signature, outputs: Arrays) -> Itera
 
 
 def _attention(outputs: Arrays) -> Iterator[str]:
-    yield from _outside("status", outputs["status"] & ~(_CUT | _TARGET_CUT | _NOTHING_FOUND), 0, 0)
+    yield from _outside("status", outputs["status"] & ~(_CUT | _TARGET_CUT | _NO_TRANSLATION), 0, 0)
     lengths = {}
     for side in ("source", "target"):
         lengths[side] = outputs[f"{side}_lengths"]
@@ -172,9 +173,9 @@ def _truncated(request: Request, outputs: Arrays, max_bytes: int | None) -> Iter
         return
     is_long = np.array([len(text) > max_bytes for text in request.inputs["text"]])
     if not truncated[is_long].all():
-        yield f"truncated is {truncated.tolist()}, but texts of more than {max_bytes} bytes are cut"
+        yield f"truncated is {truncated.tolist()}, but texts over {max_bytes} bytes are truncated"
     if (source[truncated & ~is_long] == b"").any():
-        yield "truncated is true of a text that has fewer bytes and tokens than the caps"
+        yield "truncated is true for a text within the limits"
 
 
 def _outside(
@@ -183,9 +184,9 @@ def _outside(
     if not values.size:
         return
     if least is not None and values.min() < least:
-        yield f"{name}: the least is {values.min()}; expected at least {least}"
+        yield f"{name}: the minimum is {values.min()}, below {least}"
     if most is not None and values.max() > most:
-        yield f"{name}: the most is {values.max()}; expected at most {most}"
+        yield f"{name}: the maximum is {values.max()}, above {most}"
 
 
 def _short(value: object) -> str:

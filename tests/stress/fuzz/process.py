@@ -1,6 +1,6 @@
-"""A SavedModel in a process that has nothing but TensorFlow and tensorflow-text.
+"""A SavedModel in a separate process that has only TensorFlow and tensorflow-text.
 
-Where a request ends that process, it is known which, and another takes over.
+If a request ends the process, the request has failed, and another process is started.
 """
 
 from __future__ import annotations
@@ -31,41 +31,39 @@ class Tensor(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a signature takes and gives."""
+    """The inputs and outputs of a signature."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
 
 
 class Answer(NamedTuple):
-    """What came of a request."""
+    """The result of a request."""
 
-    outputs: Arrays | None  # None where there is a problem
+    outputs: Arrays | None  # None if there is a problem
     problem: str | None
     cpu_seconds: float
     peak_memory_mb: float  # of the process so far
 
 
 class ModelProcess:
-    """Answers requests, one at a time; after its death another process does.
+    """Answers requests, one at a time, in a process that is replaced if it ends.
 
     Args:
         path: the SavedModel.
-        limit_s: seconds after which a request counts as never answered.
+        limit_s: time limit of a request, in seconds.
 
     Attributes:
-        signatures: by name.
-        deaths: how often the process has ended.
+        signatures: the signatures by name.
     """
 
     def __init__(self, path: str, limit_s: float):
         self._path, self._limit_s = path, limit_s
-        self.deaths = 0
         self.signatures: dict[str, Signature] = {}
         self._start()
 
     def ask(self, signature: str, inputs: Arrays) -> Answer:
-        """Returns the answer, or what went wrong in place of it."""
+        """Returns the answer, or the problem."""
         if self._process.exitcode is not None:
             self._start()
         self._connection.send((signature, dict(inputs)))
@@ -79,7 +77,6 @@ class ModelProcess:
                 problem = ""
         self._process.join()
         problem = problem or f"the process ended with {_ending(self._process.exitcode)}"
-        self.deaths += 1
         return Answer(None, problem, 0.0, 0.0)
 
     def close(self) -> None:
@@ -99,12 +96,10 @@ class ModelProcess:
             self.signatures = self._connection.recv()
         except EOFError as error:
             self.close()
-            raise RuntimeError(
-                f"{self._path} could not be loaded; expected a SavedModel"
-            ) from error
+            raise RuntimeError(f"{self._path} could not be loaded. Give a SavedModel.") from error
 
     def _answers(self, limit_s: float) -> bool:
-        # In slices, so that no time counts in which both processes were stopped.
+        # In slices, because time in which both processes were stopped must not count.
         return any(self._connection.poll(_SLICE_S) for _ in range(round(limit_s / _SLICE_S)))
 
 
@@ -116,7 +111,7 @@ def _ending(code: int | None) -> str:
 
 def _serve(path: str, connection: Connection) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # small models: waking others costs more
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # faster for small models
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  its ops
 
@@ -130,7 +125,9 @@ def _serve(path: str, connection: Connection) -> None:
             return
         connection.send(_answer(tf, functions[name], inputs))
         if "keras_transformer" in sys.modules:
-            raise RuntimeError("keras_transformer was loaded; expected TensorFlow alone")
+            raise RuntimeError(
+                "The model's process has loaded keras_transformer, but should need only TensorFlow."
+            )
 
 
 def _answer(tf: Any, function: Any, inputs: Arrays) -> Answer:
@@ -139,7 +136,7 @@ def _answer(tf: Any, function: Any, inputs: Arrays) -> Answer:
     try:
         found = function(**{name: tf.constant(value) for name, value in inputs.items()})
         outputs = {name: tensor.numpy() for name, tensor in found.items()}
-    except Exception as error:  # whatever it is, no request may lead to it
+    except Exception as error:  # no request may raise anything
         problem = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
     seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,4 +1,4 @@
-"""Requests: a batch of hostile rows and a known one, for each signature."""
+"""Requests: a batch of malformed texts and a known sentence, for each signature."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.stress.fuzz.engines import Row
-from tests.stress.fuzz.process import Arrays, Signature, Tensor
+from tests.stress.fuzz.process import Arrays, Signature
 from tests.stress.fuzz.texts import Random
 
 _INTEGERS = [-(2**31), -(2**31) + 1, -1, 0, 1, 2, 3, 4, 2**15, 2**16, 2**30, 2**31 - 2, 2**31 - 1]
 _FLOATS = [0.0, -0.0, 1.0, -1.0, 0.6, 10.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.4e38]
-_WIDTHS = [1, 2, 17, 64, 300, 2000]  # of ids
+_WIDTHS = [1, 2, 17, 64, 300, 2000]  # lengths of rows of ids
 
 
 class Known(NamedTuple):
-    """A sentence whose answers are known."""
+    """A sentence whose translation is known."""
 
     text: bytes
     translation: bytes
-    ids: np.ndarray  # int32 [tokens]; empty where the export has no signature tokenize
+    ids: np.ndarray  # int32 [tokens]; empty without the signature tokenize
 
     def values(self) -> dict[str, object]:
-        """Returns what a row of each input is."""
+        """Returns the value of each input."""
         return {
             "text": self.text,
             "source": self.text,
@@ -37,66 +36,49 @@ class Known(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A batch of rows.
-
-    `inputs` are arrays, the batch first, texts as objects of type bytes; `kinds` says of each
-    row what it is, and `place` which is the known one, None where there is none.
-    """
+    """A batch: the arrays of the inputs (texts as objects), and the row of the known sentence."""
 
     signature: str
     inputs: Arrays
-    kinds: Sequence[str]
-    place: int | None
+    place: int
 
-    def rows(self, numbers: Sequence[int]) -> Request:
-        """Returns a request of some of the rows."""
-        index = list(numbers)
-        return self._replace(
-            inputs={name: values[index] for name, values in self.inputs.items()},
-            kinds=[self.kinds[number] for number in index],
-            place=index.index(self.place) if self.place in index else None,
-        )
+    def known_row(self) -> Request:
+        """Returns a request of only the known sentence."""
+        row = slice(self.place, self.place + 1)
+        return Request(self.signature, {name: v[row] for name, v in self.inputs.items()}, 0)
 
 
 def make(
-    name: str, signature: Signature, rows: Sequence[Row], known: Known, place: int, random: Random
+    name: str, signature: Signature, rows: Sequence[bytes], known: Known, place: int, random: Random
 ) -> Request:
-    """Returns a request of hostile rows, and of `known` at `place` among them.
+    """Returns a request of malformed texts with a known sentence among them.
 
     Args:
-        name: of the signature.
+        name: name of the signature.
         signature: its inputs.
-        rows: their texts are those of the first input of texts; of others, in another order.
-        known: the row that is not hostile.
-        place: where it comes.
-        random: draws everything else.
+        rows: the texts, for the first input of texts; the others get them in another order.
+        known: the known sentence.
+        place: its row.
+        random: generator of all other values.
     """
-    texts = [row.text for row in rows]
+    texts = list(rows)
     inputs = {}
     for key, tensor in sorted(signature.inputs.items(), reverse=True):  # text before prefix
         if tensor.dtype == "string":
-            hostile: Sequence[object] = texts
+            values: Sequence[object] = texts
             texts = [*texts[1:], texts[0]] if random.integers(4) else [b""] * len(texts)
         elif len(tensor.shape) == 2:
-            hostile = list(_ids(random, len(rows), known.ids, tensor.shape[1]))
+            values = list(_ids(random, len(rows), known.ids, tensor.shape[1]))
         else:
-            hostile = list(_NUMBERS[tensor.dtype](random, len(rows)))
-        own = known.values().get(key) if len(tensor.shape) == 1 else None
-        if own is None:
-            own = _padded(known.ids, len(hostile[0]))  # type: ignore[arg-type]
-        inputs[key] = _array([*hostile[:place], own, *hostile[place:]], tensor)
-    kinds = [row.kind for row in rows]
-    return Request(name, inputs, [*kinds[:place], "known", *kinds[place:]], place)
-
-
-def _array(values: Sequence[object], tensor: Tensor) -> np.ndarray:
-    if tensor.dtype == "string":
-        return np.array(values, object)  # NumPy's own type of bytes drops NULs at the end
-    return np.array(values, tensor.dtype)
-
-
-def _padded(ids: np.ndarray, width: int) -> np.ndarray:
-    return np.pad(ids, [0, width - len(ids)])
+            values = list(_NUMBERS[tensor.dtype](random, len(rows)))
+        known_value = known.values().get(key) if len(tensor.shape) == 1 else None
+        if known_value is None:
+            width = len(values[0])  # type: ignore[arg-type]
+            known_value = np.pad(known.ids, [0, width - len(known.ids)])
+        # As bytes, NumPy would drop NULs at the end of a text.
+        dtype = object if tensor.dtype == "string" else tensor.dtype
+        inputs[key] = np.array([*values[:place], known_value, *values[place:]], dtype)
+    return Request(name, inputs, place)
 
 
 def _ids(random: Random, rows: int, known: np.ndarray, places: int | None) -> np.ndarray:
@@ -105,7 +87,7 @@ def _ids(random: Random, rows: int, known: np.ndarray, places: int | None) -> np
 
 
 def _integers(random: Random, count: int) -> np.ndarray:
-    """Returns int32 `[count]` of what an id, a length or a limit may be, and of any numbers."""
+    """Returns int32 `[count]`: plausible ids, lengths and limits, and any numbers."""
     return np.choose(
         random.integers(4, size=count),
         [
@@ -118,7 +100,7 @@ def _integers(random: Random, count: int) -> np.ndarray:
 
 
 def _floats(random: Random, count: int) -> np.ndarray:
-    """Returns float32 `[count]` of any bits, and of what a penalty may be."""
+    """Returns float32 `[count]`: random bits, and plausible penalties."""
     with np.errstate(invalid="ignore"):  # NaNs of any bits
         return np.choose(
             random.integers(3, size=count),

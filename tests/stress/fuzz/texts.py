@@ -1,4 +1,4 @@
-"""Texts that no user means, by kind: each kind is a function of a random generator."""
+"""Malformed texts, by kind: each kind is a function of a random generator."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Random = np.random.Generator
 
 
 class Material(NamedTuple):
-    """What texts are made of."""
+    """The parts of malformed texts."""
 
-    sentences: Sequence[str]  # real ones
-    max_bytes: int  # the export's caps
+    sentences: Sequence[str]  # normal sentences
+    max_bytes: int  # limits of the export
     max_tokens: int
 
 
@@ -32,7 +32,7 @@ _MARKS = [c for c in map(chr, range(0x300, 0x20F1)) if unicodedata.combining(c)]
 _PIECES = (
     "</s> <s> <pad> <unk> <0x41> <0x0A> <0xFF> ▁ ▁▁ ⁇ <mask> [CLS] {{}} %s \\0 ${PATH}".split()
 )
-# Compatibility characters: normalization makes up to 18 of one.
+# Compatibility characters: normalization turns one into up to 18.
 _EXPANDING = [*"ﷺ㌀㎒ﬃ½㈠Ａΐẛ̣가ᄀㅎ①𝟘İŉ\u1100\u1161\u11a8\ufdfa\u3300\U0001d15e\u0344\u0958"]
 _EMOJI = [
     "👨‍👩‍👧‍👦", "🏳️‍🌈", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "👩🏿‍🚀", "👍🏽", "1️⃣", "❤️", "🇩🇪", "🇺🇳", "🇦", "🏻", "\u200d", "\ufe0f",
@@ -43,7 +43,7 @@ _SCRIPTS = [
     (0x905, 0x93A), (0xE01, 0xE31), (0x1100, 0x1200), (0x3041, 0x3097), (0x4E00, 0x9FFF),
     (0xAC00, 0xD7A4), (0x12000, 0x123A0), (0x1D400, 0x1D7FF), (0x20000, 0x2A6DF),
 ]  # fmt: skip
-# More bytes than the number needs, numbers beyond Unicode, and bytes that begin nothing.
+# Overlong encodings, numbers beyond Unicode, and bytes that start no character.
 _OVERLONG = [
     b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80", b"\xe0\x80\xaf", b"\xe0\x9f\xbf",
     b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf7\xbf\xbf\xbf",
@@ -64,19 +64,19 @@ def _sentence(random: Random, material: Material) -> str:
     return str(random.choice(material.sentences))
 
 
-def _within(random: Random, material: Material, hostile: Callable[[], str | bytes]) -> bytes:
-    """Returns a real sentence with something hostile at a few places, or in place of it."""
+def _within(random: Random, material: Material, make_part: Callable[[], str | bytes]) -> bytes:
+    """Returns malformed parts, mostly between the words of a normal sentence."""
     words: list[str | bytes] = [*_sentence(random, material).split(" ")]
     if random.integers(4) == 0:
         words = []
     for _ in range(random.integers(1, 4)):
-        words.insert(random.integers(len(words) + 1), hostile())
+        words.insert(random.integers(len(words) + 1), make_part())
     joined = " " if random.integers(2) else ""
     return joined.encode().join(w if isinstance(w, bytes) else utf8(w) for w in words)
 
 
 def utf8(text: str) -> bytes:
-    """Encodes any text, surrogates too."""
+    """Encodes any text, including surrogates."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -189,6 +189,12 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def make(kind: str, seed: Sequence[int], material: Material) -> bytes:
-    """Returns the text of a kind that a seed stands for."""
-    return KINDS[kind](np.random.default_rng(seed), material)
+def make(kind: str, random: Random, material: Material) -> bytes:
+    """Returns a text of a kind.
+
+    Args:
+        kind: a key of `KINDS`.
+        random: generator of the text.
+        material: what the text is made of.
+    """
+    return KINDS[kind](random, material)

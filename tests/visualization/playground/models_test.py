@@ -1,6 +1,10 @@
-"""What the page is told of a model, and what it is refused."""
+"""The playground shows the translations of the model, and refuses invalid input."""
 
 from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +12,10 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.visualization.playground import answers
 from keras_transformer.visualization.playground.models import (
     MAX_CHARACTERS,
-    Hypothesis,
     PlaygroundModel,
-    open_model,
+    open_playground_model,
 )
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
@@ -21,17 +23,17 @@ from tests.messages import mentions, tells
 
 @pytest.fixture(scope="module")
 def model(run_directory: RunDirectory) -> PlaygroundModel:
-    return open_model(str(run_directory.path))
+    return open_playground_model(str(run_directory.path))
 
 
-def test_is_what_bin_translate_tells_in_detail(
+def test_translations_equal_those_of_the_run(
     model: PlaygroundModel, run_directory: RunDirectory
 ) -> None:
     beam = run_directory.config.decoding.beam_size
     translated = model.translate(PHRASES[0])
     assert len(translated.hypotheses) == beam > 1 and translated.remarks == []
     run = loading.load_model(run_directory.path, {"decoding.n_best": beam})
-    (detail,) = translate.translate_in_detail(run, PHRASES[:1])
+    (detail,) = translate.translate_verbose(run, PHRASES[:1])
     assert translated.source_tokens == detail["source_tokens"]
     for found, expected in zip(translated.hypotheses, detail["translations"], strict=True):
         assert (found.text, found.tokens) == (expected["text"], expected["tokens"])
@@ -40,13 +42,13 @@ def test_is_what_bin_translate_tells_in_detail(
         np.testing.assert_allclose(found.log_probs, expected["token_log_probs"], atol=1e-5)
 
 
-def test_prefix_and_length_penalty_count(model: PlaygroundModel) -> None:
+def test_prefix_and_length_penalty(model: PlaygroundModel) -> None:
     begun = model.translate(PHRASES[0], prefix="ein roter")
     assert all(each.text.startswith("ein roter") for each in begun.hypotheses)
     own, other = (model.translate(PHRASES[0], length_penalty=alpha) for alpha in (None, 0.0))
     best = other.hypotheses[0]
     assert own.hypotheses[0].score != pytest.approx(best.score)
-    assert best.score == pytest.approx(sum(best.log_probs), abs=1e-4)  # log P alone
+    assert best.score == pytest.approx(sum(best.log_probs), abs=1e-4)
     assert own.remarks == other.remarks == []
     whole, exact = (model.translate(PHRASES[0], length_penalty=alpha) for alpha in (1, 1.0))
     assert whole == exact
@@ -54,38 +56,49 @@ def test_prefix_and_length_penalty_count(model: PlaygroundModel) -> None:
     assert tells(remark, "length penalty")
 
 
-def test_what_is_cut_is_said(model: PlaygroundModel) -> None:
+def test_truncated_source_is_reported(model: PlaygroundModel) -> None:
     translated = model.translate("ball " * 300)
-    limit = len(translated.source_tokens)
-    assert translated.remarks == [f"the source is longer; its first {limit} tokens were taken"]
+    (remark,) = translated.remarks
+    assert tells(remark, "source", len(translated.source_tokens))
 
 
-def test_refusals(model: PlaygroundModel, run_directory: RunDirectory) -> None:
-    for text, sentence in (
-        (" \n", mentions("nothing")),
-        ("a" * (MAX_CHARACTERS + 1), mentions("10,001", "10,000", "characters")),
-        ("a \ud800", mentions("text", "UTF-8")),
-    ):
-        with pytest.raises(InputError, match=sentence):
-            model.translate(text)
-    with pytest.raises(InputError, match=mentions("beginning", "20,000")):
-        model.translate("a", prefix="a" * 20_000)
-    for place, settings, sentence in (
+@pytest.mark.parametrize(
+    ("text", "prefix", "facts"),
+    [
+        (" \n", "", ("nothing",)),
+        ("a" * (MAX_CHARACTERS + 1), "", ("text", "10,001", "10,000", "characters")),
+        ("a \ud800", "", ("text", "UTF-8")),
+        ("a", "a" * 20_000, ("beginning", "20,000")),
+    ],
+    ids=["blank", "long", "surrogate", "prefix"],
+)
+def test_invalid_text(
+    model: PlaygroundModel, text: str, prefix: str, facts: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError, match=mentions(*facts)):
+        model.translate(text, prefix)
+
+
+def test_invalid_models(run_directory: RunDirectory) -> None:
+    for place, settings, facts in (
         ("localhost:1/export", {"decoding.beam_size": "2"}, mentions("server", "decoding")),
-        ("grpc://localhost:1/export", {}, mentions("localhost:1", "answer")),
+        ("grpc://localhost:1/export", {}, mentions("localhost:1", "respond")),
         ("no/such/run", {}, "no/such/run"),
         (str(run_directory.path), {"decoding.beam_size": "0"}, mentions("beam_size", "0")),
     ):
-        with pytest.raises(InputError, match=sentence):
-            open_model(place, settings)
-    with pytest.raises(InputError, match=mentions("signature", "attention", "LiteRT")):
+        with pytest.raises(InputError, match=facts):
+            open_playground_model(place, settings)
+    with pytest.raises(InputError, match=mentions("signatures", "attention", "LiteRT")):
         PlaygroundModel("a place", {})
 
 
-def test_text_is_never_markup() -> None:
-    odd = "<b>&\"'</script>"
-    hypothesis = Hypothesis(odd, -1.0, [odd, "</s>"], [0.0, float("-inf")], [0, -1])
-    shown = answers.alignment([odd], hypothesis) + answers.failure(odd) + answers.remarks([odd])
-    assert '<b>&"' not in shown and "</script>" not in shown
-    assert shown.count("&lt;b&gt;&amp;&quot;&#x27;&lt;/script&gt;") == 4
-    assert "100 %" in shown and ">0 %" in shown
+def test_examples_are_validation_sentences_of_the_data(
+    run_directory: RunDirectory, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_directory.path, run)
+    assert open_playground_model(str(run)).examples == []
+    (run / "data_report.json").write_text(json.dumps({"examples": ["a dog", 3, " ", "a cat"]}))
+    assert open_playground_model(str(run)).examples == ["a dog", "a cat"]
+    (run / "data_report.json").write_text("[")
+    assert open_playground_model(str(run)).examples == []

@@ -1,18 +1,102 @@
-"""Restoration within a graph: for any symbols and any words what `linearization.restore` gives."""
+"""Words of a text: as treebanks have them, never changed, whatever the text is."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.export.saved_model.served_ops import served_ops
-from keras_transformer.paper.parsing.linearization import restore
-from keras_transformer.paper.parsing.restoration import restored
+from keras_transformer.export.saved_model.serving_checks import served_ops
+from keras_transformer.paper.parsing.text_ops import restored, tokenize, words_of
+from keras_transformer.paper.parsing.trees import read_trees, restore
+
+TEXT = [tf.TensorSpec([None], tf.string)]
+SPLIT = tf.function(lambda text: words_of(tokenize(text)), input_signature=TEXT, autograph=False)
+WORDS = tf.function(words_of, input_signature=TEXT, autograph=False)
+
+
+def words(text: str | bytes) -> list[str]:
+    return [word.decode() for word in SPLIT(tf.constant([text])).to_list()[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The mice weren't fed.", "The mice were n't fed ."),
+        ("It's John's, they'll say; isn't it?", "It 's John 's , they 'll say ; is n't it ?"),
+        ("the mice’s and mice' tails", "the mice ’s and mice ' tails"),
+        ("He paid $1,000.50 (5%) at 10:30.", "He paid $ 1,000.50 -LRB- 5 % -RRB- at 10:30 ."),
+        ('He said: "Stop."', 'He said : " Stop . "'),
+        ("'Quoted' “words” (see Fig. 3A).", "' Quoted ' “ words ” -LRB- see Fig. 3A -RRB- ."),
+        ("beta-catenin and a-b-c", "beta - catenin and a - b - c"),
+        ("non-coding 2-fold Anti-mouse pre- and", "non-coding 2-fold Anti-mouse pre- and"),
+        ("and/or a/b/c http://a.org", "and / or a / b / c http://a.org"),
+        ("x=5, p<0.05 [3,4]", "x = 5 , p < 0.05 [ 3,4 ]"),
+        ("so--well... then – no", "so -- well ... then – no"),
+        ("Dr. Smith of the U.S. left.", "Dr. Smith of the U.S. left ."),
+        ("Results", "Results"),
+        (".", "."),
+        ("", ""),
+        (" \t\n ", ""),
+    ],
+)
+def test_text_is_split_as_treebanks_split_it(text: str, expected: str) -> None:
+    assert words(text) == expected.split()
+
+
+def test_only_spaces_separate_words() -> None:
+    texts = ["a(b) 'c'. ", "\u200ad\xa0e f\tg\x00h\u2028i\x85j", b"\xffk \xe4", "", "-LRB- ("]
+    assert [[w.decode() for w in row] for row in WORDS(tf.constant(texts)).to_list()] == [
+        ["a-LRB-b-RRB-", "'c'."],
+        ["\u200ad\xa0e", "f", "g", "h", "i", "j"],
+        ["\ufffdk", "\ufffd"],
+        [],
+        ["-LRB-", "-LRB-"],
+    ]
+
+
+LIKELY = st.sampled_from([*"ab1.,:;-'’\"()/ ", "n't", "'s", "--", "...", "non-", "\x01", "é", "\n"])
+
+
+@settings(deadline=None)
+@given(st.lists(LIKELY, max_size=30).map("".join) | st.text())
+def test_only_spaces_are_added_between_letters(text: str) -> None:
+    spaces = r"[\x00-\x20\x7f-\x9f\u2028\u2029]+"
+    escaped = text.replace("(", "-LRB-").replace(")", "-RRB-")
+    found = words(text)
+    assert "".join(found) == re.sub(spaces, "", escaped)
+    assert all(found)
+    (plain,) = WORDS(tf.constant([text])).to_list()
+    assert [word.decode() for word in plain] == [w for w in re.split(spaces, escaped) if w]
+
+
+@settings(deadline=None)
+@given(st.binary())
+def test_any_bytes_are_words(text: bytes) -> None:
+    for word in words(text):
+        assert word and not set(word) & set("() \n\x00")
+
+
+def test_words_of_a_treebank_are_not_split(test_data: Path) -> None:
+    trees = [
+        tree
+        for path in sorted((test_data / "craft" / "penn").glob("*.tree"))[:3]
+        for tree in read_trees(path)
+    ]
+    texts = [" ".join(tree.words).replace("-LRB-", "(").replace("-RRB-", ")") for tree in trees]
+    found = SPLIT(tf.constant(texts)).to_list()
+    same = sum(
+        [word.decode() for word in row] == list(tree.words)
+        for row, tree in zip(found, trees, strict=True)
+    )
+    assert same > 0.98 * len(trees)
+
 
 SYMBOLS = ["", "", "XX", "NN", "(S", ")S", "(NP", ")NP", "(VP", ")VP", "(", "((", "a(b", "-NONE-"]
 MOST = 80

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.batching.subword_sampling import SubwordSampler
 from keras_transformer.errors import InputError
-from keras_transformer.paper.parsing.symbol_vocabulary import (
+from keras_transformer.paper.parsing.symbols import (
     is_parser,
     require_parser,
     symbol_model,
@@ -52,14 +52,14 @@ def test_the_special_ids_are_those_of_all_vocabularies(tokenizer: Tokenizer) -> 
     assert tokenizer.target_vocab_size == 5 + len(SYMBOLS)
 
 
-def test_a_symbol_that_is_not_there_is_unknown(tokenizer: Tokenizer) -> None:
+def test_a_missing_symbol_is_unknown(tokenizer: Tokenizer) -> None:
     (ids,) = tokenizer.vocabulary.encode_target([b"(S (INTJ XX )INTJ )S"])
     by_id = symbols_by_id(tokenizer.vocabulary) or []
     assert [by_id[i] for i in ids if by_id[i]] == ["(S", "XX", ")S"]
     assert ids.count(tokenizer.unknown_id) == 2
 
 
-def test_what_belongs_to_which_word(tokenizer: Tokenizer) -> None:
+def test_target_tokens_belong_to_words(tokenizer: Tokenizer) -> None:
     vocabulary = tokenizer.vocabulary
     begins, stands = word_boundaries(vocabulary) or ([], [])
     assert (len(begins), len(stands)) == (tokenizer.source_vocab_size, 5 + len(SYMBOLS))
@@ -77,7 +77,7 @@ def test_no_other_segmentation_is_ever_drawn(tokenizer: Tokenizer) -> None:
     for symbol in SYMBOLS:
         cumulative, _, ids = sampler._target._segmentations(f"\u2581{symbol}".encode())
         assert list(cumulative) == [1.0]
-        assert len(ids) in (4, 8)  # the symbol, perhaps behind a space of its own
+        assert len(ids) in (4, 8)  # the symbol, perhaps after a space
 
 
 def test_the_same_symbols_give_the_same_bytes() -> None:
@@ -94,7 +94,7 @@ def test_the_same_symbols_give_the_same_bytes() -> None:
     ],
     ids=["joint", "the wrong way round", "learned, with symbols", "no symbols"],
 )
-def test_others_are_no_parsers(vocabulary: Vocabulary) -> None:
+def test_other_models_are_refused_as_parsers(vocabulary: Vocabulary) -> None:
     assert not is_parser(vocabulary)
     with pytest.raises(InputError, match=mentions("build/run", "parser", "vocabulary")):
         require_parser(vocabulary, "build/run")

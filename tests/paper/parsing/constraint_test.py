@@ -1,4 +1,4 @@
-"""Outputs that are trees, against text in which brackets are crossed out."""
+"""The tree constraint against a definition of trees, and the search with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
-from keras_transformer.paper.parsing.tree_constraint import TreeConstraint
+from keras_transformer.paper.parsing.constraint import TreeConstraint
 from tests.decoding.reference import (
     END,
     EXHAUSTIVE_BEAMS,
@@ -38,7 +38,7 @@ TREES = TreeConstraint([OPEN], [CLOSE], [LEAF], END, VOCAB)
 
 
 def is_tree(text, count):
-    """Whether all brackets of `text` hold something and match, around so many leaves."""
+    """True if all brackets of `text` match and contain something, around this number of leaves."""
     if text.count("x") != count:
         return False
     while (shorter := re.sub(r"\(x+\)", "x", text)) != text:
@@ -53,7 +53,7 @@ def goes_on(tokens, count, longest):
     text = "".join(WRITTEN[token] for token in tokens if token != END)
     if tokens[-1:] == (END,):
         return is_tree(text, count)
-    if count >= longest:  # there is no such tree
+    if count >= longest:  # such a tree does not exist
         return set(text) <= {"x"} and len(text) <= count
     closing = ")" * (text.count("(") - text.count(")"))
     shortest = text + "x" * (count - text.count("x")) + closing
@@ -72,7 +72,7 @@ def beginnings(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(beginning=beginnings(), rest=st.lists(st.sampled_from([*WRITTEN]), max_size=5))
-def test_a_token_may_come_where_a_tree_goes_on(beginning, rest):
+def test_allowed_tokens_continue_a_tree(beginning, rest):
     tokens, count, longest = beginning
     allowed = TREES.allowed_tokens(
         tf.constant([count]),

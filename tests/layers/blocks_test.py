@@ -1,14 +1,14 @@
-"""Restricted self-attention: block by block what a mask over all pairs would give."""
+"""Restricted self-attention in blocks against a mask over all pairs."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import hypothesis
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -24,13 +24,12 @@ from tests.layers.layer_check import assert_same, copy_weights, randomize, to_nu
 B, D, H, KEY, VALUE = 2, 6, 2, 3, 4
 CONFIG = ModelConfig(d_model=D, num_heads=H, key_dim=KEY, value_dim=VALUE)
 Mask = NDArray[np.bool_]
-ON_JAX = keras.backend.backend() == "jax"
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks as small as a window, so that short sequences have many."""
-    monkeypatch.setattr(blocks, "_LEAST_SIZE", 1)
+    monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 1)
 
 
 def make_layer(window: int, causal: bool, **arguments: Any) -> tuple[SelfAttention, dict[str, Any]]:
@@ -39,14 +38,8 @@ def make_layer(window: int, causal: bool, **arguments: Any) -> tuple[SelfAttenti
     return layer, {f"at/{path}": value for path, value in randomize(layer).items()}
 
 
-def run(layer: Any, *arrays: Any, **options: Any) -> Any:
-    """What the layer gives; on JAX compiled as a whole: there each operation would be by itself."""
-    call = functools.partial(layer, **options)
-    if ON_JAX:
-        import jax
-
-        call = jax.jit(call)
-    return to_numpy(call(*arrays))
+def call(layer: Any, *arrays: Any, **options: Any) -> Any:
+    return to_numpy(layer(*arrays, **options))
 
 
 def inputs(length: int, seed: int = 0) -> tuple[NDArray[np.float32], Mask]:
@@ -80,19 +73,19 @@ def assert_is_the_masked(actual: Any, x: Any, weights: Any, mask: Mask) -> None:
     [(1, 1), (6, 1), (5, 9), (10, 9), (21, 2), (41, 5)],
 )
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_give_what_the_mask_gives(length: int, window: int, causal: bool) -> None:
+def test_blocks_equal_the_mask(length: int, window: int, causal: bool) -> None:
     layer, weights = make_layer(window, causal)
     x, real = inputs(length)
     everything = np.ones_like(real)
-    assert_is_the_masked(run(layer, x), x, weights, allowed(everything, window, causal))
-    assert_is_the_masked(run(layer, x, real), x, weights, allowed(real, window, causal))
+    assert_is_the_masked(call(layer, x), x, weights, allowed(everything, window, causal))
+    assert_is_the_masked(call(layer, x, real), x, weights, allowed(real, window, causal))
 
 
 @pytest.mark.parametrize("length, window", [(65, 8), (300, 100)])
 def test_blocks_of_the_usual_size(length: int, window: int) -> None:
     layer, weights = make_layer(window, causal=False)
     x, real = inputs(length)
-    assert_is_the_masked(run(layer, x, real), x, weights, allowed(real, window, False))
+    assert_is_the_masked(call(layer, x, real), x, weights, allowed(real, window, False))
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -102,19 +95,19 @@ def test_masks_of_other_forms() -> None:
     by_query = np.random.default_rng(2).random((B, 17, 17)) < 0.8
     for mask in (real, real[:1], real[0], np.ones((1, 1), bool), by_query, by_query[:1]):
         wanted = allowed(np.broadcast_to(mask, (B, *np.shape(mask)[-2:-1], 17)), 5, True)
-        assert_is_the_masked(run(layer, x, mask), x, weights, wanted)
+        assert_is_the_masked(call(layer, x, mask), x, weights, wanted)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_weights_are_of_all_pairs_where_they_are_asked_for() -> None:
+def test_requested_weights_are_those_of_all_pairs() -> None:
     layer, weights = make_layer(5, causal=False)
     x, real = inputs(17)
     mask = allowed(real, 5, False)
-    output, scores = run(layer, x, real, return_attention_scores=True)
+    output, scores = call(layer, x, real, return_attention_scores=True)
     _, expected = reference.self_attention(x.astype(np.float64), weights, "at", CONFIG, mask)
     sees = mask.any(-1)
     assert_same(np.swapaxes(scores, 1, 2)[sees], np.swapaxes(expected, 1, 2)[sees])
-    assert_same(output[sees], run(layer, x, real)[sees])
+    assert_same(output[sees], call(layer, x, real)[sees])
 
 
 @hypothesis.given(st.integers(0, 500), st.integers(1, 90), st.booleans(), st.sampled_from([1, 64]))
@@ -122,7 +115,7 @@ def test_every_place_of_a_window_is_seen_once(
     length: int, window: int, causal: bool, least: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_LEAST_SIZE", least)
+        patch.setattr(blocks, "_MIN_BLOCK_SIZE", least)
         cut = Blocks.of_window(length, window, causal)
     reach = window // 2
     assert 0 <= cut.count * cut.size - length < max(cut.count, 1)
@@ -135,19 +128,6 @@ def test_every_place_of_a_window_is_seen_once(
         assert cut.seen <= 2 * max(window, least) + 1
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_neighbours_are_those_of_the_sequence() -> None:
-    cut = Blocks.of_window(20, 6, causal=False)
-    assert (cut.count, cut.size, cut.before, cut.after) == (3, 7, 3, 3)
-    places = np.arange(1.0, 21.0, dtype=np.float32)[None, :, None]
-    seen = to_numpy(cut.with_neighbours(cut.fill(keras.ops.convert_to_tensor(places))))
-    assert seen[:, :, 0].tolist() == [
-        [0, 0, 0, *range(1, 11)],
-        [*range(5, 18)],
-        [*range(12, 21), 0, 0, 0, 0],
-    ]
-
-
 def make_model(window: int, is_masked: bool, **arguments: Any) -> tuple[Any, SelfAttention]:
     """A model of lengths unknown before, by blocks or by the mask over all pairs."""
     layer, _ = make_layer(window, causal=False, **arguments)
@@ -157,13 +137,7 @@ def make_model(window: int, is_masked: bool, **arguments: Any) -> tuple[Any, Sel
     return keras.Model([x, real], outputs[0] if is_masked else outputs), layer
 
 
-@pytest.mark.parametrize(
-    "jit_compile",
-    [
-        pytest.param(False, marks=pytest.mark.skipif(ON_JAX, reason="JAX compiles what it trains")),
-        True,
-    ],
-)
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.usefixtures("small_blocks")
 def test_training_moves_all_weights_as_with_the_mask(jit_compile: bool) -> None:
     trained = []
@@ -187,7 +161,7 @@ def test_lengths_that_were_not_known() -> None:
     model, layer = make_model(5, is_masked=False)
     for length in (1, 5, 6, 30):
         x, real = inputs(length)
-        assert_same(run(model, [x, real]), run(layer, x, real))
+        assert_same(call(model, [x, real]), call(layer, x, real))
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -198,16 +172,16 @@ def test_half_precision(policy: str) -> None:
     copy_weights(layer, half)
     x, real = inputs(17)
     sees = allowed(real, 5, False).any(-1)
-    assert_same(run(half, x, real)[sees], run(layer, x, real)[sees], tolerance=0.05)
-    assert np.isfinite(run(half, x, np.zeros_like(real))).all()
+    assert_same(call(half, x, real)[sees], call(layer, x, real)[sees], tolerance=0.05)
+    assert np.isfinite(call(half, x, np.zeros_like(real))).all()
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_dropout_drops_weights_and_keeps_their_mean() -> None:
     layer, _ = make_layer(5, causal=False, dropout=0.5)
     x = np.repeat(inputs(17)[0][:1], 2000, axis=0)
-    plain = run(layer, x)
-    assert_same(run(layer, x, training=False), plain, 0.0)
+    plain = call(layer, x)
+    assert_same(call(layer, x, training=False), plain, 0.0)
     dropped = to_numpy(layer(x, training=True))
     assert dropped.std(axis=0).min() > 1e-2
     # Sums of thousands: five standard errors.
@@ -222,42 +196,33 @@ def test_layers_around_it_hand_out_weights_only_if_asked() -> None:
     encoder, decoder = EncoderLayer(**sizes), DecoderLayer(**sizes)
     encoder.build(x.shape)
     decoder.build(x.shape, x.shape)
-    output, weights = run(encoder, x, real[:, 0], return_attention_scores=True)
+    output, weights = call(encoder, x, real[:, 0], return_attention_scores=True)
     sees = allowed(real, 5, False).any(-1)
-    assert_same(run(encoder, x, real[:, 0])[sees], output[sees])
+    assert_same(call(encoder, x, real[:, 0])[sees], output[sees])
     assert weights.shape == (B, H, 17, 17)
-    output, weights = run(decoder, x, x, real[:, 0], return_attention_scores=True)
-    assert_same(run(decoder, x, x, real[:, 0]), output)
+    output, weights = call(decoder, x, x, real[:, 0], return_attention_scores=True)
+    assert_same(call(decoder, x, x, real[:, 0]), output)
     assert weights["self"].shape == weights["cross"].shape == (B, H, 17, 17)
 
 
 @pytest.mark.skipif(
-    not ON_JAX,
-    reason="runs with KERAS_BACKEND=jax; of TensorFlow's tests/benchmarks/graph_test.py tells",
+    keras.backend.backend() != "tensorflow", reason="reads TensorFlow's graph; runs on the TensorFlow backend"
 )
-def test_no_array_of_n_squared_numbers() -> None:
-    import jax
-
+def test_largest_tensor_grows_linearly_with_the_length() -> None:
     def largest(length: int, window: int | None) -> int:
+        """The size of the largest tensor of a forward and a backward pass."""
         layer = SelfAttention(H, KEY, VALUE, window=window)
         layer.build((None, None, D))
-        values = [variable.value for variable in layer.trainable_variables]
 
-        def loss(values: Any, x: Any) -> Any:
-            return layer.stateless_call(values, [], x)[0].sum()
+        def gradients(x: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(layer(x))
+            return tape.gradient(loss, [x, *(each.value for each in layer.weights)])
 
-        jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(values, np.ones((1, length, D)))
-        return max(
-            array.aval.size for equation in all_equations(jaxpr) for array in equation.outvars
-        )
+        function = tf.function(gradients).get_concrete_function(tf.TensorSpec([1, length, D]))
+        shapes = (each.shape for op in function.graph.get_operations() for each in op.outputs)
+        return max(shape.num_elements() for shape in shapes if shape.is_fully_defined())
 
     assert largest(1024, None) >= H * 1024**2
     assert largest(2048, 8) == 2 * largest(1024, 8) < 2048 * 150
-
-
-def all_equations(jaxpr: Any) -> Any:
-    for equation in jaxpr.eqns:
-        yield equation
-        for parameter in equation.params.values():
-            if hasattr(parameter, "eqns"):
-                yield from all_equations(parameter)

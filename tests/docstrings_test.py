@@ -1,0 +1,134 @@
+"""The examples in docstrings: they run, and the rooms below show one wherever one is useful."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import PHRASES
+
+if TYPE_CHECKING:
+    from keras_transformer.runs.run_directory import RunDirectory
+
+PACKAGE = Path(__file__).parents[1] / "keras_transformer"
+# Every public class and function has an example here.
+ROOMS_WITH_EXAMPLES: tuple[str, ...] = (
+    *("data", "decoding", "evaluation", "export", "inference", "layers", "models", "text"),
+    "training",
+)
+# An example that needs a download.
+NEEDS = [PACKAGE / "evaluation" / "test_sets.py"]
+SCRIPT = PACKAGE / "export" / "litert" / "example.py"  # it is copied next to a model
+# The modules of the API reference, which show examples, too.
+API_MODULES = sorted(
+    name
+    for page in (PACKAGE.parent / "docs" / "api").glob("*.md")
+    for name in re.findall(r"automodule:: (\S+)", page.read_text("utf-8"))
+)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text("utf-8"))
+
+
+@pytest.fixture(scope="session")
+def example_folder(run_directory: RunDirectory, exported_run: Path, tmp_path_factory: Any) -> Path:
+    """The files that examples read: a corpus of three pairs, and data, a run and an export."""
+    from keras_transformer.data.corpora.corpus import parallel_files
+    from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+
+    folder: Path = tmp_path_factory.mktemp("examples")
+    half = len(PHRASES) // 2
+    for name, lines in (("train.en", PHRASES[:half]), ("train.de", PHRASES[half:])):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    corpora = parallel_files([folder / "train.en"], [folder / "train.de"])
+    prepare(corpora, folder / "build/data", PrepareOptions(vocab_size=60, valid_pairs=1))
+    shutil.copytree(run_directory.path, folder / "build" / "run")
+    shutil.copytree(exported_run, folder / "build" / "export")
+    return folder
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=module_name)
+def test_examples_print_what_they_show(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    module = importlib.import_module(module_name(path))
+    if re.search(r">>> .*\b(build/|train\.en)", path.read_text("utf-8")):
+        shutil.copytree(request.getfixturevalue("example_folder"), tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)  # an example may write files
+    assert doctest.testmod(module, optionflags=FLAGS).failed == 0
+
+
+def public_definitions(path: Path) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+    """Public classes and functions at a module's top."""
+    for node in ast.parse(path.read_bytes()).body if path != SCRIPT else ():
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def missing_examples(paths: Iterable[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}"
+        for path in paths
+        for node in public_definitions(path)
+        if ">>> " not in (ast.get_docstring(node) or "")
+    ]
+
+
+@pytest.mark.parametrize("room", ROOMS_WITH_EXAMPLES)
+def test_public_names_show_an_example(room: str) -> None:
+    top = PACKAGE / room
+    paths = sorted(top.rglob("*.py")) if top.is_dir() else [top.with_suffix(".py")]
+    assert paths
+    assert missing_examples(paths) == []
+    assert [
+        path for path in paths if "+SKIP" in path.read_text("utf-8") and path not in NEEDS
+    ] == []
+
+
+def arguments(node: ast.ClassDef | ast.FunctionDef) -> list[str]:
+    """The names of the arguments of a function, or of the `__init__` of a class."""
+    if isinstance(node, ast.ClassDef):
+        inits = (each for each in node.body if getattr(each, "name", "") == "__init__")
+        return [name for init in inits for name in arguments(init)]
+    found = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return [each.arg for each in found if each.arg != "self"]
+
+
+@pytest.mark.parametrize("room", ROOMS_WITH_EXAMPLES)
+def test_docstrings_name_every_argument(room: str) -> None:
+    missing = []
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        for node in public_definitions(path):
+            names = arguments(node) if node.name != "ResidualLayer" else []  # its subclasses do
+            documented = " ".join(
+                ast.get_docstring(each) or ""
+                for each in (node, *ast.iter_child_nodes(node))
+                if isinstance(each, ast.ClassDef | ast.FunctionDef)
+            )
+            missing += [
+                f"{path.name} {node.name}: {name}"
+                for name in names
+                if len(names) > 1 and not re.search(rf"\b{name}\b", documented)
+            ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", API_MODULES)
+def test_the_api_reference_shows_examples(name: str) -> None:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    paths = [path / "__init__.py"] if path.is_dir() else [path.with_suffix(".py")]
+    assert missing_examples(paths) == []

@@ -1,0 +1,124 @@
+"""The model card states the known facts, and marks all others as not known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from keras_transformer.errors import InputError
+from keras_transformer.evaluation.metrics import Scores
+from keras_transformer.export.manifest import Member, Provenance, check_manifest
+from keras_transformer.export.saved_model.model_card import ModelCardData, model_card
+from keras_transformer.inference import loading
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.messages import mentions
+
+SCORES = Scores(31.4159, 55.5, "nrefs:1|case:mixed", "nc:6", exact_match=0.1, sentences=1000)
+DATA = ModelCardData(("de", "en"), "cc-by-4.0", "newstest2013.de", SCORES)
+
+
+@pytest.fixture(scope="module")
+def provenance(run_directory: RunDirectory) -> Provenance:
+    return Provenance.of(run_directory, loading.load_translator(run_directory), "float32")
+
+
+@pytest.fixture(scope="module")
+def version(exported_run: Path) -> Path:
+    return exported_run / "1"
+
+
+def write_card(version: Path, provenance: Provenance, data: ModelCardData) -> str:
+    return model_card(
+        version, "de-en_model", provenance, data, check_manifest(version)["signatures"]
+    )
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    assert card.startswith("---\n")
+    return dict(yaml.safe_load(card.split("---\n")[1]))
+
+
+def test_known_facts_are_stated(
+    version: Path, provenance: Provenance, run_directory: RunDirectory
+) -> None:
+    card = write_card(version, provenance, DATA)
+    fields = front_matter(card)
+    assert (fields["language"], fields["license"]) == (["de", "en"], "cc-by-4.0")
+    assert (fields["pipeline_tag"], fields["metrics"]) == ("translation", ["bleu", "chrf"])
+    for known in (
+        "translates text. Languages: de to en.", "BLEU | 31.42 | `nrefs:1\\|case:mixed`",
+        "On newstest2013.de:", f"`{run_directory.data_fingerprint}`",
+        f"{run_directory.config.model.num_parameters():,}", "more than 40 tokens",
+        "`last`", "step | 300", "beam search with 4 hypotheses, α = 0.6", "Model: `cc-by-4.0`",
+        "translate_ids` | ids: int32[B, 40], lengths: int32[B] |",
+        f"{sum(f.stat().st_size for f in (version / 'variables').iterdir()):,} bytes",
+    ):  # fmt: skip
+        assert known in card, known
+
+
+def test_the_example_request_fits_the_signature(version: Path, provenance: Provenance) -> None:
+    (line,) = [
+        line for line in write_card(version, provenance, DATA).splitlines() if " curl " in line
+    ]
+    assert line.endswith("http://localhost:8501/v1/models/de-en_model:predict")
+    inputs = json.loads(line.split("'")[1])["inputs"]
+    assert set(inputs) == set(check_manifest(version)["signatures"]["serving_default"]["inputs"])
+
+
+def test_unknown_facts_are_not_guessed(version: Path, provenance: Provenance) -> None:
+    card = write_card(version, provenance, ModelCardData())
+    assert set(front_matter(card)) == {"model_name", "license", "pipeline_tag", "tags"}
+    assert front_matter(card)["license"] == "unknown"
+    for unknown in (
+        "Languages: not known.", "Scores on a test set: not known.", "training pairs | not known",
+        "Longest source in training: not known", "not stated",
+    ):  # fmt: skip
+        assert unknown in card, unknown
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"languages": ("English", "de")}, mentions("English", "language")),
+        ({"license": "My licence"}, mentions("My licence", "license")),
+    ],
+)
+def test_invalid_facts_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ModelCardData(**fields)
+
+
+def test_the_card_states_the_training_data_and_steps_of_a_run(
+    version: Path, run_directory: RunDirectory, provenance: Provenance, tmp_path: Path
+) -> None:
+    run = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
+    report = {
+        "train": {"pairs": 1000, "source": {"max_length": 37}},
+        "inputs": {"train": [{"name": "/secret/train.de + train.en", "sha256": "abc"}]},
+    }
+    (run.path / "data_report.json").write_text(json.dumps(report))
+    weights = run.read_weights(run.checkpoints()[-1])
+    run.save_checkpoint(400, weights, {}, {"val_bleu": 20.5, "val_perplexity": float("nan")})
+
+    def card(*names: str) -> str:
+        members = tuple(Member(run, name) for name in names)
+        changed = dataclasses.replace(provenance, members=members)
+        return write_card(version, changed, ModelCardData())
+
+    text = card("best", "step-00000100")
+    for known in (
+        "training pairs | 1,000 |", "Longest source in training: 37 tokens",
+        "| training corpus | train.de + train.en, SHA-256 `abc` |",
+        "averaging the probabilities of 2 models", "step | 100",
+    ):  # fmt: skip
+        assert known in text, known
+    run.save_average("average-last-2-step-400", weights)
+    assert "step | 400" in card(run.selected)
+    (run.path / "data_report.json").write_text("[")
+    assert "training pairs | not known" in card("last")

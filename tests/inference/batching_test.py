@@ -1,0 +1,129 @@
+"""Batches of lines: their limits, their threads, their order, and warnings about lines."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.inference import batching, loading
+from keras_transformer.inference.translate import translate_lines, translate_verbose
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
+from tests.messages import tells
+
+
+@pytest.fixture(scope="module")
+def model(run_directory: RunDirectory) -> loading.LoadedModel:
+    return loading.load_model(run_directory.path)
+
+
+@given(st.lists(st.integers(0, 20_000), max_size=200))
+@settings(max_examples=50, deadline=None)
+def test_batches_have_every_line_once_and_are_bounded(sizes: list[int]) -> None:
+    batches = batching.batches(["x" * size for size in sizes])
+    assert sorted(index for batch in batches for index in batch) == list(range(len(sizes)))
+    for batch in batches:
+        longest = max(sizes[index] for index in batch)
+        assert len(batch) == 1 or len(batch) * longest <= 16_384
+        assert len(batch) <= 64
+
+
+def count_characters(text: tf.Tensor) -> dict[str, tf.Tensor]:
+    tokens = tf.strings.length(text) + 1
+    return {"tokens": tokens, "used": tf.minimum(tokens, 40)}
+
+
+def test_source_warnings_name_the_lines() -> None:
+    lines = ["a"] * 1030
+    lines[3], lines[1027], lines[1028] = "", "x" * 200, "x" * 30
+    empty, cut = batching.source_warnings(count_characters, lines)
+    assert tells(empty, "line 4", "empty")
+    assert tells(cut, "line 1028", 201, 40, "decoding.max_source_tokens")
+    assert len(batching.source_warnings(count_characters, lines, 31)) == 2
+    *_, longer = batching.source_warnings(count_characters, lines, 30)
+    assert tells(longer, "line 1029", 31, 30, "longest source in training")
+
+
+class TestWorkers:
+    def test_results_do_not_depend_on_the_number_of_threads(
+        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lines = [*PHRASES, "", "ball " * 12, *reversed(PHRASES)]
+        alone = translate_lines(model, lines)
+        alone_verbose = translate_verbose(model, lines)
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
+        together = translate_lines(model, lines)
+        for one, other in zip(alone, together, strict=True):
+            assert [each.text for each in one] == [each.text for each in other]
+            assert [e.score for e in one] == pytest.approx([e.score for e in other], abs=1e-4)
+        verbose = translate_verbose(model, lines)
+        for one, other in zip(alone_verbose, verbose, strict=True):
+            assert [t["ids"] for t in one["translations"]] == [
+                t["ids"] for t in other["translations"]
+            ]
+
+    def test_batches_run_at_the_same_time(
+        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
+        others = threading.Barrier(3, timeout=60)  # fails unless three batches meet
+
+        def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            others.wait()
+            return {"translations": text[:, tf.newaxis], "scores": tf.zeros([len(text), 1])}
+
+        lines = [letter * length for letter in "abc" for length in (2, 5, 3)]
+        results = translate_lines(model._replace(translate=translate), lines)
+        assert [best.text for (best,) in results] == lines
+
+    def test_an_exception_is_raised(
+        self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(batching, "concurrent_batches", lambda: 3)
+
+        def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            raise KeyError(len(text))
+
+        with pytest.raises(KeyError):
+            translate_lines(model._replace(translate=translate), PHRASES)
+
+    @pytest.mark.parametrize(
+        ("lines", "gpus", "count", "expected"),
+        [
+            (100, [], 5, {"intra": 1, "inter": 5}),
+            (2, [], 2, {"intra": 2, "inter": 2}),
+            (0, [], 1, {"intra": 5, "inter": 1}),
+            (100, ["GPU:0"], 1, {"intra": 0, "inter": 0}),
+        ],
+    )
+    def test_each_core_has_a_batch(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        lines: int,
+        gpus: Sequence[str],
+        count: int,
+        expected: dict[str, int],
+    ) -> None:
+        threads, settings = {"intra": 0, "inter": 0}, tf.config.threading
+        for name in threads:
+            monkeypatch.setattr(
+                settings,
+                f"set_{name}_op_parallelism_threads",
+                lambda value, name=name: threads.update({name: value}),
+            )
+        monkeypatch.setattr(settings, "get_intra_op_parallelism_threads", lambda: threads["intra"])
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(5)))
+        assert batching.concurrent_batches() == 1
+        batching.use_cores_for_batches(lines)
+        assert (batching.concurrent_batches(), threads) == (count, expected)
+
+    def test_nothing_changes_after_tensorflow_has_started(self, model: loading.LoadedModel) -> None:
+        translate_lines(model, ["a"])
+        batching.use_cores_for_batches(100)
+        assert batching.concurrent_batches() == 1

@@ -1,0 +1,155 @@
+"""Loading of runs, ensembles and exports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.errors import InputError
+from keras_transformer.inference import loading, translate
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabulary import learn_vocabulary
+from tests.conftest import PHRASES
+from tests.messages import mentions, tells
+
+
+@pytest.fixture
+def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
+    """A copy of the run that a test may change."""
+    return RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
+
+
+class TestLoadModel:
+    def test_settings_change_the_search(self, run_directory: RunDirectory) -> None:
+        overridden = loading.load_model(
+            run_directory.path, {"decoding.n_best": "3", "decoding.beam_size": "5"}
+        )
+        assert overridden.n_best == 3
+        assert overridden.owner.config.beam_size == 5
+
+    @pytest.mark.parametrize(
+        ("given_settings", "message"),
+        [
+            ({"decoding.beam_size": "0"}, mentions("decoding.beam_size", "0", "1")),
+            ({"decoding.beams": "2"}, mentions("decoding.beams", "setting")),
+            ({"model.d_model": "8"}, mentions("model.d_model", "training")),
+        ],
+    )
+    def test_invalid_settings_are_refused(
+        self, run_directory: RunDirectory, given_settings: dict[str, str], message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message):
+            loading.load_model(run_directory.path, given_settings)
+
+    def test_no_model(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=mentions("missing", "bin/train.py")):
+            loading.load_model(tmp_path / "missing")
+        with pytest.raises(InputError, match=mentions("run", "directory", "SavedModel")):
+            loading.load_model(tmp_path)
+
+    def test_foreign_saved_models_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "saved_model.pb").write_bytes(b"no proto")
+        with pytest.raises(InputError, match=mentions("broken", "SavedModel")):
+            loading.load_model(tmp_path / "broken")
+        tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
+        with pytest.raises(InputError, match=mentions("other", "SavedModel", "serving_default")):
+            loading.load_model(tmp_path / "other")
+
+
+class TestLoadTranslator:
+    def test_weights_by_name(self, run_directory: RunDirectory) -> None:
+        named = loading.load_translator(f"{run_directory.path}@step-00000100")
+        expected = run_directory.read_weights(run_directory.checkpoints()[0])
+        assert_weights(named.transformer, expected)
+        with pytest.raises(InputError, match=mentions("run", "weights", "bets", "last", "best")):
+            loading.load_translator(f"{run_directory.path}@bets")
+
+    def test_ensembles(self, run_directory: RunDirectory) -> None:
+        path = run_directory.path
+        ensemble = loading.load_translator(
+            f"{path}@step-00000100,{path}", {"decoding.beam_size": 2}
+        )
+        assert ensemble.config.beam_size == 2
+        first, last = ensemble.transformers
+        assert_weights(first, run_directory.named_weights("step-00000100"))
+        assert_weights(last, run_directory.selected_weights())
+
+    def test_an_ensemble_of_different_vocabularies(self, own_run: RunDirectory) -> None:
+        other = Path(shutil.copytree(own_run.path, own_run.path.with_name("other")))
+        capitals = Tokenizer(learn_vocabulary((p.upper().encode() for p in PHRASES), 60))
+        capitals.save(other / "tokenizer")  # the same size, but other pieces
+        with pytest.raises(InputError, match=mentions("run", "other", "vocabularies")):
+            loading.load_translator(f"{own_run.path},{other}")
+
+    def test_at_signs_in_the_name_of_a_run(self, own_run: RunDirectory) -> None:
+        at = Path(shutil.copytree(own_run.path, own_run.path.with_name("run@best")))
+        last, first = (own_run.named_weights(name) for name in ("last", "step-00000100"))
+        for model_dir, weights in ((at, [last]), (f"{at},{at}@step-00000100", [last, first])):
+            transformers = loading.load_translator(model_dir).transformers
+            for transformer, expected in zip(transformers, weights, strict=True):
+                assert_weights(transformer, expected)
+
+    def test_precision(self, run_directory: RunDirectory) -> None:
+        half = loading.load_translator(run_directory.path, precision="bfloat16").transformer
+        kernels = [path for path in half.weights_by_path() if path.endswith("kernel")]
+        assert {half.weights_by_path()[path].dtype for path in kernels} == {"bfloat16"}
+        with pytest.raises(InputError, match=mentions("precision", "int8", "float32", "bfloat16")):
+            loading.load_translator(run_directory.path, precision="int8")
+
+
+def assert_weights(transformer: Any, expected: dict[str, np.ndarray]) -> None:
+    weights = transformer.weights_by_path()
+    assert weights.keys() == expected.keys()
+    for path, weight in weights.items():
+        np.testing.assert_array_equal(weight, expected[path])
+
+
+class TestMaxTrainSourceLength:
+    @pytest.fixture
+    def reported_run(self, own_run: RunDirectory) -> RunDirectory:
+        write_report(own_run, max_length=9)
+        return own_run
+
+    def test_a_run_has_the_length_of_its_report(self, reported_run: RunDirectory) -> None:
+        model = loading.load_model(reported_run.path)
+        assert model.max_train_source_length == 9
+        (warning,) = translate.translation_warnings(model, ["a", "ball " * 9])
+        assert tells(warning, "line 2", "longest source", "9")
+
+    def test_an_ensemble_has_the_smallest_length(
+        self, reported_run: RunDirectory, run_directory: RunDirectory
+    ) -> None:
+        longer = RunDirectory(
+            shutil.copytree(reported_run.path, reported_run.path.with_name("longer"))
+        )
+        write_report(longer, max_length=12)
+        members = [longer.path, reported_run.path, run_directory.path]  # unknown for the last one
+        assert loading.max_train_source_length(",".join(map(str, members))) == 9
+        assert loading.max_train_source_length(run_directory) is None
+
+
+def write_report(run: RunDirectory, max_length: int) -> None:
+    report = {"train": {"source": {"max_length": max_length}}}
+    (run.path / "data_report.json").write_text(json.dumps(report))
+
+
+def test_a_run_without_a_checkpoint(own_run: RunDirectory) -> None:
+    shutil.rmtree(own_run.path / "checkpoints")
+    with pytest.raises(InputError, match=mentions("checkpoint")):
+        loading.load_model(own_run.path)
+
+
+def test_weights_of_another_configuration(own_run: RunDirectory) -> None:
+    config = json.loads((own_run.path / "config.json").read_text())
+    config["model"]["d_ff"] = 48
+    (own_run.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=mentions("weights", "48")):
+        loading.load_model(own_run.path)

@@ -1,0 +1,196 @@
+"""Which checkpoint a run resumes from, and which weights it uses."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.tokenizer import Tokenizer
+from tests.messages import mentions, tells
+from tests.runs.checkpoints_test import assert_equal
+from tests.runs.tiny_run import (
+    STATE,
+    arrays,
+    entries,
+    reconfigured,
+    save,
+    save_validated,
+    steps,
+)
+
+
+def cut_in_half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+
+
+class TestRestore:
+    @pytest.mark.parametrize(
+        "name, damage",
+        [
+            ("weights.npz", cut_in_half),
+            ("state.npz", flip_a_byte),
+            ("ema.npz", Path.unlink),
+            ("checkpoint.json", cut_in_half),
+            ("checkpoint.json", Path.unlink),
+        ],
+    )
+    def test_the_newest_complete_checkpoint_is_found(
+        self, run: RunDirectory, caplog: pytest.LogCaptureFixture, name: str, damage: Any
+    ) -> None:
+        save_validated(run, step_5=1.0, step_6=1.0)
+        damage(run.checkpoints()[-1].path / name)
+        with caplog.at_level(logging.WARNING):
+            restored = run.restore()
+        assert restored is not None and restored.checkpoint.step == 5
+        assert_equal(restored.weights, arrays(5))
+        assert entries(run) == ["damaged-step-00000006-1", "step-00000005"]
+        [warning] = caplog.messages
+        assert tells(warning, f"step-00000006/{name}", "read")
+        assert tells(warning, "damaged-step-00000006-1", "step 5")
+        save_validated(run, step_6=1.0)
+        assert entries(run) == ["damaged-step-00000006-1", "step-00000005", "step-00000006"]
+
+    def test_the_same_step_can_be_damaged_again(
+        self, run: RunDirectory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(2):
+            save(run, 5, 6, 7)
+            cut_in_half(run.path / "checkpoints" / "step-00000006" / "state.npz")
+            shutil.rmtree(run.path / "checkpoints" / "step-00000007")
+            (run.path / "checkpoints" / "step-00000007").mkdir()
+            restored = run.restore()
+            assert restored is not None and restored.checkpoint.step == 5
+        assert len(caplog.messages) == 4
+        assert [name for name in entries(run) if name.startswith("damaged")] == [
+            f"damaged-step-0000000{step}-{number}" for step in (6, 7) for number in (1, 2)
+        ]
+
+    def test_without_a_complete_checkpoint_nothing_restarts(self, run: RunDirectory) -> None:
+        save(run, 5, 6)
+        for checkpoint in run.checkpoints():
+            cut_in_half(checkpoint.path / "weights.npz")
+        for _ in range(2):  # they keep their names, so it is said again
+            with pytest.raises(InputError, match=mentions("2 checkpoints")) as error:
+                run.restore()
+            assert tells(str(error.value), "step-00000006/weights.npz", "read")
+        assert steps(run) == [5, 6]
+
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            ({"training__seed": 7}, mentions("training.seed", "7", "1")),
+            ({"model__d_ff": 7}, mentions("model.d_ff", "7", "2048")),
+            ({}, mentions("corpus")),
+        ],
+    )
+    def test_a_checkpoint_of_another_run_is_refused(
+        self,
+        run: RunDirectory,
+        tmp_path: Path,
+        tokenizer: Tokenizer,
+        change: dict[str, Any],
+        message: str,
+    ) -> None:
+        corpus = "corpus" if change else "another"
+        config = run.config.replace(**change)
+        other = RunDirectory.create(tmp_path / "other", config, tokenizer, corpus)
+        save(run, 5)
+        save(other, 6)
+        shutil.copytree(other.checkpoints()[0].path, run.path / "checkpoints" / "step-00000006")
+        with pytest.raises(InputError, match=mentions("step-00000006") + message):
+            run.restore()
+        assert steps(run) == [5, 6]
+
+    def test_a_checkpoint_under_another_step_is_refused(self, run: RunDirectory) -> None:
+        save(run, 5)
+        path = run.checkpoints()[0].path
+        path.rename(path.with_name("step-00000006"))
+        with pytest.raises(InputError, match=mentions("step-00000006", "5")):
+            run.restore()
+
+
+class TestSelection:
+    def test_the_newest_checkpoint_unless_something_is_selected(self, run: RunDirectory) -> None:
+        save(run, 5, 6)
+        assert run.selected == "last"
+        assert_equal(run.selected_weights(), arrays(6))
+        run.select("step-00000005")
+        assert RunDirectory(run.path).selected == "step-00000005"
+        assert_equal(run.selected_weights(), arrays(5))
+        run.select("last")
+        save(run, 7)
+        assert_equal(run.selected_weights(), arrays(7))
+
+    def test_saving_an_average_selects_it(self, run: RunDirectory) -> None:
+        save(run, 5)
+        run.save_average("average-2", arrays(0.25))
+        assert RunDirectory(run.path).selected == "average-2"
+        assert_equal(run.selected_weights(), arrays(0.25))
+        assert steps(run) == [5]
+
+    def test_an_unknown_name_is_refused_and_nothing_selected(self, run: RunDirectory) -> None:
+        save(run, 5)
+        with pytest.raises(InputError, match=mentions("weights", "bets", "last", "best", "ema")):
+            run.select("bets")
+        assert run.selected == "last"
+        run.select("step-00000005")
+        save(run, 6)
+        shutil.rmtree(run.path / "checkpoints" / "step-00000005")
+        with pytest.raises(InputError, match=mentions("weights", "step-00000005")):
+            run.selected_weights()
+
+    def test_no_checkpoint_yet(self, run: RunDirectory) -> None:
+        no_checkpoint = mentions("run", "checkpoint")
+        for name in ("last", "best", "ema"):
+            with pytest.raises(InputError, match=no_checkpoint):
+                run.select(name)
+        with pytest.raises(InputError, match=no_checkpoint):
+            run.selected_weights()
+
+    def test_a_moving_average_is_selected_by_default(self, run: RunDirectory) -> None:
+        run = reconfigured(run, training__ema_decay=0.9)
+        save_validated(run, step_5=1.0, step_6=2.0)
+        assert run.selected == "ema"
+        assert_equal(run.selected_weights(), arrays(-6))
+        run.select("last")
+        assert_equal(run.selected_weights(), arrays(6))
+
+    def test_best_and_ema_are_resolved_when_they_are_read(self, run: RunDirectory) -> None:
+        save(run, 4)
+        with pytest.raises(InputError, match=mentions("best", "loss")):
+            run.select("best")
+        with pytest.raises(InputError, match=mentions("ema", "training.ema_decay")):
+            run.select("ema")
+        save_validated(run, step_5=1.0, step_6=2.0)
+        run.select("best")
+        assert_equal(run.selected_weights(), arrays(-5))  # its average was validated
+        save_validated(run, step_7=0.5)
+        assert_equal(run.selected_weights(), arrays(-7))
+        run.select("ema")
+        save_validated(run, step_8=3.0)
+        assert_equal(run.selected_weights(), arrays(-8))
+
+    def test_best_without_a_moving_average(self, run: RunDirectory) -> None:
+        for step, loss in ((5, 2.0), (6, 1.0), (7, 3.0)):
+            run.save_checkpoint(step, arrays(step), STATE, {"val_loss": loss})
+        assert_equal(run.named_weights("best"), arrays(6))
+        assert run.selected == "last"
+
+    def test_the_selected_best_is_kept_though_none_is_to_be(self, run: RunDirectory) -> None:
+        save_validated(run, step_5=1.0)
+        run.select("best")
+        save_validated(run, step_6=2.0, step_7=3.0, step_8=4.0, step_9=5.0)
+        assert steps(run) == [5, 7, 8, 9]
+        assert_equal(run.selected_weights(), arrays(-5))

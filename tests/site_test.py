@@ -1,0 +1,57 @@
+"""The documentation: it builds without warnings, and the tutorials' commands and code run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
+PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md", "docs/python.md"]
+
+
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    for page in ("index", "docs/index", "docs/getting_started", "docs/api/layers", "RESULTS"):
+        assert (tmp_path / f"{page}.html").is_file(), page
+    layers = (tmp_path / "docs/api/layers.html").read_text(encoding="utf-8")
+    assert "Call arguments" in layers and "scaled_dot_product_attention" in layers
+
+
+def script(page: str) -> str:
+    """A page's commands, then its Python code in one process; training is cut to 20 steps."""
+    lines, python = ["set -eu"], ""
+    for language, code in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        if language == "sh":
+            lines.append(re.sub(r"--max_steps=\d+", "--max_steps=20", code))
+        else:
+            python += code
+    if python:
+        lines.append(f"python - <<'END_OF_PYTHON'\n{python}END_OF_PYTHON\n")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_code_of_a_page_run(page: str, tmp_path: Path) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    main = "import sys; from keras_transformer.cli.main import main; sys.exit(main())"
+    for name, arguments in (("python", ""), ("keras-transformer", f"-c '{main}'")):
+        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        (commands / name).chmod(0o755)
+    path = f"{commands}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", "-c", script(page)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]

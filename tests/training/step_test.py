@@ -1,0 +1,393 @@
+"""The training step: exact on any number of replicas and parts, freezing, half precision."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.errors import InputError
+from keras_transformer.layers import LayerNorm
+from keras_transformer.training.step import MAX_SCALE, STEPS_TO_DOUBLE
+from keras_transformer.training.trainer import Trainer
+from tests.layers.layer_check import assert_same, randomize
+from tests.messages import mentions
+from tests.training.tiny_model import (
+    MODEL,
+    TRAINING,
+    Arrays,
+    assert_replicas_agree,
+    assert_same_bits,
+    assign_everything,
+    averages,
+    batches,
+    dataset,
+    everything,
+    make_batch,
+    make_trainer,
+    relative_difference,
+    shared_trainer,
+    state,
+    train,
+    weights,
+)
+
+STEPS = 50
+# The paper's Adam and schedule, with a warm-up short enough to get somewhere in 50 steps.
+PAPER = TrainingConfig(warmup_steps=400)
+CLIP_NORM = 0.5
+CLIPPED = TrainingConfig(
+    warmup_steps=400, clip_norm=CLIP_NORM, optimizer="adamw", weight_decay=0.1, ema_decay=0.9
+)
+# Lengths of source and target. There is one shape, because XLA compiles each shape for seconds. Its
+# 8 rows are not divisible by 3, nor are the 4 of a replica. All parts have different numbers of
+# tokens.
+_EVEN = [7, 7, 6, 5, 5, 3, 2, 2], [8, 8, 7, 7, 3, 2, 1, 1]
+_ODD = [2, 1, 7, 4, 7, 3, 2, 0], [1, 1, 8, 2, 3, 8, 4, 0]
+DATA = [make_batch(*(_ODD if i % 2 else _EVEN), seed=i) for i in range(STEPS)]
+
+
+class Result(NamedTuple):
+    logs: list[dict[str, float]]
+    weights: Arrays
+    averages: Arrays
+    slots: Arrays  # Adam's first and second moments
+
+
+def trained(
+    training: TrainingConfig, devices: list[str], parts: int = 1, jit_compile: bool = False
+) -> Result:
+    """50 steps; in parts from a dataset that hands each replica its rows."""
+    training = dataclasses.replace(training, num_microbatches=parts)
+    trainer = make_trainer(training=training, devices=devices, jit_compile=jit_compile)
+    logs = train(trainer, DATA, distribute=parts > 1)
+    assert trainer.step == STEPS == len(logs)
+    assert_replicas_agree(trainer)
+    slots = {path: array for path, array in state(trainer).items() if array.ndim}
+    return Result(logs, weights(trainer), averages(trainer), slots)
+
+
+@pytest.fixture(scope="module")
+def of_one_replica(two_cpus: list[str]) -> Result:
+    return trained(PAPER, two_cpus[:1])
+
+
+def assert_same_up_to(tolerance: float, actual: Result, expected: Result) -> None:
+    for kind in ("weights", "averages", "slots"):
+        # A moment is a sum of gradients that cancel, so it loses more digits.
+        bound = 5 * tolerance if kind == "slots" else tolerance
+        arrays, expected_arrays = getattr(actual, kind), getattr(expected, kind)
+        assert arrays.keys() == expected_arrays.keys()
+        for path, array in arrays.items():
+            assert relative_difference(array, expected_arrays[path]) <= bound, path
+    # Adam's weights do not change with a multiple of the gradients, but `gradient_norm` does.
+    assert actual.logs[0].keys() == expected.logs[0].keys()
+    for name in actual.logs[0]:
+        found = [[step[name] for step in result.logs] for result in (actual, expected)]
+        np.testing.assert_allclose(*found, rtol=5 * tolerance, err_msg=name)
+
+
+def test_the_parts_differ_and_the_weights_move(of_one_replica: Result) -> None:
+    """Or the tests below would prove nothing."""
+    for _, labels in DATA:
+        halves = [int((half != 0).sum()) for half in np.split(labels, 2)]
+        assert halves[0] != halves[1]
+    start = weights(make_trainer())
+    for path, weight in of_one_replica.weights.items():
+        assert np.linalg.norm(weight - start[path]) > 1e-2 * np.linalg.norm(weight), path
+    losses = [step["loss"] for step in of_one_replica.logs]
+    assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.2
+
+
+@pytest.mark.parametrize("replicas, parts", [(2, 1), (1, 2), (1, 3), (2, 3)])
+def test_replicas_and_parts_change_no_weight(
+    of_one_replica: Result, two_cpus: list[str], replicas: int, parts: int
+) -> None:
+    assert_same_up_to(1e-6, trained(PAPER, two_cpus[:replicas], parts), of_one_replica)
+
+
+def test_xla_on_two_replicas_in_parts_changes_no_weight(
+    of_one_replica: Result, two_cpus: list[str]
+) -> None:
+    compiled = trained(PAPER, two_cpus, parts=2, jit_compile=True)
+    assert_same_up_to(1e-5, compiled, of_one_replica)
+
+
+def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus: list[str]) -> None:
+    one, two = trained(CLIPPED, two_cpus[:1]), trained(CLIPPED, two_cpus)
+    assert_same_up_to(1e-6, two, one)
+    assert all(step["gradient_norm"] > CLIP_NORM for step in one.logs)
+    assert one.averages.keys() == one.weights.keys()
+
+
+# Frozen weights.
+
+
+def step_of_gradient_descent(tying: str, freeze: str) -> tuple[float, Arrays]:
+    """Returns the logged norm and the change of each weight."""
+    model = dataclasses.replace(MODEL, tie_embeddings=tying, output_bias=tying != "all")
+    training = dataclasses.replace(TRAINING, freeze=freeze)
+    trainer = shared_trainer(model, training, gradient_descent=True)
+    before = weights(trainer)
+    [logs] = train(trainer, batches(1))
+    after = weights(trainer)
+    return logs["gradient_norm"], {path: after[path] - before[path] for path in before}
+
+
+@pytest.mark.parametrize(
+    "tying, freeze, frozen",
+    [
+        ("all", "embedding/*", ["embedding/embeddings"]),
+        ("target", "*/layer_0/feed*_bias, output_projection/bias", [
+            "encoder/layer_0/feed_forward/inner_bias", "encoder/layer_0/feed_forward/outer_bias",
+            "decoder/layer_0/feed_forward/inner_bias", "decoder/layer_0/feed_forward/outer_bias",
+            "output_projection/bias",
+        ]),
+        ("none", "output_projection/kernel", ["output_projection/kernel"]),
+    ],
+)  # fmt: skip
+def test_frozen_weights_stay_and_the_others_move_as_without(
+    tying: str, freeze: str, frozen: list[str]
+) -> None:
+    _, usual = step_of_gradient_descent(tying, "")
+    norm, moved = step_of_gradient_descent(tying, freeze)
+    assert set(frozen) < moved.keys() == usual.keys()
+    for path, move in moved.items():
+        assert usual[path].any(), path
+        expected = np.zeros_like(move) if path in frozen else usual[path]
+        np.testing.assert_allclose(move, expected, rtol=1e-6, atol=0 if path in frozen else 1e-8)
+    # Only trained weights count: frozen ones must not make clipping stricter.
+    assert norm == pytest.approx(np.sqrt(sum((move**2).sum() for move in moved.values())), rel=1e-4)
+
+
+def test_frozen_weights_have_no_slots_and_no_decay() -> None:
+    training = dataclasses.replace(
+        TRAINING, freeze="encoder/*,embedding/*", optimizer="adamw", weight_decay=0.1
+    )
+    trainer = make_trainer(training=training)
+    assert not any("encoder" in path or "embedding" in path for path in state(trainer))
+    before = weights(trainer)
+    train(trainer, batches(3))
+    for path, weight in weights(trainer).items():
+        assert (weight == before[path]).all() == path.startswith(("encoder/", "embedding/")), path
+
+
+@pytest.mark.parametrize(
+    "freeze, message",
+    [
+        ("encoder", mentions("'encoder'", "weight", "embedding/embeddings")),
+        ("embedding/*, decoder/layer_7/*", mentions("'decoder/layer_7/*'", "weight")),
+        ("*", mentions("'*'", "every weight")),
+        ("embedding/*,encoder/*,decoder/*", mentions("every weight")),
+    ],
+)
+def test_patterns_that_match_nothing_or_everything_are_refused(freeze: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        make_trainer(training=dataclasses.replace(TRAINING, freeze=freeze))
+    assert "\n" not in str(error.value)
+
+
+# Half precision, and gradients that are not finite.
+
+
+POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
+LOW = POLICIES[1:]
+
+
+class Spoiler:
+    """Adds a number to one element of one replica's gradients."""
+
+    def __init__(self, trainer: Trainer):
+        self._differentiate = trainer.training_step._differentiate
+        with trainer.distribute_strategy.scope():
+            self._replica, self._number = tf.Variable(0), tf.Variable(0.0)
+        trainer.training_step._differentiate = self
+
+    def add(self, number: float, replica: int = 0) -> None:
+        self._number.assign(number)
+        self._replica.assign(replica)
+
+    def __call__(self, *args: Any) -> Any:
+        sums, (first, *others) = self._differentiate(*args)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        number = tf.where(tf.equal(replica, self._replica), self._number, 0.0)
+        return sums, [tf.tensor_scatter_nd_add(first, [[1] * first.shape.rank], [number]), *others]
+
+
+@functools.cache
+def _spoiled_trainer(policy: str) -> tuple[Trainer, Spoiler, Arrays]:
+    training = dataclasses.replace(TRAINING, clip_norm=1.0, ema_decay=0.9)
+    trainer = make_trainer(training=training, policy=policy, devices=("CPU:0", "CPU:1"))
+    return trainer, Spoiler(trainer), everything(trainer)
+
+
+def spoiled_trainer(policy: str) -> tuple[Trainer, Spoiler]:
+    """Two replicas at step 0, with nothing spoiled yet."""
+    trainer, spoiler, start = _spoiled_trainer(policy)
+    assign_everything(trainer, start)
+    spoiler.add(0.0)
+    return trainer, spoiler
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_gradient_that_is_not_finite_on_one_replica_skips_the_step_everywhere(
+    policy: str, two_cpus: list[str]
+) -> None:
+    usual, other = batches(2)
+    trainer, spoiler = spoiled_trainer(policy)
+    [logs] = train(trainer, [usual])
+    assert logs["skipped"] == 0 and ("loss_scale" in logs) == (policy == "mixed_float16")
+    scale, expected = logs.get("loss_scale"), everything(trainer)
+    spoiled = [(0, math.nan), (1, math.nan), (0, math.inf), (1, -math.inf)]
+    for skipped, (replica, number) in enumerate(spoiled, start=1):
+        spoiler.add(number, replica)
+        [logs] = train(trainer, [other])
+        assert logs["skipped"] == skipped and not math.isfinite(logs["gradient_norm"])
+        assert math.isfinite(logs["loss"]) and math.isfinite(logs["log_perplexity"])
+        expected |= {"state/trainer/step": 1 + skipped, "state/trainer/skipped": skipped}
+        if scale is not None:
+            assert logs["loss_scale"] == scale / 2 ** (skipped - 1)
+            halved = scale / 2**skipped
+            expected |= {"state/trainer/loss_scale": halved, "state/trainer/finite_steps": 0}
+        assert_same_bits(everything(trainer), expected)
+        assert_replicas_agree(trainer)
+
+    spoiler.add(0.0)
+    [logs] = train(trainer, [other])
+    assert logs["skipped"] == 0 and trainer.step == 6
+    after = everything(trainer)
+    assert after["state/adam/iteration"] == 2 and after["state/trainer/skipped"] == 0
+    for path, array in after.items():
+        if path.startswith(("weights/", "averages/")):
+            assert (array != expected[path]).any(), path
+    assert_replicas_agree(trainer)
+
+
+def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_it(
+    two_cpus: list[str],
+) -> None:
+    trainer, _ = spoiled_trainer("mixed_float16")
+    usual = batches(1)[0]
+    # The first replica only has padding, so only the second overflows.
+    lopsided = make_batch([0, 0, 5, 4], [0, 0, 6, 5], seed=2)
+    trainer.state_by_path()["trainer/loss_scale"].assign(2.0**40)
+    before = everything(trainer)
+    [logs] = train(trainer, [lopsided])
+    assert not math.isfinite(logs["gradient_norm"]) and logs["loss_scale"] == 2.0**40
+    changed = {"step": 1, "skipped": 1, "loss_scale": 2.0**39}
+    expected = before | {f"state/trainer/{name}": value for name, value in changed.items()}
+    assert_same_bits(everything(trainer), expected)
+
+    trainer.state_by_path()["trainer/loss_scale"].assign(8.0)
+    trainer.state_by_path()["trainer/finite_steps"].assign(STEPS_TO_DOUBLE - 1)
+    train(trainer, [usual])
+    grown = everything(trainer)
+    assert grown["state/trainer/loss_scale"] == 16.0 and grown["state/trainer/finite_steps"] == 0
+    assert any((array != before[path]).any() for path, array in grown.items() if "weights/" in path)
+
+
+def test_the_scale_stays_between_1_and_its_maximum(two_cpus: list[str]) -> None:
+    trainer, spoiler = spoiled_trainer("mixed_float16")
+    nothing = make_batch([0] * 4, [0] * 4, seed=1)  # overflows at no scale
+    trainer.state_by_path()["trainer/loss_scale"].assign(MAX_SCALE)
+    trainer.state_by_path()["trainer/finite_steps"].assign(STEPS_TO_DOUBLE - 1)
+    [logs] = train(trainer, [nothing])
+    assert logs["skipped"] == 0 and state(trainer)["trainer/finite_steps"] == 0
+    assert state(trainer)["trainer/loss_scale"] == MAX_SCALE
+    trainer.state_by_path()["trainer/loss_scale"].assign(1.0)
+    spoiler.add(math.inf)
+    train(trainer, [nothing])
+    assert state(trainer)["trainer/loss_scale"] == 1.0
+
+
+def test_the_loss_scale_is_taken_out_again() -> None:
+    batch = batches(1)[0]
+
+    def gradients(policy: str) -> Arrays:
+        trainer = shared_trainer(policy=policy, gradient_descent=True)
+        if policy == "mixed_float16":
+            trainer.state_by_path()["trainer/loss_scale"].assign(64.0)
+        before = weights(trainer)
+        train(trainer, [batch])
+        after = weights(trainer)
+        return {path: before[path] - after[path] for path in before}
+
+    expected = gradients("float32")
+    for path, gradient in gradients("mixed_float16").items():
+        assert relative_difference(gradient, expected[path]) < 0.02, path
+
+
+@pytest.mark.parametrize("policy", LOW)
+def test_low_precision_trains_about_as_float32_does(policy: str, two_cpus: list[str]) -> None:
+    data = [batches(1)[0]] * 12
+    exact = train(spoiled_trainer("float32")[0], data)
+    logs = train(spoiled_trainer(policy)[0], data)
+    losses = [step["loss"] for step in logs]
+    assert losses == pytest.approx([step["loss"] for step in exact], rel=0.02)
+    assert losses != [step["loss"] for step in exact]
+    assert losses[-1] < losses[0] - 0.05 and not any(step["skipped"] for step in logs)
+
+
+@pytest.mark.parametrize("policy", LOW)
+def test_filler_rows_and_padding_leave_evaluation_finite(policy: str) -> None:
+    data = [make_batch([7, 1, 0, 0], [8, 1, 0, 0], seed=1), make_batch([0] * 4, [0] * 4, seed=2)]
+    exact = shared_trainer().evaluate(dataset(data))
+    assert shared_trainer(policy=policy).evaluate(dataset(data)) == pytest.approx(exact, rel=0.02)
+
+
+# Values that lose too much in half precision, or overflow.
+_DELICATE = {
+    "Softmax", "LogSoftmax", "SparseSoftmaxCrossEntropyWithLogits", "ArgMax", "Exp", "Log",
+    "Mean", "Square", "SquaredDifference", "Sqrt", "Rsqrt", "Sin", "Cos",
+}  # fmt: skip
+
+
+def operations(function: Any, *signature: Any) -> set[tuple[str, str]]:
+    """Type and dtype of every operation of a traced function, loops and calls included."""
+    graph = tf.function(function).get_concrete_function(*signature).graph.as_graph_def()
+    bodies = [graph.node, *(inner.node_def for inner in graph.library.function)]
+    return {
+        (node.op, tf.as_dtype(node.attr["T"].type).name)
+        for body in bodies
+        for node in body
+        if node.attr["T"].type
+    }
+
+
+@pytest.mark.parametrize("policy", LOW)
+def test_softmax_norms_and_loss_are_computed_in_float32(policy: str) -> None:
+    trainer = shared_trainer(policy=policy)
+    ids = tf.TensorSpec([None, None], tf.int32)
+    data = ({"source_ids": ids, "target_ids": ids}, ids)
+    seed, scale = tf.TensorSpec([2], tf.int64), tf.TensorSpec([], tf.float32)
+    training = operations(trainer.training_step._loss_and_gradients, *data, seed, scale)
+    evaluation = operations(trainer._replica_evaluation, data)
+    assert ("Softmax", "float32") in training & evaluation
+    assert ("ArgMax", "float32") in evaluation
+    for found in (training, evaluation):
+        assert {dtype for op, dtype in found if op in _DELICATE} == {"float32"}
+        assert ("MatMul", trainer.transformer.compute_dtype) in found
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 6), (7, 6)])
+def test_written_gradient_is_that_of_autodiff(shape: tuple[int, ...]) -> None:
+    layer = LayerNorm()
+    layer.build(shape)
+    randomize(layer)
+    rng = np.random.default_rng(6)
+    x, upstream = (tf.constant(rng.normal(size=shape), tf.float32) for _ in range(2))
+    gradients = {}
+    for training in (False, True):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x, training=training)
+        sources = [x, layer.gamma.value, layer.beta.value]
+        gradients[training] = [np.asarray(g) for g in tape.gradient(output, sources, upstream)]
+    assert [g.shape for g in gradients[True]] == [shape, (6,), (6,)]
+    assert_same(gradients[True], gradients[False])
