@@ -18,7 +18,8 @@ exponent. Sentences are sorted by their bytes, --batches in a batch.
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
 * keras:float32, keras:bfloat16: the graph of an export; with `xla` compiled for each shape, with
-  sources padded to multiples of 8; with `plain` without `keras_transformer/layers/fast_paths.py`;
+  sources padded to multiples of 8; with `no_project`, `no_swap_heads` or `no_shape_for_reshape`
+  without that function of `keras_transformer/layers/fast_paths.py`;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16; with `mkl` CT2_USE_MKL=1 is set;
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
@@ -85,8 +86,9 @@ flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
 flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
+_FAST_PATHS = {f"no_{name}": name for name in ("project", "shape_for_reshape", "swap_heads")}
 KNOWN = {
-    "keras": (["float32", "bfloat16"], ["xla", "cores", "plain", "number"]),
+    "keras": (["float32", "bfloat16"], ["xla", "cores", *_FAST_PATHS, "number"]),
     "ctranslate2": (["float32", "bfloat16", "int8"], ["mkl", "cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
@@ -121,7 +123,7 @@ def starting(
             "threads": intraop_threads,
             "at_once": threads if by_part else 1,
             "compile": "xla" in variant.options,
-            "plain": "plain" in variant.options,
+            "without": [_FAST_PATHS[each] for each in variant.options if each in _FAST_PATHS],
         }
         environment = variant.environment(intraop_threads, threads)
         python = python_of(variant)

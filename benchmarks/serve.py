@@ -34,7 +34,7 @@ from absl import flags
 from clients import Clients, latencies, problems
 from command import say
 from measuring import Turn, describe_machine, is_quiet, ratio, spread, take_turns
-from serving import Server, read_sentences, served
+from serving import ServerProcess, read_sentences, served
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("export", None, "directory of versions, such as build/export", required=True)
@@ -54,7 +54,7 @@ flags.DEFINE_float(
 flags.DEFINE_integer("seed", 0, "seed of the random order of sentences")
 
 
-async def steady_load(server: Server, clients: Clients, count: int) -> Turn:
+async def steady_load(server: ServerProcess, clients: Clients, count: int) -> Turn:
     """Keeps `count` clients sending requests, and returns the results after the warm-up."""
     stop = asyncio.Event()
     asking = asyncio.create_task(clients.keep_asking(count, stop))
@@ -89,7 +89,7 @@ def compare(sentences: Sequence[str]) -> dict[str, Any]:
             say(f"The server was ready after {server.ready_seconds:.1f} s.")
         for count in map(int, FLAGS.clients):
 
-            def turn(server: Server, count: int = count) -> Turn:
+            def turn(server: ServerProcess, count: int = count) -> Turn:
                 limit_s, seed = FLAGS.limit_s, FLAGS.seed
                 clients = Clients(server.port, server.model, sentences, limit_s, seed)
                 return asyncio.run(steady_load(server, clients, count))

@@ -50,7 +50,7 @@ class Usage(NamedTuple):
         }
 
 
-class Server(Child):
+class ServerProcess(Child):
     """Serves an export at a free port until it is closed.
 
     Args:
@@ -106,7 +106,9 @@ def _metric(text: str, name: str) -> float:
 
 
 @contextlib.contextmanager
-def served(export: str, flags: Sequence[str] = (), **more: object) -> Iterator[tuple[Server, Path]]:
+def served(
+    export: str, flags: Sequence[str] = (), **more: object
+) -> Iterator[tuple[ServerProcess, Path]]:
     """Serves a copy of the newest version of an export.
 
     Args:
@@ -128,7 +130,7 @@ def served(export: str, flags: Sequence[str] = (), **more: object) -> Iterator[t
         base_path = Path(folder) / "model"
         newest = max(versions, key=lambda path: int(path.name))
         shutil.copytree(newest, base_path / "1")
-        server = Server(base_path, **{**given, **more})
+        server = ServerProcess(base_path, **{**given, **more})
         try:
             yield server, base_path
         finally:

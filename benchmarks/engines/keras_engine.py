@@ -48,6 +48,13 @@ _PARTS = {
     "embedding": "embedding",
 }
 
+# What the layers would call without `fast_paths`.
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "project": keras.ops.matmul,
+    "shape_for_reshape": lambda inputs: tuple(keras.ops.shape(inputs)),
+    "swap_heads": lambda inputs: keras.ops.transpose(inputs, (0, 2, 1, 3)),
+}
+
 
 def make_step(
     config: Config, platform: Platform, element_spec: Any
@@ -167,14 +174,12 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     """Makes a random model that decodes ids.
 
     Args:
-        settings: `precision`, `compile`, `plain` (without the fast paths of the layers), `preset`,
+        settings: `precision`, `compile`, `without` (names of fast paths of the layers), `preset`,
             the `configuration` that differs from it, `vocabulary`, `seed`, the number of `steps`,
             and the settings of `tasks.decode_ids`.
     """
-    if settings["plain"]:
-        fast_paths.shape_for_reshape = lambda inputs: tuple(keras.ops.shape(inputs))
-        fast_paths.project = keras.ops.matmul
-        fast_paths.swap_heads = lambda inputs: keras.ops.transpose(inputs, (0, 2, 1, 3))
+    for name in settings["without"]:
+        setattr(fast_paths, name, _PLAIN[name])
     config = preset(settings["preset"]).updated(settings["configuration"])
     keras.utils.set_random_seed(settings["seed"])
     transformer = Transformer(config.model, dtype=settings["precision"])

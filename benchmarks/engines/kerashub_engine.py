@@ -29,7 +29,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     keras.config.set_floatx(settings["precision"])
     keras.utils.set_random_seed(settings["seed"])
     special, compiled = settings["special_ids"], settings["compile"]
-    model = Transformer(Sizes(**settings["sizes"]))
+    model = KerasHubTransformer(Sizes(**settings["sizes"]))
     sampler = keras_hub.samplers.BeamSampler(num_beams=settings["beam_size"])
 
     def search(source_ids: tf.Tensor) -> tf.Tensor:
@@ -48,7 +48,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     return {**facts, "versions": versions}, commands
 
 
-class Transformer:
+class KerasHubTransformer:
     """The paper's post-norm Transformer with tied embeddings."""
 
     def __init__(self, sizes: Sizes):
@@ -129,7 +129,7 @@ class Transformer:
 
 
 def generate(
-    model: Transformer,
+    model: KerasHubTransformer,
     sampler: keras_hub.samplers.BeamSampler,
     source_ids: tf.Tensor,
     mask: tf.Tensor,

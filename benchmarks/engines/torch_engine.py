@@ -19,7 +19,7 @@ from engines import tasks
 Tensors = tuple[torch.Tensor, ...]  # source, target and labels
 
 
-class Translator(nn.Module):
+class TorchTranslator(nn.Module):
     """`nn.Transformer` with one matrix for both embeddings and the output, as in the paper.
 
     Args:
@@ -62,7 +62,7 @@ class Translator(nn.Module):
         return functional.linear(features, self.embedding.weight)
 
 
-def use_paper_dropout(model: Translator) -> None:
+def use_paper_dropout(model: TorchTranslator) -> None:
     """Keeps only the paper's dropout, of embeddings and residuals, which costs less."""
     for module in model.modules():
         if isinstance(module, nn.MultiheadAttention):
@@ -71,7 +71,9 @@ def use_paper_dropout(model: Translator) -> None:
             module.dropout = nn.Identity()
 
 
-def make_step(model: Translator, settings: dict[str, Any]) -> Callable[[Tensors], torch.Tensor]:
+def make_step(
+    model: TorchTranslator, settings: dict[str, Any]
+) -> Callable[[Tensors], torch.Tensor]:
     """Returns a function that trains on one batch and returns its loss."""
     optimizer = torch.optim.Adam(
         model.parameters(), settings["learning_rate"], betas=(0.9, 0.98), eps=1e-9, fused=True
@@ -116,7 +118,7 @@ def train(settings: dict[str, Any]) -> Started:
             for i in range(len(file.files) // 3)
         ]
     longest = max(ids.shape[1] for batch in stored for ids in batch)
-    model = Translator(sizes, settings["dropout"], pad_id, longest).train()
+    model = TorchTranslator(sizes, settings["dropout"], pad_id, longest).train()
     if settings["paper_dropout"]:
         use_paper_dropout(model)
 

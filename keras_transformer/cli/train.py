@@ -59,7 +59,7 @@ def define_flags() -> None:
         "mix_temperature", None, "shares are sizes to the power of 1 / this value, as in 5"
     )
     flags.DEFINE_string(
-        "init_from", None, "initial weights: RUN for its selected ones, or RUN:NAME (last, best...)"
+        "init_from", None, "initial weights: RUN for its selected ones, or RUN@NAME (last, best...)"
     )
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], "auto takes all GPUs, or the CPU")
     flags.DEFINE_integer("logical_cpus", None, "number of replicas to split the CPU into")

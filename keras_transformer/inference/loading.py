@@ -220,12 +220,9 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
         return [(model_dir, model_dir.selected)]
     runs = []
     for member in str(model_dir).split(","):
-        path, at, name = member.rpartition("@")
-        if at and not RunDirectory.is_run(member):  # the name of a directory may contain @
-            runs.append((RunDirectory(Path(path)), name))
-        else:
-            run = RunDirectory(Path(member))
-            runs.append((run, run.selected))
+        path, weights = RunDirectory.split_weights(member)
+        run = RunDirectory(path)
+        runs.append((run, run.selected if weights is None else weights))
     return runs
 
 

@@ -124,6 +124,19 @@ class RunDirectory:
         return all(os.path.isfile(Path(path) / name) for name in ("config.json", "data.json"))
 
     @classmethod
+    def split_weights(cls, model_dir: str) -> tuple[str, str | None]:
+        """Splits `RUN@WEIGHTS` into the run directory and the name of its weights, if given.
+
+        Example:
+        >>> RunDirectory.split_weights("build/run@best")
+        ('build/run', 'best')
+        """
+        path, at, name = model_dir.rpartition("@")
+        if at and not cls.is_run(model_dir):  # the name of a directory may contain @
+            return path, name
+        return model_dir, None
+
+    @classmethod
     def create(
         cls,
         path: str | Path,

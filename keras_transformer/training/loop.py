@@ -35,7 +35,7 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     """Copies the weights of another run to a new trainer.
 
     Args:
-        init_from: a run directory, for its selected weights, or `RUN:NAME` for others.
+        init_from: a run directory, for its selected weights, or `RUN@NAME` for others.
         trainer: a trainer before its first step.
         tokenizer: tokenizer of the training data.
 
@@ -46,11 +46,9 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     >>> from keras_transformer.models import Transformer
     >>> run = RunDirectory("build/run")
     >>> trainer = Trainer(Transformer(run.config.model), run.config.training)
-    >>> init_from_run("build/run:step-00000100", trainer, run.tokenizer())
+    >>> init_from_run("build/run@step-00000100", trainer, run.tokenizer())
     """
-    path, name = init_from, None
-    if not RunDirectory.is_run(path) and ":" in path:
-        path, _, name = path.rpartition(":")
+    path, name = RunDirectory.split_weights(init_from)
     other = RunDirectory(path, trainer.transformer.run_config)
     if other.tokenizer().fingerprint != tokenizer.fingerprint:
         raise InputError(
@@ -252,7 +250,7 @@ def fit(
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
         last = "no checkpoint is good"
         if good:
-            begin = f"--init_from={run.path}:{good[-1].name}"
+            begin = f"--init_from={run.path}@{good[-1].name}"
             last = f"the last good checkpoint is {good[-1]}, which a new run takes by {begin}"
         raise DivergedError(
             f"{error}; {last}. Lower training.learning_rate, or set training.clip_norm."

@@ -99,7 +99,7 @@ class TrainOptions(NamedTuple):
         mix: share of the steps of each corpus, as in "a:2,b:1". a and b are the last parts of the
             paths. By default all pairs have the same frequency.
         mix_temperature: shares are the sizes of the corpora to the power of 1 / mix_temperature.
-        init_from: another run, whose selected weights are the initial weights, or `RUN:NAME` for
+        init_from: another run, whose selected weights are the initial weights, or `RUN@NAME` for
             other weights of it.
         device: "cpu", "gpu", or "auto" for GPUs if there are any.
         logical_cpus: the number of replicas to split the CPU into.
@@ -290,7 +290,7 @@ def _check_batch_order(run: RunDirectory) -> None:
         raise InputError(
             f"{run.path} was begun by a version of this program that ordered batches differently, "
             f"so it cannot be continued after step {last.step}. Finish it with that version, or "
-            f"begin a new run with --init_from={run.path}:{last.path.name}. The run still "
+            f"begin a new run with --init_from={run.path}@{last.path.name}. The run still "
             "evaluates and exports."
         )
 

@@ -36,7 +36,7 @@ from absl import flags
 from clients import Clients, latencies, problems
 from command import say
 from measuring import describe_machine
-from serving import Server, read_sentences, served
+from serving import ServerProcess, read_sentences, served
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("export", None, "directory of versions, such as build/export", required=True)
@@ -60,12 +60,14 @@ _BURSTS = 3
 _BURST = 10  # requests at the same time, for each row of the queue
 
 
-def clients_of(server: Server, sentences: Sequence[str]) -> Clients:
+def clients_of(server: ServerProcess, sentences: Sequence[str]) -> Clients:
     """Returns clients of a server."""
     return Clients(server.port, server.model, sentences, FLAGS.limit_s, FLAGS.seed)
 
 
-async def soak(server: Server, clients: Clients, count: int, minutes: float) -> dict[str, Any]:
+async def soak(
+    server: ServerProcess, clients: Clients, count: int, minutes: float
+) -> dict[str, Any]:
     """Lets `count` clients send requests for a long time, and returns how memory grows."""
     stop = asyncio.Event()
     begun = time.perf_counter()
@@ -107,7 +109,7 @@ def _growth(samples: Sequence[tuple[float, float]], rate: float) -> dict[str, An
 
 
 async def switch_versions(
-    server: Server, clients: Clients, base_path: Path, switches: int, count: int
+    server: ServerProcess, clients: Clients, base_path: Path, switches: int, count: int
 ) -> dict[str, Any]:
     """Changes the version again and again under load, and checks the answers.
 

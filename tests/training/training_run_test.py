@@ -183,12 +183,12 @@ class TestRunsOfAnotherBatchOrder:
             InputError, match=r"ordered batches differently, .* after step 6\. "
         ) as e:
             train(data, old, training__max_steps=9)
-        assert f"--init_from={old}:step-00000006" in str(e.value) and steps(old) == [3, 6]
+        assert f"--init_from={old}@step-00000006" in str(e.value) and steps(old) == [3, 6]
 
     def test_still_load_and_end_as_they_did(self, old: Path, data: Path, tmp_path: Path) -> None:
         assert train(data, old).finished
         assert loading.load_model(old).translate(tf.constant(["the dog"]))
-        options = TrainOptions(init_from=f"{old}:step-00000006")
+        options = TrainOptions(init_from=f"{old}@step-00000006")
         settings = {**SETTINGS, "training.max_steps": 1}
         assert training_run.train(data, tmp_path / "new", None, settings, options).finished
         assert RunDirectory(tmp_path / "new").batch_order == BATCH_ORDER
@@ -312,7 +312,7 @@ class TestInitFrom:
     def test_a_run_killed_before_its_first_checkpoint_starts_again(
         self, data: Path, tmp_path: Path, finished: Path
     ) -> None:
-        run = self.begin(data, tmp_path / "run", f"{finished}:step-00000003")
+        run = self.begin(data, tmp_path / "run", f"{finished}@step-00000003")
         first = RunDirectory(finished).checkpoints()[0]
         self.assert_close(run, RunDirectory(finished).read_weights(first))
         shutil.rmtree(RunDirectory(run).checkpoints()[0].path)
@@ -325,8 +325,8 @@ class TestInitFrom:
         other = prepared(tmp_path / "corpus", plural="zz")
         for directory, init_from, changes, message in (
             (data, tmp_path / "none", {}, mentions("none", "bin/train.py")),
-            (data, tmp_path / "none:last", {}, mentions("none", "bin/train.py")),
-            (data, f"{finished}:mean", {}, mentions("weights", "mean", "last")),
+            (data, tmp_path / "none@last", {}, mentions("none", "bin/train.py")),
+            (data, f"{finished}@mean", {}, mentions("weights", "mean", "last")),
             (data, finished, {"model.d_ff": 64}, mentions(finished, "model")),
             (other, finished, {}, mentions("vocabulary") + "(?=.*--vocab_from=.*/run/tokenizer)"),
         ):  # fmt: skip
