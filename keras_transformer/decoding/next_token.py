@@ -49,7 +49,7 @@ class NextTokenScores(NamedTuple):
         Args:
             scores: any float type `[R, V]`, logits or log-probabilities.
             outputs: the hypotheses so far. A forced token comes regardless of all other rules.
-            ids: the start and pad ids are never generated.
+            ids: the start, pad and unknown ids are never generated.
             constraints: rules for the next token.
             min_length: minimum number of tokens of an output, including the end token.
             are_log_probs: True if the scores are log-probabilities.

@@ -196,7 +196,7 @@ def _parts(model: LoadedModel, sentence: str, tokens: int, limit: int) -> list[s
     if len(pieces) == 1:
         return pieces
     parts = []
-    for piece, (count, _) in zip(pieces, token_counts(model.lengths, pieces), strict=True):
+    for piece, (count, *_) in zip(pieces, token_counts(model.lengths, pieces), strict=True):
         parts += _parts(model, piece, count, limit) if count > limit else [piece]
     return parts
 

@@ -176,10 +176,15 @@ class LiteRTModel:
         pairs = zip(result.ids, result.lengths, strict=True)
         return [self.vocabulary.target_text(ids[:length].tolist()) for ids, length in pairs]
 
-    def lengths(self, text: str) -> tuple[int, int]:
-        """Returns the number of tokens of a sentence, with the end token, and how many are used."""
-        whole, used = map(len, self.vocabulary.encode_source([_bytes(text), self.truncate(text)]))
-        return whole, min(used, self.metadata.max_source_tokens)
+    def lengths(self, text: str) -> tuple[int, int, int]:
+        """Counts the tokens of a sentence, with the end token.
+
+        Returns:
+            All tokens, those that are used, and those that are not in the vocabulary.
+        """
+        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)])
+        unknown = list(whole).count(self.vocabulary.unknown_id)
+        return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
 
     def truncate(self, text: str) -> bytes:
         """Returns a text as UTF-8, truncated between characters to `metadata.max_source_bytes`."""

@@ -30,8 +30,8 @@ class LoadedModel(NamedTuple):
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
             `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`.
-        lengths: a function from `text`, string `(batch,)`, to `tokens` and `used`, int32
-            `(batch,)`, as in `Translator.lengths`.
+        lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
+            int32 `(batch,)`, as in `Translator.lengths`.
         owner: the object that keeps the weights alive.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
             of `Translator.translate_verbose`. LiteRT models and servers have None.
@@ -156,8 +156,8 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
         }
 
     def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        tokens, used = zip(*map(model.lengths, _lines(text)), strict=True)
-        return {"tokens": tf.constant(tokens), "used": tf.constant(used)}
+        counts = zip(*map(model.lengths, _lines(text)), strict=True)
+        return dict(zip(("tokens", "used", "unknown"), map(tf.constant, counts), strict=True))
 
     return LoadedModel(
         str(path),

@@ -84,7 +84,7 @@ def translate_verbose(
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
-    source_lengths = [used for _, used in token_counts(model.lengths, lines)]
+    source_lengths = [each.used for each in token_counts(model.lengths, lines)]
     results: list[dict[str, Any]] = [{} for _ in lines]
     for batch, outputs in in_batches(model.translate_verbose, lines, prefix=prefixes):
         for row, index in enumerate(batch):

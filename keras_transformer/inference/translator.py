@@ -216,7 +216,9 @@ class Translator(tf.Module):
         )
         inputs = inputs._replace(source_mask=decoder.source_mask)
         ids = self.tokenizer
-        special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id)
+        allow_unknown = self.config.allow_unknown or self.config.replace_unknown
+        unknown_id = None if allow_unknown else ids.unknown_id
+        special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id)
         return decoding.search(decoder, inputs, config, special_ids, outputs)
 
     @property
@@ -252,13 +254,19 @@ class Translator(tf.Module):
         """Counts the source tokens of `text`, string `[B]`, including the end token.
 
         Returns:
-            `tokens`, int32 `[B]`, the tokens of the whole text, and `used`, int32 `[B]`, the
-            translated ones; fewer if the text is truncated.
+            int32 `[B]`: `tokens` of the whole text, the translated ones `used`, which are fewer if
+            the text is truncated, and `unknown`, which are not in the vocabulary.
         """
-        whole = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
+        tokens = self.tokenizer.tokenize_source(text)
+        unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
+        whole = tf.cast(tokens.row_lengths(), tf.int32)
         text, _ = truncate_text(text, self.config.max_source_bytes)
         used = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
-        return {"tokens": whole, "used": tf.minimum(used, self.max_source_tokens)}
+        return {
+            "tokens": whole,
+            "used": tf.minimum(used, self.max_source_tokens),
+            "unknown": tf.reduce_sum(unknown, axis=1),
+        }
 
     def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the truncated source: ids int32 `[B, S]`, padded, and lengths int32 `[B]`."""

@@ -223,7 +223,9 @@ class Signatures(tf.Module):
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `tokens` int32 `[B]`, the tokens of each text, and `used`, those translated.
+        """Counts the tokens of each text: `tokens`, `used` and `unknown`, int32 `[B]`.
+
+        `used` are translated, and `unknown` are not in the vocabulary.
 
         Only twice `max_source_bytes` of a text are counted, because SentencePiece needs time that
         grows with the square of the length of a word.
@@ -232,7 +234,7 @@ class Signatures(tf.Module):
         _, is_cut = truncate_text(text, limit)
         counts = self._translator.lengths(truncate_text(text, 2 * limit)[0])
         least = counts["used"] + tf.cast(is_cut, tf.int32)
-        return {"tokens": tf.maximum(counts["tokens"], least), "used": counts["used"]}
+        return {**counts, "tokens": tf.maximum(counts["tokens"], least)}
 
 
 class AttentionSignature(tf.Module):
