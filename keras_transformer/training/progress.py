@@ -160,7 +160,7 @@ class Progress(keras.callbacks.Callback):
         if most >= self._config.max_skipped_steps:
             last = self._step - len(skipped) + 1 + skipped.index(most)
             raise NotFiniteError(
-                f"the gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
+                f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
                 "were not finite"
             )
 

@@ -268,7 +268,7 @@ def _open_run(
     def begin() -> dict[str, float]:
         if begins_from := _where_to_begin(run_dir, init_from, type(config)):
             loop.init_from_run(begins_from, trainer, data.tokenizer)
-        # Not earlier, so that invalid input leaves no run directory behind.
+        # The run directory is created only now, so that invalid input does not leave one behind.
         run = create(begins_from)
         data.copy_reports(run)
         metrics = loop.restore(run, trainer)
@@ -277,7 +277,7 @@ def _open_run(
             _check_batch_order(run)
         return metrics
 
-    metrics = loop.begin_alike(cluster, trainer, begin)
+    metrics = loop.initialize_workers(cluster, trainer, begin)
     run = RunDirectory(run_dir, type(config)) if cluster.is_chief else create(None)
     run.trim_metrics(trainer.step)
     return run, metrics
