@@ -128,7 +128,7 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("path", [*MODULES, *BINARIES], ids=lambda path: str(path.name))
-def test_package_does_not_import_what_is_only_in_a_clone(path: Path) -> None:
+def test_package_does_not_import_modules_that_exist_only_in_a_clone(path: Path) -> None:
     packages = {name.partition(".")[0] for name in imported_names(path)}
     assert not packages & {"tests", "benchmarks", "docs", "bin"}
 

@@ -91,7 +91,7 @@ def main() -> int:
         )
     except WorkerLost as error:
         print(
-            f"error: {error}. Start this command again, on every worker, to continue from the "
+            f"error: {error}. Start this command again on every worker, to resume from the "
             "last checkpoint.",
             file=sys.stderr,
         )

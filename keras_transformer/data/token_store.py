@@ -229,7 +229,7 @@ class _SideReader:
         return text[ends[place - 1] + 1 if place else 0 : ends[place]].tobytes()
 
     def text(self) -> list[str]:
-        # Not str.splitlines, which also splits at characters other than \n.
+        # str.splitlines would also split at characters other than \n.
         texts = (path.read_bytes().decode() for path in self._texts)
         return [line for text in texts for line in text.split("\n")[:-1]]
 

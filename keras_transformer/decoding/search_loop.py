@@ -202,7 +202,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
                 "The decoder returns no attention, which a coverage penalty, alignments and "
                 "attention need. Turn them off, or use a decoder with attention."
             )
-        # --> [batch, K, source], with the batch as a number: XLA needs to know all shapes.
+        # --> [batch, K, source]. The batch size is given, because XLA cannot infer it from -1.
         shape = [tf.shape(state.tokens)[0], self._rows, tf.shape(attention)[-1]]
         return next_tokens, cache, tf.reshape(tf.cast(attention, tf.float32), shape)
 
@@ -257,7 +257,7 @@ def write(
 
 
 def map_tensors(function: Callable[..., tf.Tensor], first: Any, *others: Any) -> Any:
-    """Calls `tf.nest.map_structure`, and keeps None where the first structure has it.
+    """Calls `tf.nest.map_structure`, and keeps each None of the first structure.
 
     Args:
         function: takes one tensor of each structure.

@@ -115,7 +115,9 @@ class RunDirectory:
         with reading(data, "JSON"):
             content = dict(json.loads(data.read_text(encoding="utf-8")))
             self.data_fingerprint = str(content["fingerprint"])
-            self.batch_order = int(content.get("batch_order", 1))  # older runs do not say
+            self.batch_order = int(
+                content.get("batch_order", 1)
+            )  # older runs do not have this field
             self.init_from: str | None = content.get("init_from")
 
     @staticmethod
@@ -285,7 +287,7 @@ class RunDirectory:
     def restore(self) -> Restored | None:
         """Returns the newest intact checkpoint, or None before the first one.
 
-        Newer ones that are damaged are renamed, and a warning says why.
+        Newer checkpoints that are damaged are renamed, with a warning.
 
         Raises:
             InputError: if all checkpoints are damaged, or if the newest intact one belongs to

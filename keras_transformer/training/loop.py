@@ -54,8 +54,8 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     other = RunDirectory(path, trainer.transformer.run_config)
     if other.tokenizer().fingerprint != tokenizer.fingerprint:
         raise InputError(
-            f"{path} has another vocabulary than the data directory, so training cannot start from "
-            f"it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
+            f"{path} has a different vocabulary from the data directory, so training cannot start "
+            f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name or other.selected)
     try:
@@ -274,9 +274,9 @@ def _intervals(step: int, config: TrainingConfig) -> list[tuple[int, int]]:
     run is validated at the same steps.
     """
     length = config.checkpoint_steps
-    begun = step % length
+    taken = step % length
     whole = math.ceil(config.max_steps / length) - math.ceil(step / length)
-    return [(length - begun, 1)] * bool(begun) + [(length, whole)] * bool(whole)
+    return [(length - taken, 1)] * bool(taken) + [(length, whole)] * bool(whole)
 
 
 class _CheckpointWriter(keras.callbacks.Callback):

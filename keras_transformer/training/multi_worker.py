@@ -131,8 +131,8 @@ class Cluster:
         if any(differs):
             worker = differs.index(1)
             raise InputError(
-                f"Worker {worker} ({self.workers[worker]}) has other settings than the chief. Its "
-                "error message lists them."
+                f"Worker {worker} ({self.workers[worker]}) has different settings from the chief. "
+                "Its error message lists them."
             )
 
     def from_chief(self, read: Callable[[], Any]) -> Any:

@@ -146,7 +146,7 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
     diversity=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
     batch=batches(30),
 )
-def test_narrow_beam_equals_one_that_never_ends_early(data, seed, beam, diversity, batch):
+def test_a_narrow_beam_equals_a_search_that_never_stops_early(data, seed, beam, diversity, batch):
     chosen = data.draw(rules(beam, diversity_penalty=diversity))
     tables = tied_tables(seed, 30)
     result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)

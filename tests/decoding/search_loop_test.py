@@ -338,13 +338,13 @@ def test_a_prefix_ends_before_the_first_special_or_unknown_id(config):
         ([(-1,)], mentions("[-1]", "-1", "id", "6")),
     ],
 )
-def test_bans_that_cannot_be_meant(banned, message):
+def test_invalid_banned_phrases_are_errors(banned, message):
     with pytest.raises(InputError, match=message):
         search(random_tables(1, 1), [3], Rules(DecodingConfig(), tuple(banned)))
 
 
 @each_plain
-def test_if_only_the_end_is_allowed_the_output_is_empty(config):
+def test_output_is_empty_if_only_the_end_token_is_allowed(config):
     rules = Rules(config, banned=((UNKNOWN,), (A,), (B,)))
     assert hypotheses(search(random_tables(1, 1), [3], rules), 0)[0].tokens == (END,)
 

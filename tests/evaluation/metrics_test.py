@@ -198,7 +198,7 @@ def test_equal_systems_have_no_p_value():
     assert "the same score" in result.summary()
 
 
-def test_the_seed_is_the_one_of_sacrebleu(monkeypatch):
+def test_the_seed_equals_the_seed_of_sacrebleu(monkeypatch):
     references, system, other = systems(20)
     first = compare(system, other, references)
     assert compare(system, other, references) == first

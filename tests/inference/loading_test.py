@@ -118,7 +118,9 @@ class TestMaxTrainSourceLength:
         write_report(own_run, max_length=9)
         return own_run
 
-    def test_a_run_has_the_length_of_its_report(self, reported_run: RunDirectory) -> None:
+    def test_max_train_source_length_comes_from_the_report_of_the_run(
+        self, reported_run: RunDirectory
+    ) -> None:
         model = loading.load_model(reported_run.path)
         assert model.max_train_source_length == 9
         (warning,) = translate.translation_warnings(model, ["a", "ball " * 9])

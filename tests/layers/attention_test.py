@@ -40,7 +40,7 @@ def test_scaled_dot_product_attention_is_equation_1() -> None:
     )
 
 
-def test_query_that_sees_nothing_has_equal_weights() -> None:
+def test_a_fully_masked_query_has_equal_weights() -> None:
     q = RNG.normal(size=(1, T, 3)).astype(np.float32)
     mask = np.zeros((1, 1, T), bool)
     _, weights = to_numpy(scaled_dot_product_attention(q, q, q, mask))

@@ -190,7 +190,7 @@ def test_dropout_drops_weights_and_keeps_their_mean() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_layers_around_it_hand_out_weights_only_if_asked() -> None:
+def test_outer_layers_return_weights_only_on_request() -> None:
     x, real = inputs(17)
     sizes: dict[str, Any] = {"num_heads": H, "key_dim": 3, "d_ff": 9, "attention_window": 5}
     encoder, decoder = EncoderLayer(**sizes), DecoderLayer(**sizes)

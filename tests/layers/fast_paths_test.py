@@ -32,7 +32,7 @@ def test_heads_and_positions_are_swapped(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 3, 5), (2, 3, 4, 5), (2, 1, 3, 5), (2, 4, 1, 5)])
-def test_heads_are_swapped_where_the_batch_size_is_unknown(shape: tuple[int, ...]) -> None:
+def test_heads_are_swapped_if_the_batch_size_is_unknown(shape: tuple[int, ...]) -> None:
     class Swap(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
             return fast_paths.swap_heads(inputs)

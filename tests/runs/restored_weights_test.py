@@ -140,7 +140,9 @@ class TestSelection:
         assert_equal(run.selected_weights(), arrays(0.25))
         assert steps(run) == [5]
 
-    def test_an_unknown_name_is_refused_and_nothing_selected(self, run: RunDirectory) -> None:
+    def test_an_unknown_name_is_an_error_and_does_not_change_the_selection(
+        self, run: RunDirectory
+    ) -> None:
         save(run, 5)
         with pytest.raises(InputError, match=mentions("weights", "bets", "last", "best", "ema")):
             run.select("bets")

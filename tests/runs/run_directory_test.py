@@ -107,7 +107,7 @@ class TestCreate:
 
 
 class TestContinue:
-    def test_the_same_again_is_continued(
+    def test_create_resumes_a_run_with_equal_arguments(
         self, run: RunDirectory, config: Config, tokenizer: Tokenizer
     ) -> None:
         save(run, 10)
@@ -278,7 +278,7 @@ class TestCheckpoints:
         assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [3]
         assert steps(run) == [3, 6]
 
-    def test_a_damaged_checkpoint_is_not_among_the_best_and_stops_nothing(
+    def test_a_damaged_checkpoint_is_ignored_when_the_best_is_chosen(
         self, run: RunDirectory
     ) -> None:
         save_validated(run, step_1=1.0, step_2=2.0)
@@ -370,7 +370,7 @@ class TestFailure:
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
         RunDirectory.create(run.path, config, tokenizer, "corpus")
 
-    def test_a_file_that_cannot_be_removed_is_named(
+    def test_the_error_names_a_file_that_cannot_be_removed(
         self, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(path: Path) -> None:

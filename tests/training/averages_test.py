@@ -97,6 +97,6 @@ def test_weights_are_restored_after_a_failed_evaluation(trainer: Trainer) -> Non
     assert_same_bits(everything(trainer), before)
 
 
-def test_without_a_decay_there_is_no_average() -> None:
+def test_averages_are_empty_if_the_decay_is_zero() -> None:
     assert shared_trainer().ema_by_path() == {}
     assert not any("average" in path for path in shared_trainer().state_by_path())

@@ -79,9 +79,7 @@ def test_a_cpu_uses_bfloat16_if_it_has_products_and_xla_otherwise(
     assert tells(text, "XLA", "on" if precision == "float32" else "off")
 
 
-def test_a_cpu_compiles_only_where_the_steps_pay_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cpu_compiles_only_long_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_cpu(monkeypatch, tmp_path, "fpu")
 
     def compiles(steps: int, shapes: int) -> bool:

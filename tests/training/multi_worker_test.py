@@ -164,7 +164,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]
     ]
 
 
-def test_a_lost_worker_ends_the_others_and_all_can_start_again(
+def test_a_lost_worker_stops_the_others_and_all_can_restart(
     lives: list[list[dict[str, Any]]],
 ) -> None:
     chief, worker = lives

@@ -89,7 +89,7 @@ def test_it_is_a_keras_optimizer() -> None:
         np.testing.assert_array_equal(variable.numpy(), expected.numpy())
 
 
-def test_decay_shrinks_kernels_and_leaves_biases_and_layer_norms_alone() -> None:
+def test_decay_applies_to_kernels_but_not_to_biases_and_layer_norms() -> None:
     variables = make_variables()
     start = [variable.numpy() for variable in variables]
     optimizer = make_optimizer(ADAMW, D_MODEL)

@@ -198,7 +198,7 @@ def test_skipped_steps_are_counted_and_do_not_count(
     [
         ([0, 0, 1, 2, 3, 4, 5, 6], "6 steps in a row, from step 103 to 108,"),
         ([0, 1, 2, 3, 4, 5, 6, 0], "6 steps in a row, from step 102 to 107,"),
-        ([5, 6, 7, 8], "8 steps in a row, from step 97 to 104,"),  # begun before the last reading
+        ([5, 6, 7, 8], "8 steps in a row, from step 97 to 104,"),  # started before the last reading
         ([0, 1, 2, 3, 4, 5, 6], "6 steps in a row, from step 102 to 107,"),  # ends an interval
         ([0, 0, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3], None),
     ],
@@ -219,7 +219,7 @@ def test_too_many_in_a_row_end_training(
     assert lines[-1]["step"] == 100 + len(in_a_row) and lines[-1]["skipped"] > 0
 
 
-def test_bleu_is_shown_where_there_is_one(
+def test_bleu_is_shown_if_it_was_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress, lines = make_progress(tmp_path)

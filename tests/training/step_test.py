@@ -187,7 +187,7 @@ def test_frozen_weights_have_no_slots_and_no_decay() -> None:
         ("embedding/*,encoder/*,decoder/*", mentions("every weight")),
     ],
 )
-def test_patterns_that_match_nothing_or_everything_are_refused(freeze: str, message: str) -> None:
+def test_patterns_that_match_no_or_all_weights_are_errors(freeze: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         make_trainer(training=dataclasses.replace(TRAINING, freeze=freeze))
     assert "\n" not in str(error.value)

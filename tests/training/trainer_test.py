@@ -190,10 +190,10 @@ def test_a_run_resumes_with_only_weights_averages_and_state() -> None:
     whole = shared_trainer(DROPPING, training, policy="mixed_float16")
     expected = [logs["loss"] for logs in train(whole, data)][2:]
     at_the_end = everything(whole)
-    begun = shared_trainer(DROPPING, training, policy="mixed_float16")
-    train(begun, data[:2])
+    started = shared_trainer(DROPPING, training, policy="mixed_float16")
+    train(started, data[:2])
     resumed = make_trainer(DROPPING, training, policy="mixed_float16")
-    assign_everything(resumed, everything(begun))
+    assign_everything(resumed, everything(started))
     assert resumed.step == 2
     assert [logs["loss"] for logs in train(resumed, data[2:])] == expected
     assert_same_bits(everything(resumed), at_the_end)

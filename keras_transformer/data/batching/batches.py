@@ -26,9 +26,8 @@ Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
 
-# Runs record this version. It changes whenever the same corpus and seed give other batches than
-# before. A run that resumed in another order could see one pair twice in an epoch, and another pair
-# never.
+# Runs record this version. It changes whenever the same corpus and seed give different batches. A
+# run that resumed with another order could use some pairs twice in an epoch, and others not at all.
 BATCH_ORDER = 2
 
 # Segmentations are drawn for this many steps together, or for this many tokens of new words.
@@ -126,7 +125,7 @@ class Batches(abc.ABC):
 def _own_pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
     """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
 
-    Otherwise one pipeline feeds all replicas through iterators that `_untuned` does not reach.
+    With a single pipeline for all replicas, `_untuned` would not reach the iterators.
     """
     if not isinstance(strategy, tf.distribute.MirroredStrategy):
         return None
@@ -230,7 +229,7 @@ class CorpusBatches(Batches):
         self._steps_at_once = min(
             _STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE * self.steps_per_epoch // self.tokens)
         )
-        # Two epochs, because one replica may be ahead of another if each has its own pipeline.
+        # Keeps two epochs, because the pipeline of one replica may be ahead of another.
         self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
         self._sampled_steps = functools.lru_cache(maxsize=1)(self._sample_steps)
 

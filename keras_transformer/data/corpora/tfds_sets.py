@@ -205,7 +205,7 @@ class SplitReader:
         self._keys = tuple(keys)
         splits = builder.info.splits
         if not splits:
-            self._dataset()  # says that nothing is there
+            self._dataset()  # raises InputError, because no data exist
             return
         try:
             self._files = splits[split].file_instructions

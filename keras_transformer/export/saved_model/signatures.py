@@ -184,8 +184,10 @@ class Signatures(tf.Module):
             lengths: int32 `[B]`, the number of ids of each row.
 
         Returns:
-            `ids` int32 `[B, K, L]`, padded; `lengths` int32 `[B, K]`, including the end token;
-            `scores` float32 `[B, K]`; `status` int32 `[B]`, bits of `Status`.
+            - `ids` int32 `[B, K, L]`: padded
+            - `lengths` int32 `[B, K]`: including the end token
+            - `scores` float32 `[B, K]`
+            - `status` int32 `[B]`: bits of `Status`
         """
         source_ids, source_lengths, status = clean_source_ids(self._translator, ids, lengths)
         max_lengths = self._translator.max_lengths(source_lengths)

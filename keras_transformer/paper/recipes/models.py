@@ -31,7 +31,7 @@ class RecipeModels:
 
     Args:
         recipe: the recipe.
-        work_dir: its directory, where `data` is prepared.
+        work_dir: working directory of the recipe. `data` in it is the prepared data.
         tests: the texts to score, by name.
         settings: settings that depend on the machine.
     """

@@ -76,9 +76,9 @@ class GrpcClient(Client):
         try:
             return method(request, timeout=timeout)
         except grpc.RpcError as error:
-            code, said = error.code(), error.details()
-            sentence = f"{self.address} answers {code.name}: {said}"
-            too_large = "larger than max" in said  # a retry does not help
+            code, details = error.code(), error.details()
+            sentence = f"{self.address} answers {code.name}: {details}"
+            too_large = "larger than max" in details  # a retry does not help
             again = (
                 grpc.StatusCode.UNAVAILABLE,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

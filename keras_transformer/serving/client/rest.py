@@ -78,8 +78,8 @@ class RestClient(Client):
         if response.is_success and isinstance(answer, dict) and field in answer:
             return answer[field]
         has_error = isinstance(answer, dict) and "error" in answer
-        said = answer["error"] if has_error else text[:200].strip()
-        sentence = f"{self.address} answers {response.status_code}: {said}"
+        details = answer["error"] if has_error else text[:200].strip()
+        sentence = f"{self.address} answers {response.status_code}: {details}"
         if response.status_code in (429, 503):
             raise NotNowError(sentence)
         raise (InputError if 400 <= response.status_code < 500 else ServerError)(sentence)

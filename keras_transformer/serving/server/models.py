@@ -317,7 +317,7 @@ class ServedModel:
         self._states[wanted] = (_State.LOADING, "")
         try:
             version = await asyncio.to_thread(Version, found[wanted].path, *self._arguments)
-        except Exception as error:  # the old version must stay, whatever the error
+        except Exception as error:  # any error must leave the old version loaded
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
             self._states[wanted] = (_State.END, problem)
@@ -382,7 +382,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 @contextlib.contextmanager
 def _without_deprecation_notice() -> Iterator[None]:
-    """Hides the notice that loading into a session is deprecated. TF Serving does it, too."""
+    """Hides the notice that loading into a session is deprecated. TF Serving does the same."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

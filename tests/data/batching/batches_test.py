@@ -226,7 +226,7 @@ def test_parts_of_all_steps_contain_no_pair_twice(parts):
     np.testing.assert_array_equal(np.sort(seen[seen != PAD]), np.sort(expected))
 
 
-def test_a_dataset_of_parts_has_its_own_parts_of_each_step():
+def test_a_dataset_of_some_parts_has_only_these_parts_of_each_step():
     made = batches(like_text(300))
     dataset = made.dataset(first_step=5, num_steps=3, parts=4, own=(1, 2))
     elements = list(dataset.as_numpy_iterator())

@@ -91,7 +91,7 @@ def test_rows_left_over_are_filled_with_shorter_pairs():
     assert plan.places.tolist() == [[26, 6], [0, 128]]
 
 
-def test_a_shape_of_few_pairs_has_fewer_rows_rather_than_shorter_guests():
+def test_a_shape_with_few_pairs_has_fewer_rows_and_no_shorter_pairs():
     # 80 rows of length 40 would be 20 pairs and 60 shorter pairs from other shapes. A batch may
     # have at least half of the rows.
     lengths = np.repeat([40, 10], [20, 1000])

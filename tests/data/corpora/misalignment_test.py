@@ -48,7 +48,7 @@ def test_the_first_of_several_places_is_reported(gaps, seed):
     assert shift == (missing if side != longer else -missing)
 
 
-def test_lines_that_only_the_shorter_side_has_are_counted(test_data):
+def test_extra_lines_of_the_shorter_side_are_counted(test_data):
     """Nothing fits them, by any shift: not even by chance."""
     source, target = (
         np.log([1 + len(line) for line in path.read_bytes().split(b"\n")])

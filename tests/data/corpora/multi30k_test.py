@@ -111,7 +111,7 @@ def test_published_files_are_public_and_all_have_checksums():
         assert len(bytes.fromhex(info.checksum)) == 32 and info.size > 8000
 
 
-def test_as_a_corpus_it_is_downloaded_only_when_asked(downloads, tmp_path):
+def test_the_corpus_is_downloaded_only_on_request(downloads, tmp_path):
     data_dir = str(tmp_path / "data")
     corpus = TfdsCorpus("multi30k/de-en", "validation", "en", data_dir, download=True)
     assert list(corpus.pairs()) == [

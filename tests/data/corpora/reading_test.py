@@ -88,13 +88,13 @@ def test_bad_bytes_name_line_and_offset(file, content, message):
         list(read_lines(file(content)))
 
 
-def test_missing_files_are_named(tmp_path):
+def test_errors_name_missing_files(tmp_path):
     for read in (lambda path: list(read_lines(path)), LineReader):
         with pytest.raises(InputError, match=mentions("absent.de", "missing")):
             read(tmp_path / "absent.de")
 
 
-def test_a_line_without_end_is_refused_before_memory_is(file, monkeypatch):
+def test_an_endless_line_is_rejected_before_memory_is_full(file, monkeypatch):
     monkeypatch.setattr(reading, "_MAX_LINE", 2**21)
     with pytest.raises(InputError, match=mentions("s.en", "line 2", "2,097,152", "bytes")):
         reader = LineReader(file(b"one\n" + b"x" * 2**23))

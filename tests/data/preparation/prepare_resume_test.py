@@ -173,7 +173,7 @@ def test_empty_files_of_a_power_cut_are_written_again(tmp_path, monkeypatch):
     assert sorted(stored) == sorted(numbered(40))
 
 
-def test_an_output_directory_may_be_a_link_or_where_one_is(tmp_path, monkeypatch):
+def test_an_output_directory_may_be_a_link_or_the_current_directory(tmp_path, monkeypatch):
     for name in ("real", "here"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("real")

@@ -111,12 +111,12 @@ if __name__ == "__main__":
         [sys.executable, tmp_path / "main.py", tmp_path],
         env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
     )
-    while len(begun := list(tmp_path.glob("*.pid"))) < 2:
+    while len(started := list(tmp_path.glob("*.pid"))) < 2:
         assert parent.poll() is None
         time.sleep(0.02)
     parent.kill()
     parent.wait()
-    for path in begun:
+    for path in started:
         while Path(f"/proc/{path.stem}").exists():  # a hang is a failure
             time.sleep(0.02)
 
@@ -128,7 +128,7 @@ def test_workers_leave_interrupts_to_the_process_that_began_them():
 
 
 @pytest.mark.parametrize("moment", ["working", "starting"])
-def test_ctrl_c_ends_all_at_once_and_in_silence(tmp_path, moment):
+def test_ctrl_c_stops_all_processes_immediately_without_output(tmp_path, moment):
     """A terminal interrupts all processes; those that wait for a block have a minute to go."""
     program = """
 import os, pathlib, sys, time
@@ -150,7 +150,7 @@ if __name__ == "__main__":
         env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while len(begun := list(tmp_path.glob("*.pid"))) < 2:
+    while len(started := list(tmp_path.glob("*.pid"))) < 2:
         assert parent.poll() is None
         time.sleep(0.02)
     os.killpg(parent.pid, signal.SIGINT)
@@ -160,10 +160,10 @@ if __name__ == "__main__":
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
     assert (parent.returncode, errors) == (130, "")
-    assert not [path for path in begun if Path(f"/proc/{path.stem}").exists()]
+    assert not [path for path in started if Path(f"/proc/{path.stem}").exists()]
 
 
-def test_closing_the_results_ends_the_work(tmp_path, monkeypatch):
+def test_closing_the_results_stops_the_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKERS", str(tmp_path))
     results = run_tasks(wait_unless_first, range(9), 2)
     assert next(results) == {}

@@ -414,7 +414,7 @@ def test_invalid_options_are_refused(
     assert not [*tmp_path.glob("export/*")]
 
 
-def test_an_export_with_other_translations_is_refused(
+def test_an_export_with_different_translations_is_an_error(
     tmp_path: Path, paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)

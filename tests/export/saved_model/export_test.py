@@ -264,7 +264,7 @@ def test_the_loss_of_bleu_is_bounded(
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
-def test_a_full_disk_publishes_nothing(
+def test_nothing_is_published_if_the_disk_is_full(
     run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:

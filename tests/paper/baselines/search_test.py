@@ -36,7 +36,7 @@ def search(model: EncoderDecoder, source: Array, longest: int, **config: object)
 
 
 @pytest.mark.parametrize("name", ["gru", "convolutional"])
-def test_the_search_finds_what_brute_force_finds(name: str) -> None:
+def test_the_search_equals_brute_force(name: str) -> None:
     vocab, longest, alpha = 7, 3, 0.6
     model, _ = make(name, scale=1.0, source_vocab_size=vocab, target_vocab_size=vocab)
     source = np.minimum(source_ids([4, 1, 3]), vocab - 1)

@@ -79,7 +79,7 @@ def test_leaves_are_the_words(model: ParserModel) -> None:
     assert tells(told[-1], f"line {empty + 1}", "empty")
 
 
-def test_trees_are_what_the_search_found(model: ParserModel) -> None:
+def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
     sentences = [" ".join(tree.words) for tree in TREES]
     parsed = model.parse_tokens(tf.constant(sentences))
     translator = model.owner.translator
@@ -162,7 +162,7 @@ def test_ordinary_translators_are_refused_as_parsers(
         load_parser(tmp_path)
 
 
-def test_an_export_that_parses_otherwise_is_refused(
+def test_an_export_with_different_trees_is_an_error(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator, path = loading.load_translator(run), tmp_path / ".exporting"

@@ -173,7 +173,7 @@ def test_extremes(ids: list[int], words: list[str]) -> None:
     assert in_graph([ids], [len(ids)], [words]) == by_reference([ids], [len(ids)], [words])
 
 
-def test_rows_do_not_know_of_each_other() -> None:
+def test_rows_do_not_depend_on_each_other() -> None:
     ids = [[OPEN, WORD, CLOSE], [WORD, WORD, WORD], [OPEN, OPEN, OPEN]]
     words = [["a"] * 200, [], ["ä", "-LRB-"]]
     together = in_graph(ids, [3, 2, 1], words)

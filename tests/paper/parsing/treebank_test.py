@@ -44,7 +44,7 @@ def test_files_follow_patterns_and_names(tmp_path: Path, files: list[Path]) -> N
     assert find_files([pattern], ids) == [seven, one]
 
 
-def test_a_file_is_read_once_however_often_it_is_named(
+def test_a_file_that_is_given_twice_is_read_once(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, three, seven = files
@@ -134,7 +134,7 @@ def test_sentences_that_are_too_long_are_counted(tmp_path: Path, files: list[Pat
     assert report["cleaning"]["train"]["examples"]["too_many_tokens"]
 
 
-def test_nothing_validates_what_it_was_trained_on(tmp_path: Path, files: list[Path]) -> None:
+def test_validation_files_must_not_be_training_files(tmp_path: Path, files: list[Path]) -> None:
     with pytest.raises(InputError, match=mentions("3.tree", "training", "validation")):
         prepare_trees(files, tmp_path / "data", small(), valid_files=files[1:2])
     assert not (tmp_path / "data").exists()

@@ -258,7 +258,7 @@ def test_errors_of_any_generator_are_reported_before_training(
     (work / "generators" / "distillation").mkdir(parents=True)
     other = {"name": "plants"}
     (work / "generators/distillation/experiment.json").write_text(json.dumps(other))
-    with pytest.raises(InputError, match="distillation was begun with name 'plants', not 'an"):
+    with pytest.raises(InputError, match="distillation was started with name 'plants', not 'an"):
         run_recipe(taught, corpus, work)
     assert [path.name for path in work.iterdir()] == ["generators"]
     with pytest.raises(InputError, match=mentions("a,b/generators/distillation", "comma", "@")):

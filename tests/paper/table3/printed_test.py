@@ -108,7 +108,7 @@ def test_text(results: dict[str, Any]) -> None:
     ]  # fmt: skip
     notes = "\n".join(lines[8:])
     assert "beam 4, length penalty 0.6" in notes and "nrefs:1|tok:none." in notes
-    assert "C_n2 comes out as base on this base, and is that run." in notes
+    assert "C_n2 equals base on this base, and is the same run." in notes
 
 
 def test_columns_are_aligned(results: dict[str, Any]) -> None:
@@ -168,9 +168,9 @@ def _places(svg: str, color: str) -> list[tuple[float, float]]:
 
 
 def test_rows_of_two_commits_are_reported(results: dict[str, Any]) -> None:
-    assert "Not all of one commit" not in text(results)
+    assert "Results from different commits" not in text(results)
     results["rows"]["A_h4"]["run"]["commit"] = "def"
-    note = "Not all of one commit and one processor: base: abc on p; A_h4: def on p"
+    note = "Results from different commits or processors: base: abc on p; A_h4: def on p"
     assert note in text(results) and note in markdown(results)
 
 

@@ -154,7 +154,7 @@ def test_different_calls_are_not_merged() -> None:
     assert in_loop(test).rows == [1, 2, 1]
 
 
-def test_a_request_that_fails_fails_alone() -> None:
+def test_a_failing_request_does_not_affect_others() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
         requests = [f.run(0), f.run(1), f.run(-1), f.run(2)]

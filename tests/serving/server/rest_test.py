@@ -120,7 +120,9 @@ def test_health_and_metrics(running: Running) -> None:
         (b'{"inputs": {"\\udc80": ["a"]}}', 400, mentions("inputs", r"\udc80", "text")),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_sentence(running: Running, body: Any, status: int, sentence: str) -> None:
+def test_invalid_input_gives_a_one_line_error(
+    running: Running, body: Any, status: int, sentence: str
+) -> None:
     answer = running.predict(body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
@@ -213,7 +215,7 @@ def test_requests_at_the_same_time_are_one_batch(running: Running) -> None:
     assert [running.metric(name) for name in names] == [before[0] + 2, before[1] + 9]
 
 
-def test_a_poisoned_request_fails_alone(running: Running) -> None:
+def test_an_invalid_request_does_not_affect_others(running: Running) -> None:
     def body(*texts: Any) -> dict[str, Any]:
         return {"signature_name": "no_poison", "instances": list(texts)}
 

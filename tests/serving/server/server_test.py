@@ -93,7 +93,7 @@ def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
     assert lost == []
 
 
-def test_a_request_ends_on_the_version_that_it_began_with(versions: Path) -> None:
+def test_a_request_finishes_on_the_version_that_it_started_with(versions: Path) -> None:
     with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
         with model_held():
             begun = pool.submit(running.predict, {"instances": ["abc"]})
@@ -132,7 +132,7 @@ def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path)
         wait_until(lambda: states(running).get(5) == "AVAILABLE")
 
 
-def test_a_number_with_zeros_before_it_and_a_link_to_nothing(versions: Path) -> None:
+def test_leading_zeros_and_broken_links_are_accepted(versions: Path) -> None:
     (versions / "1").rename(versions / "00000123")
     (versions / "00000123" / "notes").symlink_to("nowhere")
     with running_server(versions) as running:
@@ -464,7 +464,9 @@ def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
         ("precision", mentions("error:", "precision", "--server")),
     ],
 )
-def test_mistakes_with_servers(translated: dict[str, Ended], name: str, sentence: str) -> None:
+def test_errors_of_servers_are_reported(
+    translated: dict[str, Ended], name: str, sentence: str
+) -> None:
     code, out, err, _ = translated[name]
     assert (code, out) == (1, "")
     assert re.search(sentence, err) and err.count("\n") == 1
