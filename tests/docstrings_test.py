@@ -1,4 +1,4 @@
-"""The examples in docstrings: they run, and the rooms below show one wherever one is useful."""
+"""Runs the examples in docstrings, and checks that the API has them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOMS_WITH_EXAMPLES: tuple[str, ...] = (
 # An example that needs a download.
 NEEDS = [PACKAGE / "evaluation" / "test_sets.py"]
 SCRIPT = PACKAGE / "export" / "litert" / "example.py"  # it is copied next to a model
-# The modules of the API reference, which show examples, too.
+# The modules of the API reference also have examples.
 API_MODULES = sorted(
     name
     for page in (PACKAGE.parent / "docs" / "api").glob("*.md")
@@ -73,7 +73,7 @@ def test_examples_print_what_they_show(
 
 
 def public_definitions(path: Path) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-    """Public classes and functions at a module's top."""
+    """Public classes and functions of a module."""
     for node in ast.parse(path.read_bytes()).body if path != SCRIPT else ():
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             yield node

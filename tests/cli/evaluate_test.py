@@ -1,4 +1,4 @@
-"""bin/evaluate.py as its user runs it, all command lines in one process with TensorFlow."""
+"""Runs all command lines of bin/evaluate.py in one process, which loads TensorFlow once."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_invalid_input_gives_a_one_line_error_and_no_output(ended, arguments) ->
 
 
 def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:
-    """The lines for a person, and the JSON object."""
+    """Returns the lines for the user, and the JSON object."""
     assert (ended[name].code, ended[name].err) == (0, "")
     *lines, last = ended[name].out.splitlines()
     return lines, json.loads(last)

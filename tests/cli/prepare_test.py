@@ -1,4 +1,4 @@
-"""bin/prepare.py and its like as their user runs them: a flag that does nothing is a mistake."""
+"""Runs bin/prepare.py and similar commands. A flag without effect is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bin/score.py as its user runs it, all command lines in one process that loads TensorFlow once."""
+"""Runs all command lines of bin/score.py in one process, which loads TensorFlow once."""
 
 from __future__ import annotations
 

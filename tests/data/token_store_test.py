@@ -1,4 +1,4 @@
-"""Token stores: what is written is read back, pair by pair, whatever the shards."""
+"""Token stores return the written pairs for any sizes of shards."""
 
 import concurrent.futures
 import json

@@ -1,4 +1,4 @@
-"""The plan of an epoch: everything has a place that fits, at low cost, whatever the lengths."""
+"""The plan of an epoch: every pair fits into its batch, with little padding, for any lengths."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -8,7 +8,7 @@ from keras_transformer.data.batching.bucketing import Histogram, choose_shapes, 
 
 
 def plan_batches(source, target, batch_tokens):
-    """Returns the plan of a corpus, in the shapes that are best for it, and its histogram."""
+    """Returns the plan of a corpus with its best shapes, and its histogram."""
     histogram, _ = Histogram.of(np.asarray(source), np.asarray(target))
     return place_pairs(choose_shapes(histogram, batch_tokens), histogram), histogram
 

@@ -66,7 +66,7 @@ def test_repetitive_pairs_are_dropped_on_request():
     assert kept == [] and report.dropped == {"repetitive": 3}
     for varied in (
         b"a man and a man and a dog",
-        b"no no no no no",  # six would be three times two
+        b"no no no no no",  # six would be three repetitions of two
         b"up and down and up and down and up and",
         b"s &quot s &quot; s &quot;s &quot; s",
         b" ".join([eight + b" 8"] * 3),

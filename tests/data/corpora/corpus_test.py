@@ -1,4 +1,4 @@
-"""Corpora: blocks and pairs are aligned as the bytes say, or refused."""
+"""Corpora: blocks and pairs are aligned by their line feeds, or raise an error."""
 
 import contextlib
 import gzip

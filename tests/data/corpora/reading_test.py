@@ -1,4 +1,4 @@
-"""Text files: lines end as the bytes say, however they are packed, and defects name their place."""
+"""Text files: lines end at line feeds in any compression, and errors name the line."""
 
 import bz2
 import contextlib
@@ -62,7 +62,7 @@ def test_packed_files_give_their_lines_and_are_read_to_their_end(file, suffix):
 def test_zstandard_is_an_extra(file, monkeypatch):
     path = file(zstd.compress(b"one\n"), ".zst")
     assert list(read_lines(path)) == [b"one"]
-    # As where the package is missing, and where only another one has a part of `backports`.
+    # Like a missing package, also if another package provides a part of `backports`.
     monkeypatch.delitem(sys.modules, "backports.zstd")
     of_another = ModuleType("backports")
     of_another.__path__ = []

@@ -39,7 +39,7 @@ def test_order_and_slices_equal_those_of_tfds(tmp_path, small_batches, file_form
 
 @pytest.fixture(params=["tfrecord", "array_record"])
 def shard(request, tmp_path):
-    """The second of two files of a set; the first is as it should be."""
+    """The second of two files of a set. The first one is intact."""
     directory = write_set(NAME, tmp_path, {"train": PAIRS}, file_format=request.param, shards=2)
     return next(directory.glob("*00001-of-00002"))
 
@@ -94,7 +94,7 @@ def test_an_incomplete_set_is_an_error(tmp_path, file, content):
     directory = write_set(NAME, tmp_path, {"train": PAIRS})
     path = directory / file
     path.write_text(content) if content else path.unlink()
-    if file == "features.json":  # TFDS's code knows the features
+    if file == "features.json":  # the code of TFDS defines the features
         assert len(pairs(tmp_path)) == len(PAIRS)
     else:
         with pytest.raises(InputError, match="wmt14_translate"):

@@ -1,4 +1,4 @@
-"""Preparing: an aligned store and a true report, or a sentence and nothing on disk."""
+"""Preparation: an aligned store and a correct report, or an error and no files."""
 
 import dataclasses
 import hashlib
@@ -174,7 +174,7 @@ def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
 @pytest.mark.parametrize("given", [True, False])
 def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, monkeypatch, given):
     monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
-    # One equal side makes another pair. Dropped pairs are in neither store.
+    # Pairs with only one equal side are not duplicates. Dropped pairs are in neither store.
     known = [*numbered(2), *numbered(1), *numbered(1, 19), ("lang " * 50, "x")]
     other = [*numbered(9, 50), ("the 1 dogs", "die 2 Hunde")]
     options = dataclasses.replace(SMALL, max_tokens=40, max_length_ratio=None, valid_pairs=20)

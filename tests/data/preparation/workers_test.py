@@ -1,4 +1,4 @@
-"""Workers: results in the tasks' order, a few tasks ahead, errors as they are, no process left."""
+"""Workers: results in the order of tasks, a few tasks ahead, unchanged errors, no process left."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ def wait_unless_first(task):
     return {} if task == 0 else begin_and_wait(task)
 
 
-# As it was before anything of ours ran in the process.
+# The state before our code ran in the process.
 IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
@@ -90,7 +90,7 @@ def test_errors_pass_through_unchanged(count):
         next(results)
 
 
-@pytest.mark.parametrize("size", [0, 2**20])  # a pipe holds less: others wait to be written
+@pytest.mark.parametrize("size", [0, 2**20])  # more than a pipe holds, so others wait to be written
 def test_a_killed_process_is_an_error(size):
     tasks = [(number, bytes(size)) for number in range(6)]
     with pytest.raises(StoppedError, match=mentions("worker", "process", "killed")):
@@ -129,7 +129,7 @@ def test_workers_leave_interrupts_to_the_process_that_began_them():
 
 @pytest.mark.parametrize("moment", ["working", "starting"])
 def test_ctrl_c_stops_all_processes_immediately_without_output(tmp_path, moment):
-    """A terminal interrupts all processes; those that wait for a block have a minute to go."""
+    """A terminal interrupts all processes. Those that wait for a block would wait for a minute."""
     program = """
 import os, pathlib, sys, time
 from keras_transformer.data.preparation.workers import run_tasks
