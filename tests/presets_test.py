@@ -8,7 +8,7 @@ from keras_transformer.presets import PRESET_NAMES, TABLE_3, preset, resolve_con
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.messages import mentions
 
-# The paper's Table 3 from above: perplexity, BLEU, and millions of parameters where it prints them.
+# Table 3 from top to bottom: perplexity, BLEU, and millions of parameters if printed.
 FIGURES = """
 4.92 25.8 65
 5.29 24.9

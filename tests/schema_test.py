@@ -1,4 +1,4 @@
-"""Checks of JSON values name the place of a wrong value."""
+"""Checks of JSON values: errors name the path of the wrong value."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ def permitted(output, banned, ngram):
 )
 def test_any_history(seed, length, ngram, repetition, banned):
     random = np.random.default_rng(seed)
-    histories = random.integers(0, 3, (ROWS, 12)).astype(np.int32)  # and for places after its length
+    histories = random.integers(0, 3, (ROWS, 12)).astype(
+        np.int32
+    )  # and for places after its length
     log_probs = -random.exponential(size=(ROWS, VOCAB)).astype(np.float32)
     config = DecodingConfig(repetition_penalty=repetition, no_repeat_ngram=ngram)
     outputs = PartialOutputs(tf.constant(histories), tf.constant(length))

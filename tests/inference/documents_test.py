@@ -42,7 +42,7 @@ def fake_model(
     translate: Callable[[str], str] = str,
     **fields: object,
 ) -> LoadedModel:
-    """A model that counts `tokens` and the end token, and refuses more than `limit`."""
+    """A model that counts `tokens` and the end token, and fails for more than `limit`."""
 
     def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
         counts = [tokens(line.decode()) + 1 for line in text.numpy()]
@@ -120,7 +120,7 @@ class TestSegment:
         paragraphs = [" ".join(lines[i : i + 5]) for i in range(0, len(lines), 5)]
         wanted, got = spans(lines), spans(sentences_of("\n".join(paragraphs)))
         assert len(wanted & got) / len(wanted) > 0.96  # the others were split, or joined
-        assert len(wanted & got) / len(got) > 0.94  # some lines do have two sentences
+        assert len(wanted & got) / len(got) > 0.94  # some lines have two sentences
 
 
 def spans(sentences: Sequence[str]) -> set[tuple[int, int]]:

@@ -22,7 +22,7 @@ from tests.messages import mentions, tells
 
 @pytest.fixture
 def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
-    """A copy of the run that a test may change."""
+    """A copy of the run, which a test may change."""
     return RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
 
 
@@ -85,7 +85,7 @@ class TestLoadTranslator:
     def test_an_ensemble_of_different_vocabularies(self, own_run: RunDirectory) -> None:
         other = Path(shutil.copytree(own_run.path, own_run.path.with_name("other")))
         capitals = Tokenizer(learn_vocabulary((p.upper().encode() for p in PHRASES), 60))
-        capitals.save(other / "tokenizer")  # the same size, but other pieces
+        capitals.save(other / "tokenizer")  # the same size, but different pieces
         with pytest.raises(InputError, match=mentions("run", "other", "vocabularies")):
             loading.load_translator(f"{own_run.path},{other}")
 

@@ -93,7 +93,7 @@ def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> Non
     )
     embeddings = scorer.translator.transformer.weights_by_path()["embedding/embeddings"]
     factors = np.ones_like(embeddings[:, :1])
-    factors[scorer.translator.tokenizer.end_id] = 6  # or no hypothesis would end
+    factors[scorer.translator.tokenizer.end_id] = 6  # otherwise no hypothesis would end
     embeddings.assign(embeddings * factors)
     found = scorer.translator.search(tf.constant(PHRASES))
     lengths, scores = found.lengths.numpy().ravel(), found.scores.numpy().ravel()

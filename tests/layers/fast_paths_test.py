@@ -40,7 +40,7 @@ def test_heads_are_swapped_if_the_batch_size_is_unknown(shape: tuple[int, ...]) 
     inputs = keras.Input(shape[1:])
     model = keras.Model(inputs, Swap()(inputs))
     model.compile(jit_compile=False)
-    for rows in (2, 3):  # so that `predict` makes a graph of any batch size
+    for rows in (2, 3):  # so that `predict` builds a graph for any batch size
         array = random(rows, *shape[1:])
         swapped = model.predict(array, batch_size=rows, verbose=0)
         np.testing.assert_array_equal(swapped, array.swapaxes(1, 2))

@@ -37,7 +37,7 @@ def defective() -> None:
 
 
 def wait_to_be_told(folder: str) -> None:
-    """Ends after writing its last output, for any signal."""
+    """On any signal, writes its last output and ends."""
     (Path(folder) / "started").write_text(str(os.getpid()))
     try:
         time.sleep(600)
@@ -101,7 +101,7 @@ def test_a_signal_to_the_parent_stops_the_child_after_a_checkpoint(
     else:
         parent.send_signal(getattr(signal, how))
     _, said = parent.communicate(timeout=60)
-    if how == "SIGKILL":  # then nobody is left to wait for it
+    if how == "SIGKILL":  # then no process waits for it
         while Path(f"/proc/{started.read_text()}").exists():
             time.sleep(0.02)
     assert parent.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)

@@ -28,7 +28,7 @@ IDENTITY: dict[str, Any] = {"settings": {"training.seed": 1, "sizes": (2, 3)}, "
 
 
 class Clock:
-    """Replaces `time`; trials move it."""
+    """Replaces `time`. Trials advance it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

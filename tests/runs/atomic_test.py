@@ -94,7 +94,7 @@ class TestOutputFile:
 
     def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to("out")
-        for text in (b"new", b"newer"):  # out is not there at first
+        for text in (b"new", b"newer"):  # at first, out does not exist
             with output_file(tmp_path / "link") as file:
                 file.write(text)
             assert (tmp_path / "link").is_symlink()

@@ -81,7 +81,7 @@ class TestRestore:
         save(run, 5, 6)
         for checkpoint in run.checkpoints():
             cut_in_half(checkpoint.path / "weights.npz")
-        for _ in range(2):  # they keep their names, so it is said again
+        for _ in range(2):  # they keep their names, so the warning is repeated
             with pytest.raises(InputError, match=mentions("2 checkpoints")) as error:
                 run.restore()
             assert tells(str(error.value), "step-00000006/weights.npz", "read")

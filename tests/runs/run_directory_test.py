@@ -1,4 +1,4 @@
-"""The run directory: whole or not at all, and clear about what does not fit."""
+"""A run directory is complete or does not exist, and errors name the difference."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ class TestCheckpoints:
         save(run, 40, 45)
         assert steps(run) == [20, 30, 37, 40, 45], "the best, the selected, the last three"
         run.select("last")
-        # The last step is none of a stop; nor is one that was regular when it was written.
+        # The last step does not count as a stop, nor does a step that was regular when written.
         run = reconfigured(run, training__checkpoint_steps=7, training__max_steps=90)
         save(run, 49)
         assert steps(run) == [20, 40, 45, 49]
@@ -292,7 +292,7 @@ class Killed(BaseException):
 
 
 def killed_at(moment: int, patch: pytest.MonkeyPatch) -> list[str]:
-    """Kills at the given of the calls that change what is on disk; returns the names of those."""
+    """Kills at one of the calls that change the disk, and returns the names of these calls."""
     made: list[str] = []
 
     def counted(name: str, call: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Vocabularies: learned the same way each time, checked when read."""
+"""Vocabularies are learned reproducibly, and checked when they are loaded."""
 
 import io
 import subprocess

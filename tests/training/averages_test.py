@@ -34,7 +34,7 @@ FROZEN = "encoder/*"
 
 @pytest.fixture
 def trainer(two_cpus: list[str]) -> Trainer:
-    """Two replicas, at step 0, with something frozen; fast enough for averages to lag behind."""
+    """Two replicas at step 0, with frozen weights. The learning rate lets averages lag behind."""
     training = dataclasses.replace(TRAINING, ema_decay=DECAY, learning_rate=0.03, freeze=FROZEN)
     return shared_trainer(training=training, devices=two_cpus)
 

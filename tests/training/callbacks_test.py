@@ -160,7 +160,7 @@ def validate(callback: keras.callbacks.Callback, step: int, **logs: float) -> di
     "bleu_steps, due",
     [
         (0, []),
-        (10, [10, 20, 30, 40]),  # none has passed between 40 and 45
+        (10, [10, 20, 30, 40]),  # no multiple has passed between 40 and 45
         (20, [20, 40]),
         (15, [20, 30, 45]),
         (5, [10, 20, 30, 40, 45]),
@@ -181,7 +181,7 @@ def test_validation_adds_loss_and_bleu_at_their_intervals() -> None:
     callback = Validation("data", config(bleu_steps=20), lambda: next(scores))
     assert validate(callback, 10) == {"val_loss": 3.0}
     assert validate(callback, 20, loss=2.0) == {"loss": 2.0, "val_loss": 3.0, "val_bleu": 20.0}
-    assert validate(callback, 40 - 7) == {}  # stopped there: not yet
+    assert validate(callback, 40 - 7) == {}  # stopped there, so validation is not due
     assert validate(callback, 40)["val_bleu"] == 30.0
 
 
@@ -216,7 +216,7 @@ class TestEarlyStopping:
         assert "best_step" not in validate(callback, 10, val_loss=1.0)
         validate(callback, 20, val_loss=2.0, val_bleu=10.0)
         logs = validate(callback, 30, val_loss=3.0)
-        assert logs["validations_since_best"] == 0.0  # said in every checkpoint
+        assert logs["validations_since_best"] == 0.0  # recorded in every checkpoint
         validate(callback, 40, val_loss=4.0, val_bleu=9.0)
         assert not callback.stopped
         logs = validate(callback, 60, val_loss=5.0, val_bleu=10.0)
@@ -231,7 +231,7 @@ class TestEarlyStopping:
 
     @pytest.mark.parametrize("stopped_at", [10, 17, 20, 25, 29, 30, 34])
     def test_resumes_after_a_stop(self, stopped_at: int) -> None:
-        """A run that is stopped and continued decides as one that is not."""
+        """A resumed run makes the same decisions as an uninterrupted run."""
         losses = {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}
         training = config(early_stopping=3)
 

@@ -64,7 +64,7 @@ def test_tensorboards_files_that_cannot_be_written(tmp_path: Path) -> None:
             progress,
         ):
             pass
-        with pytest.raises(KeyError), progress:  # what ended training is not hidden
+        with pytest.raises(KeyError), progress:  # the original error is not hidden
             raise KeyError
 
 
@@ -84,7 +84,9 @@ def test_means_over_tokens(
     training = lines.having("tokens_per_second")
     # Steps 2, 4 and 6, and 3 and 6, where the intervals end.
     assert [line["step"] for line in training] == [2, 3, 4, 6]
-    assert steps[0]["tokens"] != steps[1]["tokens"]  # or the weights of the mean would not show
+    assert (
+        steps[0]["tokens"] != steps[1]["tokens"]
+    )  # otherwise the test would not detect wrong weights of the mean
     tokens = steps[0]["tokens"] + steps[1]["tokens"]
     for name, recorded in (("loss", "loss"), ("log_perplexity", "perplexity")):
         mean = sum(step[name] * step["tokens"] for step in steps[:2]) / tokens
@@ -124,7 +126,7 @@ def test_validation_and_checkpoints_do_not_lower_tokens_per_second(
     tokens: list[float] = []
 
     class Clock(keras.callbacks.Callback):
-        """A second for a step, minutes for all else."""
+        """A clock: a step takes a second, everything else takes minutes."""
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             tokens.append(float(logs["tokens"]))
@@ -147,7 +149,7 @@ def test_validation_and_checkpoints_do_not_lower_tokens_per_second(
 
 
 class Steps:
-    """Takes steps like a trainer, with its logs."""
+    """Runs steps like a trainer, with these logs."""
 
     def __init__(self, progress: Progress):
         self.progress = progress

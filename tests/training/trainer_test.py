@@ -84,7 +84,7 @@ def test_dropout_is_a_function_of_the_step() -> None:
 
 
 class SeedRecorder:
-    """Stands in for the gradients, and keeps the dropout seed of each replica and part."""
+    """Replaces the gradients by the dropout seeds of each replica and microbatch."""
 
     def __init__(self, trainer: Trainer):
         self.seeds: list[tuple[int, ...]] = []
@@ -176,7 +176,7 @@ def test_evaluation_is_the_mean_over_tokens(two_cpus: list[str]) -> None:
     assert result["loss"] == pytest.approx(loss / tokens, rel=1e-5)
     assert result["perplexity"] == pytest.approx(np.exp(-likelihood / tokens), rel=1e-4)
     assert result["accuracy"] == pytest.approx(correct / tokens, rel=1e-6)
-    # As Keras's `fit` asks, with validation_steps, and with arrays.
+    # As `fit` calls it with `validation_steps`, and with arrays.
     endless = dataset(data).repeat()
     assert trainer.evaluate(endless, steps=len(data), return_dict=True) == pytest.approx(result)
     inputs, labels = data[0]

@@ -18,7 +18,12 @@ import tensorflow as tf
 
 from keras_transformer.data.batching.bucketing import Histogram, choose_shapes, place_pairs
 from keras_transformer.data.batching.subword_batches import Sentences, draw
-from keras_transformer.data.batching.subword_sampling import Room, SubwordSampler, hashed, key_of
+from keras_transformer.data.batching.subword_sampling import (
+    PlannedLengths,
+    SubwordSampler,
+    hashed,
+    key_of,
+)
 from keras_transformer.data.batching.token_pairs import IntArray, Lengths, TokenArray, TokenPairs
 from keras_transformer.errors import InputError
 
@@ -204,15 +209,15 @@ class CorpusBatches(Batches):
         self._pad_id = pad_id
         self._start_id = start_id
         self._sampler = sampler
-        room = _room(store, batch_tokens, sampler)
-        histogram, bucket = Histogram.of(room.source, room.target)
+        planned = _planned_lengths(store, batch_tokens, sampler)
+        histogram, bucket = Histogram.of(planned.source, planned.target)
         if shapes is None:
             shapes = choose_shapes(histogram, batch_tokens)
         plan = place_pairs(shapes, histogram)
         self.shapes = tuple((rows, source, target) for rows, source, target in plan.shapes.tolist())
         self.steps_per_epoch = int(plan.num_batches.sum())
         self.filler_rows = plan.filler_rows
-        self.tokens, self.positions = room.tokens, plan.positions
+        self.tokens, self.positions = planned.tokens, plan.positions
         self.padding_share = 1.0 - self.tokens / self.positions
 
         # For each shape, and for the end: the first batch, and the first pair in the order of an
@@ -284,7 +289,7 @@ class CorpusBatches(Batches):
             counts = [len(pairs) for pairs in planned]
             together = np.concatenate(planned)
             bounds = np.repeat([self.shapes[shape][1:] for shape in shapes], counts, axis=0)
-            # The last number distinguishes this key from the keys of `SubwordSampler.room`.
+            # The last number makes this key differ from those of `SubwordSampler.planned_lengths`.
             keys = hashed(key_of(self._seed or 0, self._number, epoch, 1), together)
             row_of, drawn = draw(self._sampler, self._store, together, keys, bounds)
             rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
@@ -358,8 +363,8 @@ def common_shapes(
     >>> common_shapes(stores, batch_tokens=4096).shape
     (1, 3)
     """
-    rooms = (_room(store, batch_tokens, sampler) for store in stores)
-    histograms = [Histogram.of(room.source, room.target)[0] for room in rooms]
+    lengths = (_planned_lengths(store, batch_tokens, sampler) for store in stores)
+    histograms = [Histogram.of(planned.source, planned.target)[0] for planned in lengths]
     if frequencies is not None:
         most = max(frequencies)
         histograms = [
@@ -369,7 +374,9 @@ def common_shapes(
     return choose_shapes(Histogram.union(histograms), batch_tokens)
 
 
-def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) -> Room:
+def _planned_lengths(
+    store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None
+) -> PlannedLengths:
     if len(store) == 0:
         raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
     longest = int(store.target_lengths.max())
@@ -382,8 +389,8 @@ def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) 
     if sampler is None:
         source, target = store.source_lengths, store.target_lengths
         tokens = source.sum(dtype=np.int64) + target.sum(dtype=np.int64)
-        return Room(source, target, int(tokens))
-    return sampler.room(store, batch_tokens)
+        return PlannedLengths(source, target, int(tokens))
+    return sampler.planned_lengths(store, batch_tokens)
 
 
 def _begins(counts: Lengths) -> IntArray:

@@ -81,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> ComparisonData:
 def trained(
     in_this_process: None, data: ComparisonData, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
-    """The comparison of a GRU that has learned its eight pairs, interrupted at the start."""
+    """A comparison with a GRU that has learned eight pairs. It was interrupted at the start."""
     work = tmp_path_factory.mktemp("work")
 
     def interrupt(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""Operations by formula, against a count over the graph that TensorFlow makes of the model."""
+"""FLOP formulas against a count over the TensorFlow graph of the model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_formula_is_a_count_over_the_graph(name: str) -> None:
     ).get_concrete_function(tf.constant(source), tf.constant(target))
     counted = multiplications(forward.graph)
     c: Any = model.config
-    if isinstance(c, ModelConfig):  # the graph multiplies what a mask then hides
+    if isinstance(c, ModelConfig):  # the graph also computes products that are masked
         hidden = rows * (t * t - t * (t + 1) // 2)
         counted -= c.num_decoder_layers * c.num_heads * (c.key_dim + c.value_dim) * hidden
     flop = training_flop(c, np.full(rows, s), np.full(rows, t))

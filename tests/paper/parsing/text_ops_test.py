@@ -1,4 +1,4 @@
-"""Words of a text: as treebanks have them, never changed, whatever the text is."""
+"""Splits any text into words like a treebank, without changes to the words."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def by_reference(
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, MOST), st.integers(0, 2**32))
 def test_thousands_of_random_sequences(width: int, seed: int) -> None:
-    # 64 rows an example, which Hypothesis itself would take too long to draw.
+    # 64 rows per example. Hypothesis would take too long to draw them.
     source = random.Random(seed)
     rows = 64
     likely = source.sample(range(-1, len(SYMBOLS) + 1), source.randint(1, 6))

@@ -1,4 +1,4 @@
-"""A treebank prepared: its words and symbols as pairs, by files that are named."""
+"""Prepares treebanks: words and symbols become pairs, and files are selected by name."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tag
         for pair, tree in enumerate(known):
             ids = store.target_ids(np.array([pair]))
             found = restore(tree.words, [symbols[i] for i in ids])
-            if split == "train":  # validation has symbols that training has not
+            if split == "train":  # validation has symbols that training lacks
                 assert found.constituents == tree.constituents
                 assert found.tags == (tree.tags if tags else ("XX",) * len(tree.words))
             assert store.source_text()[pair] == " ".join(tree.words)

@@ -1,4 +1,4 @@
-"""Pairs with one generated side. The model writes capitals here."""
+"""Pairs with one generated side. Here, the model writes capital letters."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(results: dict[st
     paper, here = _places(svg, "#bf4f14")[:4], _places(svg, "#2f6db0")[:3]
     assert [y for _, y in here] == [y for _, y in paper[:3]]  # the last row is not trained
     assert paper == sorted(paper, key=lambda place: place[1])
-    # Where a difference of 0 is, and one of 2.1 to its left.
+    # The positions of a difference of 0, and of 2.1 to the left.
     zero, unit = paper[1][0], (paper[1][0] - paper[2][0]) / 2.1
     differences = [-0.3, 0.0, -2.1, -0.1, -0.42, 0.04, 0.0]
     expected = [zero + unit * difference for difference in differences]
@@ -162,7 +162,7 @@ def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(results: dict[st
 
 
 def _places(svg: str, color: str) -> list[tuple[float, float]]:
-    """Where marks of a colour are."""
+    """Returns the positions of the marks of a colour."""
     found = re.findall(rf'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*{color}', svg)
     return [(float(x), float(y)) for x, y in found]
 

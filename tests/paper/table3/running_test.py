@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
 
 class Rows:
-    """Replaces `child_process.call`: records what is asked, and returns what `found` says."""
+    """Replaces `child_process.call`: records the calls, and returns the results in `found`."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
@@ -230,9 +230,9 @@ def test_a_directory_of_another_experiment_is_an_error(
     refused(place + "bleu: tokenize '13a', not 'none'", tokenize="none")
     refused(place + "data: vocabulary '", data=prepared(tmp_path, joined="with"))
     found = json.loads((work / "experiment.json").read_text())
-    # Defaults are not in it: it fits a version that has more settings.
+    # Defaults are left out, so that it fits a version with more settings.
     assert "training.auxiliary_loss_weight" not in found["base"]
-    found["rows"]["A_h1"]["model.num_heads"] = 2  # as another version of the code would have it
+    found["rows"]["A_h1"]["model.num_heads"] = 2  # as written by a different version of the code
     (work / "experiment.json").write_text(json.dumps(found))
     refused(place + "rows: A_h1: model.num_heads 2, not 1")
     found["rows"]["A_h1"]["model.num_heads"] = 1

@@ -153,7 +153,7 @@ def test_rules_are_the_papers_ratios(tiny: Table) -> None:
     "settings",
     [
         {},
-        # d_model / h would follow from these, where d_k is not given.
+        # If d_k is not given, it is d_model / h.
         {"model.d_model": 256, "model.key_dim": 32, "model.value_dim": 32},
         {"model.num_heads": 8, "model.key_dim": 32},
     ],

@@ -1,4 +1,4 @@
-"""The clients, by REST and gRPC: against bin/serve.py's server, and TF Serving where there is one.
+"""The REST and gRPC clients with the server of bin/serve.py, and with TF Serving if available.
 
 `tests/serving/reversing_model.py` says how TF Serving is given the model.
 """
@@ -435,7 +435,7 @@ def test_unusable_combinations_of_options(options: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def server_that_says(*parts: bytes, pause: float = 0.0) -> Iterator[int]:
-    """The port of a server that answers every connection so, with a pause after each part."""
+    """The port of a server that sends these parts on each connection, with pauses."""
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -466,7 +466,7 @@ def test_the_rest_deadline_covers_the_whole_answer() -> None:
             pytest.raises(ServerError, match=mentions("0.5 s", "incomplete")),
         ):
             client.metadata(0.5)
-    # No read has waited longer than a twentieth of a second, and the whole would have taken 50 s.
+    # No read has waited longer than 0.05 s. The complete answer would have taken 50 s.
     assert time.monotonic() - started < 5
 
 

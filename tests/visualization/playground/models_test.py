@@ -1,4 +1,4 @@
-"""The playground shows the translations of the model, and refuses invalid input."""
+"""The playground shows the translations of the model, and reports invalid input."""
 
 from __future__ import annotations
 
