@@ -13,7 +13,7 @@ flags are its `--help`:
 
     def main() -> None:
         app.load_tensorflow()
-        from keras_transformer.training import training_run  # late: --help stays quick
+        from keras_transformer.training import training_run  # late, so that --help is fast
         training_run.train(flags.FLAGS.data_dir, settings=config_flags.config_settings())
 
     if __name__ == "__main__":

@@ -53,7 +53,7 @@ def main() -> None:
         )
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
-        from keras_transformer.visualization.playground import page  # late: --help stays quick
+        from keras_transformer.visualization.playground import page  # late, so that --help is fast
     from keras_transformer.visualization.playground.models import open_playground_model
 
     settings = config_flags.config_settings()

@@ -63,7 +63,11 @@ def _check_flags() -> None:
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     """Returns the translations of the model, and the seconds of the translation."""
-    from keras_transformer.inference import batching, loading, translate  # late: --help stays quick
+    from keras_transformer.inference import (
+        batching,
+        loading,
+        translate,
+    )  # late, so that --help is fast
     from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(sources))

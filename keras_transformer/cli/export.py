@@ -93,7 +93,7 @@ def _card() -> ModelCardData | None:
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.export import ExportOptions, export  # late: --help stays quick
+    from keras_transformer.export import ExportOptions, export  # late, so that --help is fast
     from keras_transformer.paper.parsing.parser import parser_signatures
 
     sentences, references = _sentences()

@@ -30,7 +30,7 @@ def main() -> None:
     """Runs `translate_corpus` with the flags."""
     app.load_tensorflow()
     from keras_transformer.inference import (
-        batching,  # late: --help stays quick
+        batching,  # late, so that --help is fast
     )
     from keras_transformer.inference.corpus_translation import BLOCK_LINES, translate_corpus
 

@@ -203,7 +203,7 @@ class _SideReader:
         lengths = self.lengths[pairs].astype(np.int64)
         after = np.cumsum(lengths)
         taken = np.empty(int(after[-1]) if len(after) else 0, np.int32)
-        # Shard by shard, so that each is mapped once, and few at the same time.
+        # Reads shard by shard, so that each is mapped once, and few are mapped at the same time.
         order = np.argsort(shards, kind="stable")
         ends = self._ends[pairs]
         for place, shard, end, length in zip(

@@ -127,7 +127,7 @@ class Constraints:
         return self._tokens_at(histories, same)
 
     def _tokens_at(self, histories: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Marks the tokens, bool `[R, vocab]`, that stand at `places`, bool `[R, longest]`."""
+        """Marks the tokens, bool `[R, vocab]`, at `places`, bool `[R, longest]`."""
         rows = tf.shape(histories)[0]
         row = tf.broadcast_to(tf.expand_dims(tf.range(rows), 1), tf.shape(histories))
         # --> [R, longest, 2]

@@ -55,8 +55,8 @@ from keras_transformer.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-# Settings that may change when a run resumes: how long and how often, and how a step is computed.
-# They do not change earlier steps. They change later steps only by rounding.  Another
+# Settings that may change when a run resumes: limits and intervals, and how a step is computed.
+# They change no earlier steps, and later steps only by rounding.  Another
 # num_microbatches, like another number of devices, changes the dropout masks. It may change,
 # because a run must be able to move to a machine with less memory.
 _FREE_TO_CHANGE = frozenset(
@@ -173,7 +173,9 @@ class RunDirectory:
             tokenizer.save(path / "tokenizer")
             sync_tree(path / "tokenizer")
             _write_data(path, data_fingerprint, init_from, batch_order)
-            write_text(path / "config.json", config.to_json())  # last: it completes the run
+            write_text(
+                path / "config.json", config.to_json()
+            )  # written last, because it completes the run
         return cls(path, type(config))
 
     def _check_continues(self, config: RunConfig, tokenizer: Tokenizer, fingerprint: str) -> None:
@@ -452,7 +454,7 @@ class RunDirectory:
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str | None:
-    """Returns the first field that differs although a run must not change it, or None."""
+    """Returns the first field that has changed but must not change, or None."""
     fixed_length = old.training.schedule in SCHEDULES_OVER_MAX_STEPS
     for section in ("model", "training"):
         before, after = getattr(old, section), getattr(new, section)

@@ -74,7 +74,7 @@ class Trained(NamedTuple):
 
     def summary(self, run_dir: str | Path) -> str:
         """Returns a short summary of the result."""
-        how = "finished" if self.finished else "stopped (the same command continues)"
+        how = "finished" if self.finished else "stopped (the same command resumes)"
         parts = [f"{how} at step {self.step}"]
         if self.stopped_early:
             parts = [

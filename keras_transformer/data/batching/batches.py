@@ -267,7 +267,7 @@ class CorpusBatches(Batches):
         return shape, pairs[first:end].astype(np.int64)
 
     def _rows(self, step: int) -> tuple[int, IntArray, Sentences | None]:
-        """Returns what `_planned` does, and the sentences if their segmentations are sampled."""
+        """Returns the result of `_planned`, and the sentences if segmentations are sampled."""
         if step < 0:
             raise InputError(f"The step is {step}, but it must be at least 0.")
         if self._sampler is None:

@@ -116,7 +116,7 @@ def _text(element: etree._Element) -> Iterator[str]:
     """Yields the text of a segment without the codes of other programs."""
     yield element.text or ""
     for child in element:
-        if child.tag is etree.Entity:  # as in HTML, which tools mean by it; others stay as they are
+        if child.tag is etree.Entity:  # tools use those of HTML; unknown ones stay unchanged
             yield html.unescape(child.text)
         elif isinstance(child.tag, str) and etree.QName(child).localname not in _CODES:
             yield from _text(child)

@@ -331,7 +331,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         results: the results of `run_comparison`.
         path: the file, which is replaced.
     """
-    import matplotlib.style  # late: an extra
+    import matplotlib.style  # late, because it is an extra
     from matplotlib.figure import Figure
 
     style = {"svg.fonttype": "none", "svg.hashsalt": "baselines", "font.size": 9}

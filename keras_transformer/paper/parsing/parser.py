@@ -83,8 +83,8 @@ class Parser(tf.Module):
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
         source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
         # The words of a truncated text are those that start with one of its tokens. The end counts
-        # as a word. Otherwise tokens are not a measure, because SentencePiece drops some words
-        # completely.
+        # as a word. The words of a complete text cannot be counted in this way, because
+        # SentencePiece drops some words completely.
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)

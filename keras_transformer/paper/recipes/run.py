@@ -190,7 +190,9 @@ class _RecipeExperiment:
 
     def check(self, corpus_dir: Path, *, is_generator: bool = False) -> None:
         """Opens all texts, and reports errors that training would reach only after hours."""
-        with open_experiment(self.work_dir, self._identity):  # parts that are held out are written
+        with open_experiment(
+            self.work_dir, self._identity
+        ):  # because this writes the held-out parts
             self._texts = open_texts(
                 self._recipe,
                 corpus_dir,
@@ -217,15 +219,15 @@ class _RecipeExperiment:
                 results = self._run(deadline, computing)
             else:
                 log.info(
-                    "time is over before all generators are trained; the same command continues"
+                    "Time is over before all generators are trained. The same command resumes."
                 )
-                seeds = read_results(self.work_dir / RESULTS).get("seeds", {})  # of other calls
+                seeds = read_results(self.work_dir / RESULTS).get("seeds", {})  # from other calls
                 results = {**self._facts, **run_metadata(), "finished": False, "seeds": seeds}
             write_results(self.work_dir / RESULTS, results)
         return results
 
     def _train_generators(self, deadline: Deadline, computing: Mapping[str, Any]) -> bool:
-        """Trains the models that write pairs; False if time was over before they were finished."""
+        """Trains the generators. Returns False if time was over before all were finished."""
         for kind, generator in self._generators.items():
             if generator.export() is None:
                 if deadline.passed:

@@ -194,7 +194,7 @@ def synthetic_pairs(
     side = 1 if kind == "back_translation" else 0
     keep_text(given, (pair[side] for pair in corpus.pairs()))
     if model_dir is not None and not has_written(directory):
-        # First, because another model would discard the pairs.
+        # Written first, because a different model must not reuse these pairs.
         with atomic_path(generator) as partial:
             partial.write_text(model_fingerprint(Path(model_dir)), encoding="utf-8")
         log.info("%s: %s generates the other side of %s", kind, model_dir, given)

@@ -167,7 +167,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         if row["same_as"]
     ]
     precisions = {name: run["precision"] for name, run in scored.items()}
-    if len(set(precisions.values())) > 1:  # `auto` may choose others on other machines
+    if len(set(precisions.values())) > 1:  # `auto` depends on the machine
         rows = ", ".join(f"{name} {precision}" for name, precision in precisions.items())
         notes.append(f"Rows were trained in different precisions: {rows}.")
     if origins := mixed_origins(scored):

@@ -25,7 +25,7 @@ from keras_transformer.serving.server.tensors import read_tensors
 _LOG = logging.getLogger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 _DEFAULT = "serving_default"
-_MAX_ANSWER_BYTES = 2**27  # as arrays; JSON needs ten times the memory
+_MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 _State = get_model_status_pb2.ModelVersionStatus
 _Stamp = tuple[tuple[str, int, int], ...]  # path, size and modification time of each file

@@ -106,8 +106,8 @@ def serve(page: gr.Blocks, host: str, port: int, *, open_browser: bool) -> str:
             server_name=f"[{host}]" if ":" in host else host, server_port=port or None,
             inbrowser=open_browser, quiet=True, prevent_thread_lock=True, share=False,
             ssr_mode=False, footer_links=[], css=style,
-            run_history=False,  # which would store the texts
-            # Gradio's default fonts would be downloaded.
+            run_history=False,  # would store the texts
+            # The default fonts of Gradio would be downloaded.
             theme=gr.themes.Default(
                 font=("system-ui", "sans-serif"), font_mono=("ui-monospace", "monospace")
             ),
