@@ -288,7 +288,7 @@ def test_a_line_of_megabytes_is_a_counted_drop(tmp_path, files):
         (b"a\nb\n", b"", mentions("c.de", "empty")),
         (b"a\n\xff\n", b"c\nd\n", mentions("c.en", "line 2", "0xff")),
         (b"a\n\n", b"\nd\n", mentions("train", "2", "empty")),
-        (b"a\n", b"c\n", mentions("1", "clean pairs", "held out")),
+        (b"a\n", b"c\n", mentions("1", "clean pairs", "hold out")),
     ],
 )
 def test_invalid_input_is_an_error_and_leaves_no_files(tmp_path, files, source, target, message):

@@ -203,5 +203,5 @@ def test_summary_reports_seeds_of_two_commits() -> None:
         seed: {"tests": {}, "validation": {"last": 40.0}, "commit": commit, "machine": machine}
         for seed, commit in (("1", "abc"), ("2", "def"))
     }
-    assert summary({"seeds": seeds}).endswith("one processor: seed 1: abc on p; seed 2: def on p")
+    assert summary({"seeds": seeds}).endswith("processors: seed 1: abc on p; seed 2: def on p")
     assert summary({"seeds": {"1": seeds["1"]}}).endswith("validation           BLEU  40.00")
