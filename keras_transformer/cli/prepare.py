@@ -79,7 +79,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "source_tag", None, "token added before each source sentence, as in '<2de>'"
     )
-    flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "longest sentence kept, in bytes")
+    flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "maximum bytes of a sentence")
     flags.DEFINE_float(
         "max_length_ratio",
         DEFAULTS.max_length_ratio,

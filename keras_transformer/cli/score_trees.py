@@ -83,9 +83,7 @@ def main() -> int:
     print(scores.summary())
     fields = scores.fields()
     if seconds is not None:
-        print(
-            f"parsed in {seconds:.1f} s ({len(gold) / max(seconds, 1e-9):,.0f} sentences a second)"
-        )
+        print(f"parsed in {seconds:.1f} s ({len(gold) / max(seconds, 1e-9):,.0f} sentences/s)")
         fields["seconds"] = round(seconds, 3)
     print(json.dumps(fields))
     return 3 if scores.errors else 0

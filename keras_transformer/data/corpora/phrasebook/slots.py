@@ -76,12 +76,12 @@ def _names(table: str, keys: str) -> tuple[Pair, ...]:
 
 
 def _dated(values: Iterable[datetime.date], **patterns: str) -> tuple[Pair, ...]:
-    """Dates in CLDR's pattern letters, one pattern a language."""
+    """Dates in CLDR's pattern letters, one pattern per language."""
     return _pairs(lambda date, locale: dates.format_date(date, patterns[locale], locale), values)
 
 
 def _timed(hours: Iterable[int], minutes: Sequence[int], **patterns: str) -> tuple[Pair, ...]:
-    """Times of day in CLDR's pattern letters, one pattern a language."""
+    """Times of day in CLDR's pattern letters, one pattern per language."""
     return _pairs(
         lambda time, locale: dates.format_time(time, patterns[locale], locale=locale),
         [datetime.time(hour, minute) for hour in hours for minute in minutes],
