@@ -5,7 +5,7 @@ Example:
     bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
         --format=litert --quantization=int8
 
---run_dir=RUN@WEIGHTS exports other weights than the selected ones. --run_dir=RUN,RUN exports an
+--run_dir=RUN@WEIGHTS exports weights other than the selected ones. --run_dir=RUN,RUN exports an
 ensemble of runs with one vocabulary.
 
 Writes the next version under the output directory, such as build/export/1. Before that, the export

@@ -147,7 +147,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
             lambda carried: tf.size(carried[0]) > 0,
             steps_and_compaction,
             (origin, state, inputs, results),
-            shape_invariant=_of_any_batch,
+            shape_invariant=_with_unknown_batch,
             # Each but the first starts with open sentences only, and takes at least one step.
             maximum_iterations=None if max_steps is None else max_steps + 1,
         )
@@ -301,5 +301,5 @@ def _while_loop(
     return structure(last)
 
 
-def _of_any_batch(tensor: tf.Tensor) -> tf.TensorShape:
+def _with_unknown_batch(tensor: tf.Tensor) -> tf.TensorShape:
     return tf.TensorShape([None, *tensor.shape[1:]]) if tensor.shape.rank else tensor.shape

@@ -266,7 +266,7 @@ class RunDirectory:
     def _remove_old_checkpoints(self) -> None:
         training, selected = self.config.training, self.selected
         checkpoints = self.checkpoints()
-        earlier = [each for each in checkpoints[:-1] if not self._is_of_a_stop(each)]
+        earlier = [each for each in checkpoints[:-1] if not self._is_interruption(each)]
         regular = [*earlier, *checkpoints[-1:]]
         best = [each for each in self.best_checkpoints() if each in regular]
         kept = {
@@ -277,7 +277,7 @@ class RunDirectory:
             if checkpoint not in kept and checkpoint.path.name != selected:
                 remove(checkpoint.path)
 
-    def _is_of_a_stop(self, checkpoint: Checkpoint) -> bool:
+    def _is_interruption(self, checkpoint: Checkpoint) -> bool:
         """Returns True if an interruption wrote the checkpoint, between two regular ones."""
         try:
             training = read_facts(checkpoint.path)["config"]["training"]

@@ -112,7 +112,7 @@ class Cluster:
             facts: JSON values by a name for error messages.
 
         Raises:
-            InputError: on every worker, if one has another value than the chief.
+            InputError: on every worker, if the value of one differs from the chief.
         """
         if self.num_workers == 1:
             return

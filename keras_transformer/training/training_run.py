@@ -165,7 +165,7 @@ def train(
     strategy = cluster.connect(
         options.device
     )  # must come before TensorFlow runs its first operation
-    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
+    with cluster.watch(), _worker_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
         data = TrainingData.open(data_dir, options.mix, options.mix_temperature)
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
@@ -208,7 +208,7 @@ def train(
 
 
 @contextlib.contextmanager
-def _own_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
+def _worker_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
     """Yields the run directory of the chief, and a temporary directory on other workers."""
     if cluster.is_chief:
         yield Path(run_dir)

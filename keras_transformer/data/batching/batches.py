@@ -124,10 +124,10 @@ class Batches(abc.ABC):
             first = context.input_pipeline_id * count
             return self.dataset(first_step, num_steps, parts, range(first, first + count))
 
-        return strategy.distribute_datasets_from_function(own_rows, _own_pipelines(strategy))
+        return strategy.distribute_datasets_from_function(own_rows, _pipelines(strategy))
 
 
-def _own_pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
+def _pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
     """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
 
     With a single pipeline for all replicas, `_untuned` would not reach the iterators.

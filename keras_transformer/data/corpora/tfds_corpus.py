@@ -29,7 +29,7 @@ def tfds_corpus(
 
     The name "translate_folder:DIR" means the files DIR/{language}.{split}.txt, as in
     `tfds.TranslateFolder`. Lines end only at LF. TFDS itself would also end them at characters such
-    as U+2028, which shifts one side against the other.
+    as U+2028, which misaligns the two sides.
 
     Args:
         name: see `TfdsCorpus`; or "translate_folder:DIR".

@@ -227,7 +227,7 @@ def _piece(piece: str) -> str:
 
 
 def _catch_errors(function: Callable[[], Any], failed: Callable[[str], Any]) -> Any:
-    """Returns the result of `function`, or that of `failed` with an error message in HTML."""
+    """Returns the result of `function`, or of `failed` with an error message in HTML."""
     try:
         return function()
     except InputError as error:

@@ -22,7 +22,7 @@ def multiplications(graph: Any) -> int:
     total = 0
     for op in needed(graph):
         if op.type in ("MatMul", "BatchMatMulV2", "Einsum"):
-            assert op.type != "Einsum", "none is expected: its equation would have to be read"
+            assert op.type != "Einsum", "the FLOP of Einsum are not counted"
             transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
             inner = op.inputs[0].shape.as_list()[-2 if transposed else -1]
             total += math.prod(op.outputs[0].shape.as_list()) * inner
