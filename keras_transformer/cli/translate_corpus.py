@@ -44,6 +44,6 @@ def main() -> None:
     )
     without = f", {report['untranslated']:,} without translation" if report["untranslated"] else ""
     print(
-        f"{output_dir}/translations.txt has {report['lines']:,} lines{without}; "
-        f"{report['lines'] / max(report['seconds'], 1e-9):,.0f} a second"
+        f"{output_dir}/translations.txt has {report['lines']:,} lines{without} ("
+        f"{report['lines'] / max(report['seconds'], 1e-9):,.0f} per second)"
     )

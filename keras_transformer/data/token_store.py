@@ -162,7 +162,9 @@ class TokenStore:
 
     def _shards_of(self, pairs: IntArray) -> list[int]:
         if len(pairs) and not 0 <= pairs.min() <= pairs.max() < len(self):
-            raise IndexError(f"pairs {pairs.min()} to {pairs.max()} of a store of {len(self)}")
+            raise IndexError(
+                f"pairs {pairs.min()} to {pairs.max()}: the store has {len(self)} pairs"
+            )
         return list((np.searchsorted(self._first, pairs, side="right") - 1).tolist())
 
     def _take_lines(self, side: _SideReader, pairs: IntArray) -> list[bytes]:

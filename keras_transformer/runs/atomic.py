@@ -282,7 +282,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
                 (place / name).unlink()
     except OSError as error:
         raise InputError(
-            f"{output_dir} cannot be written ({error}). The same command resumes when it can."
+            f"{output_dir} cannot be written ({error}). Fix this, then the same command resumes."
         ) from error
 
 

@@ -307,14 +307,17 @@ class RunDirectory:
                 with writing(path):
                     aside = set_aside(path)
                 log.warning(
-                    "%s; it is now %s, and step %d the last", reason, aside.name, checkpoint.step
+                    "%s It was renamed to %s. The last checkpoint is now step %d.",
+                    reason,
+                    aside.name,
+                    checkpoint.step,
                 )
             return Restored(
                 checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]
             )
         if damaged:  # they keep their names, because a run must not silently start again
             raise InputError(
-                f"{self.path / 'checkpoints'} has {len(damaged)} checkpoints, none of them whole: "
+                f"{self.path / 'checkpoints'} has {len(damaged)} checkpoints, but all are damaged: "
                 f"{next(iter(damaged.values()))}"
             )
         return None

@@ -32,7 +32,7 @@ COMMANDS = {
     "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
 }
 # The line that a server prints when it is ready. It runs until it is stopped.
-READY = {"demo": r"the playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
+READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
 # More commands that fail without the extra.
 ALSO = {
     "litert": ["translate --model_dir=a.tflite --input=a.en"],

@@ -78,7 +78,7 @@ def split_by_source(
             write(part, *first[digest])
     if not seen:
         raise InputError(
-            f"{corpus.name} leaves nothing for training: all of them are held out "
+            f"{corpus.name} has no sources left for training: all are held out "
             f"({', '.join(held_out)}). Hold out fewer, or use a larger corpus."
         )
     return files
