@@ -146,7 +146,7 @@ def _direction(
                 f"The {side} language of {name} is {language!r}. Choose one of {list(languages)}."
             )
     if source == target:
-        raise InputError(f"source and target language of {name} are both {source!r}")
+        raise InputError(f"The source and target language of {name} are both {source!r}.")
     return str(source), str(target)
 
 
