@@ -129,7 +129,7 @@ def test_a_real_kill_in_the_middle_and_workers(tmp_path):
     assert not (tmp_path / "two").exists()
     done = run_binary(*command, "--output_dir=two", "--workers=2", cwd=tmp_path)
     assert done.returncode == 0 and done.stderr.count("\n") == 1
-    assert tells(done.stderr, "continuing")
+    assert tells(done.stderr, "resuming")
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
 
 
