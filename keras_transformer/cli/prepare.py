@@ -87,7 +87,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_boolean("drop_identical", False, "drop pairs with the same text on both sides")
     flags.DEFINE_boolean("drop_repetitive", False, "drop pairs if a side repeats the same words")
-    flags.DEFINE_boolean("drop_duplicates", False, "drop duplicates of a pair")
+    flags.DEFINE_boolean("drop_duplicates", False, "keep only the first of equal pairs")
     flags.DEFINE_list(
         "check_languages", None, "drop pairs that are not in these languages, as in en,de"
     )

@@ -84,7 +84,7 @@ def test_dropout_is_a_function_of_the_step() -> None:
 
 
 class SeedRecorder:
-    """Replaces the gradients by the dropout seeds of each replica and microbatch."""
+    """Replaces the gradients, and records the dropout seed of each replica and microbatch."""
 
     def __init__(self, trainer: Trainer):
         self.seeds: list[tuple[int, ...]] = []
