@@ -159,7 +159,7 @@ def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirec
         Translator(
             [make_transformer(run_directory), other], run_directory.tokenizer(), config.decoding
         )
-    with pytest.raises(InputError, match=mentions("model", "translate")):
+    with pytest.raises(InputError, match=mentions("Translator", "one model")):
         Translator([], run_directory.tokenizer(), config.decoding)
 
 
