@@ -31,7 +31,7 @@ def test_loading_is_quiet_and_freezes_the_objects_of_libraries() -> None:
 def test_unused_packages_are_not_loaded_but_can_be_imported_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "jax")  # the setting of a user for other work
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # a setting of the user for other programs
     ended = run_python(
         "import sys\n"
         "from keras_transformer.tf_import import load_tensorflow\n"

@@ -13,7 +13,7 @@ flags are its `--help`:
 
     def main() -> None:
         app.load_tensorflow()
-        from keras_transformer.training import training_run  # late: --help stays quick
+        from keras_transformer.training import training_run  # late, so that --help is fast
         training_run.train(flags.FLAGS.data_dir, settings=config_flags.config_settings())
 
     if __name__ == "__main__":
@@ -178,7 +178,7 @@ def _parse(argv: list[str], module: str) -> list[str]:
         rest = FLAGS(argv)
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]!r} is not a flag. Flags have the form --name=value.")
-        _refuse_empty(module)
+        _reject_empty(module)
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)
         if message.endswith(_MISSING):  # "flag --x=None: Flag --x must have …"
@@ -203,7 +203,7 @@ def _key_flags(module: str) -> list[flags.Flag]:
     return FLAGS.get_key_flags_for_module(sys.argv[0] if module == "__main__" else module)
 
 
-def _refuse_empty(module: str) -> None:
+def _reject_empty(module: str) -> None:
     """Raises `flags.Error` for a flag with an empty value, such as an unset variable of a shell.
 
     Fields of the configuration may be empty. Their values are checked later.

@@ -37,9 +37,11 @@ def define_flags() -> None:
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
     config_flags.define_option_flags("tokenize", "lowercase", "threads")
     flags.DEFINE_boolean(
-        "paper_bleu", False, "also BLEU as in the paper, for German: tokenized, compounds split"
+        "paper_bleu",
+        False,
+        "also print BLEU as in the paper, for German: tokenized, compounds split",
     )
-    flags.DEFINE_string("baseline", None, "another system's translations, to compare BLEU with")
+    flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
     config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     config_flags.define_config_flags("beam_size", "length_penalty")
 
@@ -63,7 +65,11 @@ def _check_flags() -> None:
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     """Returns the translations of the model, and the seconds of the translation."""
-    from keras_transformer.inference import batching, loading, translate  # late: --help stays quick
+    from keras_transformer.inference import (
+        batching,
+        loading,
+        translate,
+    )  # late, so that --help is fast
     from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(sources))
@@ -117,11 +123,11 @@ def main() -> None:
     own = metrics.blind_score(test.references[0], FLAGS.tokenize, FLAGS.lowercase)
     if own is not None:
         print(
-            f"warning: the reference scores BLEU {own:.2f} against itself, so this BLEU says "
-            "nothing. Its sentences have fewer than four tokens. Use chrF, or another --tokenize.",
+            f"warning: the reference scores BLEU {own:.2f} against itself, so this BLEU "
+            "means nothing. The sentences have fewer than four tokens. Use chrF, or --tokenize.",
             file=sys.stderr,
         )
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)
-        print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences a second)")
+        print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences per second)")
     print(json.dumps({**result.fields(), **fields}))

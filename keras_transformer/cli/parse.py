@@ -41,7 +41,7 @@ def main() -> int:
     """Parses the input of the flags. Returns 3 if it reports a problem with a line."""
     app.load_tensorflow()
     from keras_transformer.data.corpora.reading import decode_lines
-    from keras_transformer.inference import batching  # late: --help stays quick
+    from keras_transformer.inference import batching  # late, so that --help is fast
     from keras_transformer.paper.parsing import parser
     from keras_transformer.runs import atomic
 

@@ -5,12 +5,12 @@ Examples:
     bin/score_trees.py --hypothesis=trees.txt --gold=dev.tree
 
 A model parses the words of the gold trees. --output keeps its trees. Traces, function tags, the
-outermost bracket and punctuation (by the tags of the gold tree) are not scored. Sentences with
-other words than the gold tree count as errors and are listed on standard error. The exit code is
-then 3.
+outermost bracket and punctuation (by the tags of the gold tree) are not scored. Sentences
+whose words differ from the gold tree count as errors. They are listed on standard error, and the
+exit code is 3.
 
-The last line of standard output is one JSON object with the scores of all sentences and of those
-of up to 40 words.
+The last line of standard output is one JSON object with two scores: for all sentences, and for
+sentences of up to 40 words.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def main() -> int:
     print(scores.summary())
     fields = scores.fields()
     if seconds is not None:
-        print(
-            f"parsed in {seconds:.1f} s ({len(gold) / max(seconds, 1e-9):,.0f} sentences a second)"
-        )
+        print(f"parsed in {seconds:.1f} s ({len(gold) / max(seconds, 1e-9):,.0f} sentences/s)")
         fields["seconds"] = round(seconds, 3)
     print(json.dumps(fields))
     return 3 if scores.errors else 0

@@ -42,7 +42,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("grpc_port", 8500, "port of gRPC; 0 for any free port")
     flags.DEFINE_integer("max_batch_size", 64, "maximum rows of a batch")
     flags.DEFINE_float("batch_timeout_ms", 2.0, "time that a request waits for others")
-    flags.DEFINE_integer("max_queue", 1024, "maximum rows that wait")
+    flags.DEFINE_integer("max_queue", 1024, "maximum number of waiting rows")
     flags.DEFINE_integer("max_body_bytes", 16 * 2**20, "maximum bytes of a request")
     flags.DEFINE_integer("batches_at_once", None, "parallel batches; default: one per core")
     flags.DEFINE_float("poll_seconds", 1.0, "seconds between checks for new versions")

@@ -36,13 +36,13 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", "server", "input", "output")
-    flags.DEFINE_boolean("document", False, "lines may have several sentences; see above")
-    flags.DEFINE_string("prefix", None, "file with the beginning of the translations of each line")
+    flags.DEFINE_boolean("document", False, "lines may contain several sentences; see above")
+    flags.DEFINE_string("prefix", None, "file with the start of each translation")
     config_flags.define_choice_flag("format", "text", "jsonl")
-    flags.DEFINE_boolean("attention", False, "with --format=jsonl: also the whole attention")
+    flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
     config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     flags.DEFINE_boolean(
-        "compile_search", False, "compile a run's search with XLA, for single lines"
+        "compile_search", False, "compile the search of a run with XLA, for single lines"
     )
     config_flags.define_option_flags("threads")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")

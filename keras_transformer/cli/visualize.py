@@ -48,7 +48,7 @@ def main() -> int:
     """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
     app.load_tensorflow()
     with needs_extra("plots", "drawing"):
-        from keras_transformer.visualization.gallery import (  # late: --help stays quick
+        from keras_transformer.visualization.gallery import (  # late, so that --help is fast
             VisualizationOptions,
             visualize,
         )

@@ -142,8 +142,8 @@ class StepDecoder:
 class TokenConstraint(Protocol):
     """A rule for outputs, which returns the tokens that may come next.
 
-    It decides where an output may end: `DecodingConfig.min_length` is not applied. If it allows no
-    token in a row, the hypothesis of that row is lost.
+    The rule decides where an output may end: `DecodingConfig.min_length` is not applied. If the
+    rule allows no token for a row, the hypothesis of that row is dropped.
 
     Example:
     >>> class OnlyEven:

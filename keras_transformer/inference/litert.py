@@ -148,7 +148,7 @@ class LiteRTModel:
         """Translates the ids of one sentence.
 
         Args:
-            ids: ids from `source_ids`. An end token is added if the last id is another one.
+            ids: ids from `source_ids`. An end token is added if it is missing.
             max_length: see `translate`.
             length_penalty: see `translate`.
         """
@@ -191,7 +191,7 @@ class LiteRTModel:
         data, limit = _bytes(text), self.metadata.max_source_bytes
         if len(data) <= limit:
             return data
-        # Before the last byte that begins a character.
+        # Cuts before the last byte that begins a character.
         begins = (i for i in range(limit, max(limit - 4, -1), -1) if data[i] & 0xC0 != 0x80)
         return data[: next(begins, limit)]
 

@@ -278,7 +278,7 @@ def evaluate(
     """
     if len(sources) != len(references):
         raise InputError(
-            f"The source has {len(sources):,} lines, but the reference {len(references):,}."
+            f"The source has {len(sources):,} lines, but the reference has {len(references):,}."
         )
     metrics.evaluate(references[:1], references[:1], tokenize=tokenize, lowercase=lowercase)
     start = time.perf_counter()

@@ -71,7 +71,7 @@ class DecoderLayer(ResidualLayer):
         )
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
-        # First, so that a seed gives the same initial weights as in earlier versions.
+        # Created first, so that a seed gives the same initial weights as in earlier versions.
         self.cross_attention.build(inputs_shape, memory_shape or inputs_shape)
         self._build_sublayers(inputs_shape)
 

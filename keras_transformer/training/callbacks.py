@@ -36,12 +36,12 @@ class CallbackList(keras.callbacks.CallbackList):
 
 
 class StopTraining(keras.callbacks.Callback):
-    """Ends training after `max_steps`, after `max_minutes`, or at a signal, between two steps.
+    """Ends training between two steps: after `max_steps`, after `max_minutes`, or at a signal.
 
     Training always ends with a checkpoint, but without the validation of the current interval. A
     second Ctrl-C stops immediately. The time is measured, and signals are handled, inside a `with`
-    block. If the training step has a `stop_flag`, all workers end after the same step: two steps
-    after the first worker that wants to stop.
+    block. If the training step has a `stop_flag`, all workers stop after the same step: two
+    steps after the first one was asked to stop.
 
     Example:
     >>> stop = StopTraining(first_step=0, max_steps=1000, max_minutes=60)
@@ -81,7 +81,7 @@ class StopTraining(keras.callbacks.Callback):
                 raise KeyboardInterrupt
             return  # a cluster may send SIGTERM repeatedly
         self.interrupted = True
-        # Not print, because the signal may have interrupted a print.
+        # print must not be used here, because the signal may have interrupted a print.
         os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

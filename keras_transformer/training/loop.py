@@ -52,8 +52,8 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     other = RunDirectory(path, trainer.transformer.run_config)
     if other.tokenizer().fingerprint != tokenizer.fingerprint:
         raise InputError(
-            f"{path} has another vocabulary than the data directory, so training cannot start from "
-            f"it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
+            f"{path} has a different vocabulary from the data directory, so training cannot start "
+            f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name or other.selected)
     try:
@@ -71,7 +71,7 @@ def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
         The metrics of the checkpoint; {} without a checkpoint.
 
     Raises:
-        InputError: if the checkpoint does not fit the trainer, and as `RunDirectory.restore`.
+        InputError: if no checkpoint can be read, or the newest does not fit the trainer.
 
     Example:
     >>> from keras_transformer.models import Transformer
@@ -91,15 +91,15 @@ def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
     ):
         if own.keys() != saved.keys():
             raise InputError(
-                f"{restored.checkpoint.path} was written in another precision or by another "
-                "optimizer. Resume with the machine and the flags of the run."
+                f"{restored.checkpoint.path} was written with another precision or "
+                "optimizer. Resume with the flags of the run, on the same kind of machine."
             )
         for path, variable in own.items():
             variable.assign(saved[path])
     return dict(restored.metrics)
 
 
-def begin_alike(
+def initialize_workers(
     cluster: Cluster, trainer: Trainer, begin: Callable[[], dict[str, float]]
 ) -> dict[str, float]:
     """Calls `begin` on the chief, and copies the state of its trainer to all workers.
@@ -116,7 +116,7 @@ def begin_alike(
     >>> from keras_transformer.models import Transformer
     >>> config = RunDirectory("build/run").config
     >>> trainer = Trainer(Transformer(config.model), config.training)
-    >>> begin_alike(Cluster(), trainer, lambda: {"val_loss": 2.0})
+    >>> initialize_workers(Cluster(), trainer, lambda: {"val_loss": 2.0})
     {'val_loss': 2.0}
     """
     metrics = dict(cluster.from_chief(begin))
@@ -142,7 +142,7 @@ def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
 
 
 class TrainingCallbacks(NamedTuple):
-    """The callbacks of a run, in the order in which they act on the end of an interval.
+    """The callbacks of a run, in the order in which they run at the end of an interval.
 
     Example:
     >>> config = TrainingConfig()
@@ -234,7 +234,7 @@ def fit(
                 if trainer.stop_training:
                     break
     except (tf.errors.UnavailableError, tf.errors.AbortedError):
-        if stop.interrupted:  # another worker has ended first
+        if stop.interrupted:  # another worker stopped before this one
             raise KeyboardInterrupt from None
         raise
     except tf.errors.ResourceExhaustedError as error:
@@ -246,14 +246,14 @@ def fit(
         ) from error
     except NotFiniteError as error:
         if not is_chief:
-            raise DivergedError(str(error)) from None
+            raise DivergedError(f"{error}.") from None
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
-        last = "no checkpoint is good"
+        restart = "Start a new run"
         if good:
-            begin = f"--init_from={run.path}@{good[-1].name}"
-            last = f"the last good checkpoint is {good[-1]}, which a new run takes by {begin}"
+            restart += f" from the last good checkpoint ({good[-1]}) with --init_from={run.path}@"
+            restart += good[-1].name
         raise DivergedError(
-            f"{error}; {last}. Lower training.learning_rate, or set training.clip_norm."
+            f"{error}. {restart}, and lower training.learning_rate or set training.clip_norm."
         ) from None
     return writer.metrics
 
@@ -268,13 +268,13 @@ def _is_good(run: RunDirectory, checkpoint: Checkpoint) -> bool:
 def _intervals(step: int, config: TrainingConfig) -> list[tuple[int, int]]:
     """Returns the remaining intervals: their length in steps, and how many have this length.
 
-    Intervals end at multiples of `checkpoint_steps`, also after an interruption. So every run is
-    validated at the same steps.
+    Intervals end at multiples of `checkpoint_steps`, even after an interruption, so that every
+    run is validated at the same steps.
     """
     length = config.checkpoint_steps
-    begun = step % length
+    taken = step % length
     whole = math.ceil(config.max_steps / length) - math.ceil(step / length)
-    return [(length - begun, 1)] * bool(begun) + [(length, whole)] * bool(whole)
+    return [(length - taken, 1)] * bool(taken) + [(length, whole)] * bool(whole)
 
 
 class _CheckpointWriter(keras.callbacks.Callback):
@@ -312,11 +312,11 @@ class _CheckpointWriter(keras.callbacks.Callback):
         }
         if not self._is_chief:
             return
-        # Before the checkpoint, because a resumed run drops metrics after its checkpoint.
+        # The metrics come before the checkpoint: a resumed run drops metrics that come after it.
         costs = ("training_seconds", "step_seconds", "tokens")
         self._run.append_metrics({"step": step, **{name: self.metrics[name] for name in costs}})
         if not math.isfinite(logs.get("val_loss", 0.0)):
-            log.warning("no checkpoint of step %d, whose validation loss is not finite", step)
+            log.warning("Step %d: no checkpoint, because the validation loss is not finite.", step)
             return
         self._run.save_checkpoint(
             step,

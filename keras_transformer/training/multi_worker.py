@@ -112,7 +112,7 @@ class Cluster:
             facts: JSON values by a name for error messages.
 
         Raises:
-            InputError: on every worker, if one has another value than the chief.
+            InputError: on every worker, if the value of one differs from the chief.
         """
         if self.num_workers == 1:
             return
@@ -131,8 +131,8 @@ class Cluster:
         if any(differs):
             worker = differs.index(1)
             raise InputError(
-                f"Worker {worker} ({self.workers[worker]}) has other settings than the chief. Its "
-                "error message lists them."
+                f"Worker {worker} ({self.workers[worker]}) has different settings from the chief. "
+                "Its error message lists them."
             )
 
     def from_chief(self, read: Callable[[], Any]) -> Any:

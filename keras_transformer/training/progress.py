@@ -32,8 +32,8 @@ class Progress(keras.callbacks.Callback):
     """Shows the step, the loss, tokens per second and the time left, and logs all metrics.
 
     A terminal shows a bar. Other outputs get a line every `log_steps` steps. At the same steps, and
-    at every validation, `write` and TensorBoard get the metrics, as means over the tokens since the
-    last time. The logs of the steps are only read then, because reading waits for the GPU.
+    at every validation, `write` and TensorBoard get the metrics. These are means over all tokens
+    since the last report. Logs are read only for a report, because reading waits for the GPU.
 
     Args:
         first_step: number of steps taken before.
@@ -114,7 +114,7 @@ class Progress(keras.callbacks.Callback):
         self._step += 1
         self._recent.append(logs)
         self._bar.update(1)
-        # Also at the end of an interval, so that validation and checkpoints do not count.
+        # Reports at the end of an interval, too, so that validation and checkpoints do not count.
         last = batch + 1 == self.params["steps"] or self.model.stop_training
         if last or self._step % self._config.log_steps == 0:
             self._report()
@@ -160,7 +160,7 @@ class Progress(keras.callbacks.Callback):
         if most >= self._config.max_skipped_steps:
             last = self._step - len(skipped) + 1 + skipped.index(most)
             raise NotFiniteError(
-                f"the gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
+                f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
                 "were not finite"
             )
 

@@ -95,7 +95,7 @@ def test_help_lists_all_commands_without_loading_a_heavy_package() -> None:
         (["train", "--max_steps=1", "--max_steps=2"], ["--max_steps=2", "was 1 before"]),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], facts: list[str]) -> None:
+def test_invalid_commands_give_a_one_line_error(arguments: list[str], facts: list[str]) -> None:
     ended = console(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1

@@ -89,7 +89,7 @@ def test_a_run_without_translations_is_not_exported() -> None:
     assert comparison.compare_sentence(nothing, nothing, "sentence 1", " ") is None
 
 
-def test_other_scores_and_other_tokens_are_refused(
+def test_different_scores_and_tokens_are_errors(
     translator: Translator, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh_process, answers = comparison._fresh_process, {}

@@ -128,7 +128,7 @@ class TestTranslateInDetail:
 
 
 def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
-    """Checks that the fields of a translation fit each other."""
+    """Checks that the fields of a translation are consistent."""
     length = len(translation["ids"])
     assert sum(translation["token_log_probs"]) == pytest.approx(translation["log_prob"], abs=1e-4)
     for name in ("tokens", "token_log_probs", "alignment", "attention"):

@@ -61,7 +61,7 @@ def test_output_lengths_depend_only_on_their_source(translator: Translator) -> N
     lengths = translator.search(texts).lengths.numpy().max(axis=1)
     longest[TEXTS.index("")] = 0
     assert (lengths <= longest).all()
-    assert (lengths[:-1] == longest[:-1]).sum() > 2  # and reached, not only by the longest
+    assert (lengths[:-1] == longest[:-1]).sum() > 2  # several sentences reach the limit
 
 
 def test_empty_texts_have_empty_translations(translator: Translator) -> None:
@@ -152,14 +152,14 @@ def test_cached_and_uncached_search_are_equal(
     np.testing.assert_allclose(cached.scores, uncached.scores, rtol=2e-5, atol=1e-4)
 
 
-def test_models_with_other_vocabularies_are_refused(run_directory: RunDirectory) -> None:
+def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirectory) -> None:
     config = run_directory.config.replace(model__target_vocab_size=7, model__source_vocab_size=7)
     other = Transformer(config.model)
     with pytest.raises(InputError, match=mentions("model 2", "7", "tokens")):
         Translator(
             [make_transformer(run_directory), other], run_directory.tokenizer(), config.decoding
         )
-    with pytest.raises(InputError, match=mentions("model", "translate")):
+    with pytest.raises(InputError, match=mentions("Translator", "one model")):
         Translator([], run_directory.tokenizer(), config.decoding)
 
 
@@ -187,7 +187,7 @@ def test_details_fit_the_translation(translator: Translator) -> None:
             np.testing.assert_array_equal(details["alignments"][row, k, :length], best)
 
 
-def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
+def test_translations_start_with_their_prefixes(translator: Translator) -> None:
     free = translator.translate(tf.constant(TEXTS[:3]))["translations"].numpy()
     prefixes = ["", free[2, 0].decode()[:2], free[1, 0].decode()[:4]]
     details = translator.translate_verbose(tf.constant(TEXTS[:3]), tf.constant(prefixes))

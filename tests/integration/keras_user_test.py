@@ -100,7 +100,7 @@ print("iterations", int(whole.optimizer.iterations))
 
 
 def tagger() -> keras.Model:
-    """A functional model with one of our decoders, and with ids of another vocabulary."""
+    """A functional model with a decoder of this package, and ids of a different vocabulary."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = PaddingMask()(ids)
     x = TokenEmbedding(12, 8)(ids)

@@ -1,6 +1,6 @@
 """A wheel in an environment without the clone: the quickstart, and each extra on top of the core.
 
-No other extra is there, so a package that is needed without being declared shows.
+No other extra is installed, so the test finds undeclared packages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMANDS = {
     "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
 }
 # The line that a server prints when it is ready. It runs until it is stopped.
-READY = {"demo": r"the playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
+READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
 # More commands that fail without the extra.
 ALSO = {
     "litert": ["translate --model_dir=a.tflite --input=a.en"],
@@ -163,7 +163,7 @@ def test_a_command_without_its_extra_names_it(
 def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extra: str) -> None:
     ended = environment.run(files, ["python", "-c", HELP_OF_ALL], extra)
     assert ended.returncode == 0, ended.stderr
-    # Packages of an extra must not break the core: a namespace of theirs once did.
+    # Packages of an extra must not break the core. A namespace package once did.
     core = f"prepare --source=a.en --target=a.de --output_dir=core-{extra}"
     ended = environment.run(files, ["keras-transformer", *core.split()], extra)
     assert ended.returncode == 0, ended.stderr

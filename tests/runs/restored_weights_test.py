@@ -81,7 +81,7 @@ class TestRestore:
         save(run, 5, 6)
         for checkpoint in run.checkpoints():
             cut_in_half(checkpoint.path / "weights.npz")
-        for _ in range(2):  # they keep their names, so it is said again
+        for _ in range(2):  # they keep their names, so the warning is repeated
             with pytest.raises(InputError, match=mentions("2 checkpoints")) as error:
                 run.restore()
             assert tells(str(error.value), "step-00000006/weights.npz", "read")
@@ -140,7 +140,9 @@ class TestSelection:
         assert_equal(run.selected_weights(), arrays(0.25))
         assert steps(run) == [5]
 
-    def test_an_unknown_name_is_refused_and_nothing_selected(self, run: RunDirectory) -> None:
+    def test_an_unknown_name_is_an_error_and_does_not_change_the_selection(
+        self, run: RunDirectory
+    ) -> None:
         save(run, 5)
         with pytest.raises(InputError, match=mentions("weights", "bets", "last", "best", "ema")):
             run.select("bets")

@@ -1,6 +1,6 @@
-"""A model that reverses text, with signatures of the kinds that an export has.
+"""A model that reverses text, with the same kinds of signatures as an export.
 
-The tests of clients also ask TF Serving itself, where there is one:
+The tests of clients can also use TF Serving:
 
     python -m tests.serving.reversing_model build/reversing
     docker run -p 8500:8500 -p 8501:8501 -v $PWD/build/reversing:/models/reversing \
@@ -71,7 +71,7 @@ class Reversing(tf.Module):
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def no_poison(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """One row fails all."""
+        """A single invalid row makes the whole batch fail."""
         check = tf.debugging.Assert(tf.reduce_all(text != "poison"), ["there is poison"])
         with tf.control_dependencies([check]):
             return {"bytes": tf.strings.length(text)}

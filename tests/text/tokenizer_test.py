@@ -1,4 +1,4 @@
-"""The tokenizer in the graph: as the sentencepiece library, for any text and any id."""
+"""The in-graph tokenizer equals the sentencepiece library, for any text and any ids."""
 
 import itertools
 import subprocess
@@ -85,7 +85,7 @@ def test_each_side_has_the_pieces_of_its_language(models):
         expected = [library(model).id_to_piece(i) for i in range(size - size % 6)]
         assert [piece.decode() for piece in pieces(ids).numpy().ravel()] == expected
         assert pieces(tf.zeros([2, 0], tf.int32)).shape == [2, 0]
-        # Ids outside the vocabulary do not fail, but get the piece of the nearest id.
+        # Ids outside the vocabulary give the piece of the nearest id.
         outside = pieces(tf.constant([-1, size, 2**31 - 1])).numpy().tolist()
         nearest = [library(model).id_to_piece(i).encode() for i in (0, size - 1, size - 1)]
         assert outside == nearest

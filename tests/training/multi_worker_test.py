@@ -1,4 +1,4 @@
-"""One worker, waiting for others, and two real processes that lose each other."""
+"""One worker, a worker that waits for others, and two real processes of which one is killed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ SENT = {
 
 
 def take_part() -> None:
-    """A worker's life in these tests: prints one JSON object."""
+    """Runs a worker of these tests, and prints one JSON object."""
     cluster = Cluster.from_environment()
     strategy = cluster.connect()
     assert strategy is not None
@@ -164,7 +164,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]
     ]
 
 
-def test_a_lost_worker_ends_the_others_and_all_can_start_again(
+def test_a_lost_worker_stops_the_others_and_all_can_restart(
     lives: list[list[dict[str, Any]]],
 ) -> None:
     chief, worker = lives

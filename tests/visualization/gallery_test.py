@@ -1,4 +1,4 @@
-"""The command writes all files, and refuses invalid input."""
+"""The command writes all files, and reports invalid input."""
 
 from __future__ import annotations
 

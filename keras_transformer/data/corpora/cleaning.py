@@ -237,7 +237,7 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
     name = " + ".join(dict.fromkeys(block.names))
     lines = np.arange(block.line, block.line + len(sources))
     pairs = CleanPairs(name, lines, sources, targets).keep(well_formed, "bad_utf8", report)
-    # First of all, because a line may have megabytes, and the other rules are slow.
+    # Checked first, because a line may have megabytes, and the other rules are slow.
     lengths = _lengths(pairs)
     pairs = pairs.keep(lengths.max(axis=0) <= options.max_bytes, "too_many_bytes", report)
     pairs = pairs._replace(

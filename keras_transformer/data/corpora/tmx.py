@@ -23,11 +23,10 @@ class TmxFile:
     """A corpus of a TMX file, compressed or not; unit i is line i.
 
     Attributes:
-        path: of the file.
-        source_language, target_language: as in `xml:lang`; "en" takes "en-US" too, and "en_US",
-            as some programs write it. Of several
-            variants of a language in a unit the first is taken; a unit without one has an
-            empty side, which cleaning counts and drops.
+        path: path of the file.
+        source_language, target_language: as in `xml:lang`. "en" also matches "en-US" and "en_US".
+            If a unit has several variants of a language, the first one is used. If it has none,
+            that side is empty, and cleaning drops and counts the pair.
 
     Example:
     >>> _ = Path("a.tmx").write_text(
@@ -94,7 +93,7 @@ def _code(language: str) -> str:
 def tmx_files(
     paths: Sequence[str | Path], source_language: str | None, target_language: str | None
 ) -> list[TmxFile]:
-    """Returns corpora of files; raises `InputError` where one or a language is missing.
+    """Returns corpora of files. Raises `InputError` if a file or a language is missing.
 
     Args:
         paths: the files.
@@ -117,7 +116,7 @@ def _text(element: etree._Element) -> Iterator[str]:
     """Yields the text of a segment without the codes of other programs."""
     yield element.text or ""
     for child in element:
-        if child.tag is etree.Entity:  # as in HTML, which tools mean by it; others stay as they are
+        if child.tag is etree.Entity:  # tools use those of HTML; unknown ones stay unchanged
             yield html.unescape(child.text)
         elif isinstance(child.tag, str) and etree.QName(child).localname not in _CODES:
             yield from _text(child)

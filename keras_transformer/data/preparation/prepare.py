@@ -84,8 +84,8 @@ class PreparedData:
             )
         if known := report.get("valid_pairs_in_train"):  # missing in data of older versions
             lines.append(
-                f"validation pairs that stand in the training text as well: {known:,} of "
-                f"{report['valid']['pairs']:,}; what is measured on them is not of new text"
+                f"validation pairs that are also in the training text: {known:,} of "
+                f"{report['valid']['pairs']:,}. Scores on them overestimate the quality."
             )
         return "\n".join(lines)
 

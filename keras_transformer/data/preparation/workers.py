@@ -66,7 +66,7 @@ def run_tasks(
         except BrokenProcessPool as error:
             raise StoppedError(
                 "A worker process was killed, most likely because memory ran out. Use fewer "
-                "workers; the same command continues."
+                "workers. The same command resumes."
             ) from error
         except BaseException:  # Ctrl-C, an error, or the iterator was closed
             _kill(pool)

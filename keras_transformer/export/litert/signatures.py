@@ -71,15 +71,17 @@ class LiteRTSignatures(tf.Module):
 
         Args:
             ids: int32 `[1, S]`, S at least 1, from the source's SentencePiece model. An end token
-                is added if the last id is another one.
-            max_length: int32 `[1]`, the longest translation, including the end token. 0 means the
-                limit of the export. It cannot exceed the limit for the length of the sentence.
+                is added if it is missing.
+            max_length: int32 `[1]`, maximum length of the translation, including the end token. 0
+                means the limit of the export, which depends on the length of the sentence. Larger
+                values are lowered to this limit.
             length_penalty: float32 `[1]`, α. NaN means the α of the export.
 
         Returns:
-            `ids` int32 `[1, K, L]`, padded; `lengths` int32 `[1, K]`, including the end token;
-            `scores` float32 `[1, K]`, best first; `status` int32 `[1]`, bits of `Status`. L is the
-            limit for the length of the sentence.
+            - `ids` int32 `[1, K, L]`: padded; L is the limit for the length of the sentence
+            - `lengths` int32 `[1, K]`: including the end token
+            - `scores` float32 `[1, K]`: best first
+            - `status` int32 `[1]`: bits of `Status`
         """
         lengths = tf.reshape(tf.shape(ids)[1], [1])
         result, status = self._search(ids, lengths, max_length, length_penalty)

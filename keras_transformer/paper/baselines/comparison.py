@@ -28,7 +28,7 @@ from keras_transformer.paper import experiment
 from keras_transformer.paper.experiment import (
     Deadline,
     Trial,
-    begun,
+    open_experiment,
     results_of,
     run_trials,
 )
@@ -183,7 +183,7 @@ def run_comparison(
         )
         for name, model in models.items()
     }
-    with begun(work_dir, {"data and test": data.fingerprint, "models": descriptions}):
+    with open_experiment(work_dir, {"data and test": data.fingerprint, "models": descriptions}):
         run_trials([trials[name] for name in only or trials], work_dir, deadline)
         found = results_of(trials.values(), work_dir)
         finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
@@ -331,7 +331,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         results: the results of `run_comparison`.
         path: the file, which is replaced.
     """
-    import matplotlib.style  # late: an extra
+    import matplotlib.style  # late, because it is an extra
     from matplotlib.figure import Figure
 
     style = {"svg.fonttype": "none", "svg.hashsalt": "baselines", "font.size": 9}

@@ -27,7 +27,7 @@ from keras_transformer.paper.experiment import (
     RESULTS,
     Deadline,
     Trial,
-    begun,
+    open_experiment,
     results_of,
     run_trials,
 )
@@ -54,7 +54,7 @@ def run_table3(
 ) -> dict[str, Any]:
     """Trains the rows of Table 3 one after the other, each in a separate process.
 
-    The same call resumes after an interruption, also in the middle of a row. Other rows are added
+    The same call resumes after an interruption, even in the middle of a row. Other rows are added
     to the existing results. A row that diverges is a result, except for base. A script that calls
     this function needs the line `if __name__ == "__main__":`.
 
@@ -94,7 +94,7 @@ def run_table3(
     )  # refuses an unknown tokenizer
     identity = {
         "preset_base": preset_base,
-        # Without defaults, so that a new setting of configurations changes nothing.
+        # Defaults are left out, so that a new field of the configuration changes nothing.
         "base": differences(Config(), table.base.config),
         "rows": {row.name: differences(table.base.config, row.config) for row in table.rows},
         "data": {
@@ -128,7 +128,7 @@ def run_table3(
             write_text(work_dir / "delta_bleu.svg", delta_chart(results))
         return results
 
-    with begun(work_dir, identity):
+    with open_experiment(work_dir, identity):
         write_lines(work_dir / "reference", stores["valid"].target_text())
         results = write()
         wanted = {row.same_as or row.name for row in chosen}

@@ -137,7 +137,7 @@ def data_parts(report: Any, defaults: Mapping[str, Any] | None = None) -> dict[s
 
 
 def _cleaning(report: Any, split: str) -> str:
-    """Returns what was dropped from the corpora of a split, with examples."""
+    """Returns the counts of dropped pairs of a split, with examples."""
     part = _dict(report, "cleaning", split)
     if not part:
         return ""

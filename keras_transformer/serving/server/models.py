@@ -25,7 +25,7 @@ from keras_transformer.serving.server.tensors import read_tensors
 _LOG = logging.getLogger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 _DEFAULT = "serving_default"
-_MAX_ANSWER_BYTES = 2**27  # as arrays; JSON needs ten times the memory
+_MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 _State = get_model_status_pb2.ModelVersionStatus
 _Stamp = tuple[tuple[str, int, int], ...]  # path, size and modification time of each file
@@ -317,7 +317,7 @@ class ServedModel:
         self._states[wanted] = (_State.LOADING, "")
         try:
             version = await asyncio.to_thread(Version, found[wanted].path, *self._arguments)
-        except Exception as error:  # the old version must stay, whatever the error
+        except Exception as error:  # any error must leave the old version loaded
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
             self._states[wanted] = (_State.END, problem)
@@ -382,7 +382,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 @contextlib.contextmanager
 def _without_deprecation_notice() -> Iterator[None]:
-    """Hides the notice that loading into a session is deprecated. TF Serving does it, too."""
+    """Hides the notice that loading into a session is deprecated. TF Serving does the same."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -66,7 +66,7 @@ def test_repetitive_pairs_are_dropped_on_request():
     assert kept == [] and report.dropped == {"repetitive": 3}
     for varied in (
         b"a man and a man and a dog",
-        b"no no no no no",  # six would be three times two
+        b"no no no no no",  # six would be three repetitions of two
         b"up and down and up and down and up and",
         b"s &quot s &quot; s &quot;s &quot; s",
         b" ".join([eight + b" 8"] * 3),
@@ -89,7 +89,7 @@ def test_circles_are_found_as_by_comparing_all_spans(words, place, period):
     assert is_repetitive(b" ".join(words)) == any(circles)
 
 
-def test_a_tag_begins_every_source():
+def test_every_source_starts_with_the_tag():
     kept, _ = run([(b" a", b"b")], source_tag="<2de>")
     assert kept == [(1, b"<2de> a", b"b")]
 

@@ -19,7 +19,7 @@ def test_pairs_with_a_side_in_another_language():
     assert check(sources, targets) == [True, False, False, False, True, True]
 
 
-def test_names_and_numbers_are_no_other_language():
+def test_names_and_numbers_do_not_count_as_another_language():
     english = [
         b"We export to Austria, Bulgaria and Kenya.",
         b"The shop opens in January, April and October.",

@@ -1,4 +1,4 @@
-"""Translation memories: units become pairs, bad files a sentence."""
+"""Translation memories: units become pairs, invalid files raise errors."""
 
 import contextlib
 import gzip

@@ -1,4 +1,4 @@
-"""LiteRT exports: they find the tokens of the run, or are refused, also with quantized weights."""
+"""LiteRT exports give the tokens of the run, even with quantized weights, or raise an error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
 SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
 NAN = math.nan
 
-# LiteRT's own operations that a search needs. Some runtime may lack any further one.
+# Built-in operations that a search needs. Some runtimes may lack any other operation.
 OPS = set(
     "ADD ADD_N BATCH_MATMUL CAST CONCATENATION COS DIV DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP EQUAL "
     "EXPAND_DIMS FILL FLOOR_DIV FLOOR_MOD FULLY_CONNECTED GATHER GREATER GREATER_EQUAL IF LESS "
@@ -201,7 +201,7 @@ def test_other_operations_are_refused(paper: LiteRTExport) -> None:
 
 
 def test_the_first_graph_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
-    """Java's runtime prepares it when it opens a file."""
+    """The Java runtime prepares it when it opens a file."""
     interpreter = Interpreter(str(paper.path))
     interpreter.allocate_tensors()
     assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
@@ -209,7 +209,7 @@ def test_the_first_graph_needs_no_operations_of_tensorflow_text(paper: LiteRTExp
 
 
 def test_several_texts_at_once_fail(paper: LiteRTExport) -> None:
-    """Two texts must not be joined to one."""
+    """Two texts must not be joined."""
     interpreter = InterpreterWithCustomOps(
         model_path=str(paper.path), custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
     )
@@ -414,7 +414,7 @@ def test_invalid_options_are_refused(
     assert not [*tmp_path.glob("export/*")]
 
 
-def test_an_export_with_other_translations_is_refused(
+def test_an_export_with_different_translations_is_an_error(
     tmp_path: Path, paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)

@@ -87,7 +87,7 @@ def test_warmup_has_the_shortest_the_longest_and_all_lengths(version: Path) -> N
     assert set(spread) == set(known)
 
 
-def test_a_signature_that_cannot_answer_is_refused(version: Path, tmp_path: Path) -> None:
+def test_a_signature_that_fails_is_an_error(version: Path, tmp_path: Path) -> None:
     model = tf.saved_model.load(str(version))
     tokenize = model.signatures["tokenize"]
 

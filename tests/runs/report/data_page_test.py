@@ -1,4 +1,4 @@
-"""The page of prepared data: correct numbers, and a whole page whatever the report contains."""
+"""The page of prepared data has correct numbers, and is complete for any report."""
 
 from __future__ import annotations
 

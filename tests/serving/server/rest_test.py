@@ -23,7 +23,7 @@ PREDICT = {"instances": ["abc"]}
 
 
 def told(answer: httpx.Response) -> str:
-    """The error that is all of the answer."""
+    """Returns the error, which is the only field of the answer."""
     (error,) = answer.json().values()
     assert list(answer.json()) == ["error"]
     return str(error)
@@ -80,7 +80,7 @@ def test_an_answer_that_would_be_too_large_is_refused(
     answer = running.predict({"instances": ["a"] * 4})
     assert answer.status_code == 400
     assert tells(told(answer), "4 rows", "96 bytes", "3", "serving_default")
-    # One row is always answered, and sizes that vary are taken for 1: of join 8 and 4 bytes.
+    # A single row is always answered. Unknown sizes count as 1: `join` has 8 and 4 bytes.
     monkeypatch.setattr(models, "_MAX_ANSWER_BYTES", 1)
     assert running.predict({"instances": ["a"]}).status_code == 200
     joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
@@ -120,7 +120,9 @@ def test_health_and_metrics(running: Running) -> None:
         (b'{"inputs": {"\\udc80": ["a"]}}', 400, mentions("inputs", r"\udc80", "text")),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_sentence(running: Running, body: Any, status: int, sentence: str) -> None:
+def test_invalid_input_gives_a_one_line_error(
+    running: Running, body: Any, status: int, sentence: str
+) -> None:
     answer = running.predict(body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
@@ -186,7 +188,7 @@ def test_many_instances_are_split(running: Running) -> None:
 def ask_at_once(
     running: Running, bodies: list[Any], rows: int
 ) -> list[concurrent.futures.Future[httpx.Response]]:
-    """Sends requests while the model is held: the first is being computed, the others wait."""
+    """Sends requests while the model is blocked. The first is being computed, the others wait."""
     pool = concurrent.futures.ThreadPoolExecutor(len(bodies))
     futures = []
     with model_held():
@@ -213,7 +215,7 @@ def test_requests_at_the_same_time_are_one_batch(running: Running) -> None:
     assert [running.metric(name) for name in names] == [before[0] + 2, before[1] + 9]
 
 
-def test_a_poisoned_request_fails_alone(running: Running) -> None:
+def test_an_invalid_request_does_not_affect_others(running: Running) -> None:
     def body(*texts: Any) -> dict[str, Any]:
         return {"signature_name": "no_poison", "instances": list(texts)}
 
@@ -250,7 +252,9 @@ def test_a_full_queue_answers_429_and_recovers(reversing_version: Path) -> None:
             wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
             futures += [pool.submit(running.predict, body) for body in waiting]
             wait_until(lambda: running.metric("serving_waiting_rows") == 2)
-            refused = running.predict(PREDICT)  # while nothing moves: it does not wait
+            refused = running.predict(
+                PREDICT
+            )  # while the model is blocked: the answer does not wait
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert tells(told(refused), "queue", "2 of 2 rows", "1")
         assert [future.result().status_code for future in futures] == [200, 200, 200]
