@@ -112,7 +112,7 @@ def compare(
     translations, ties = [""] * len(sentences), {}
     for number, (batch, result) in enumerate(zip(todo, results, strict=True)):
         served = map(Hypotheses, *(arrays[f"{name}_{number}"] for name in Hypotheses._fields))
-        best = translator.texts(result)[:, 0].numpy()
+        best = translator.texts(result, tf.constant(batch))[:, 0].numpy()
         for index, own, other, text in zip(batch, Hypotheses.of(result), served, best, strict=True):
             translations[index] = text.decode("utf-8", "replace")
             tie = compare_sentence(own, other, f"sentence {index + 1}", sentences[index])

@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from keras_transformer.console import progress_bar
 from keras_transformer.runs.machine import available_cores
+from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE
 
 # The memory of the search's cache grows with both limits.
 MAX_BATCH_LINES = 64
 _MAX_BATCH_BYTES = 16_384  # after padding to the longest line
-# A higher share of unknown tokens is reported.
-MAX_UNKNOWN_RATE = 0.01
 _COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
 _Result = TypeVar("_Result")

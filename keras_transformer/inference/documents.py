@@ -172,7 +172,7 @@ def _split_long_sentences(model: LoadedModel, pieces: Sequence[str]) -> tuple[li
         line += piece[:start].count("\n")
         parts = [sentence]
         if sentence:
-            tokens, used = next(counts)
+            tokens, used, _ = next(counts)
             fitting = min(used, model.max_train_source_length or used)
             if fitting < tokens:
                 parts = _parts(model, sentence, tokens, fitting)

@@ -69,6 +69,11 @@ class Translator(tf.Module):
         self.tokenizer = tokenizer
         self.config = config
         _check_vocabularies(self.transformers, tokenizer)
+        if config.replace_unknown and not all(t.can_return_attention for t in self.transformers):
+            raise InputError(
+                "decoding.replace_unknown is true, but this architecture has no attention to the "
+                "source. Set decoding.allow_unknown instead."
+            )
         # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
         self._max_positions = min((p for p in positions if p is not None), default=None)
@@ -88,7 +93,7 @@ class Translator(tf.Module):
             `config.n_best`. Unused places have an empty text and the score -1e9.
         """
         result = self.search(text)
-        return {"translations": self.texts(result), "scores": result.scores}
+        return {"translations": self.texts(result, text), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
@@ -134,7 +139,7 @@ class Translator(tf.Module):
             RequestedOutputs(token_log_probs=True, alignment=True, attention=True),
         )
         return {
-            "translations": self.texts(result),
+            "translations": self.texts(result, text),
             "scores": result.scores,
             "log_probs": result.log_probs,
             "finished": result.finished,
@@ -184,12 +189,23 @@ class Translator(tf.Module):
             results.append((decoded.features, decoded.attention if attention else None))
         return results
 
-    def texts(self, result: SearchResult) -> tf.Tensor:
-        """Returns the texts of a search result, string `[B, K]`."""
+    def texts(self, result: SearchResult, source: tf.Tensor) -> tf.Tensor:
+        """Returns the texts of a search result, string `[B, K]`.
+
+        Args:
+            result: the result.
+            source: string `[B]`, which `decoding.replace_unknown` takes words from.
+        """
         batch, count, length = tf.unstack(tf.shape(result.ids))
-        # --> [batch * count, length]
-        ids = tf.reshape(result.ids, [batch * count, length])
-        texts = self.tokenizer.detokenize(ids, tf.reshape(result.lengths, [batch * count]))
+        ids = tf.reshape(result.ids, [batch * count, length])  # --> [batch * count, length]
+        lengths = tf.reshape(result.lengths, [batch * count])
+        texts = self.tokenizer.detokenize(ids, lengths)
+        if self.config.replace_unknown:
+            source, _ = truncate_text(source, self.config.max_source_bytes)
+            words = self.tokenizer.source_texts(source)  # --> [batch, source]
+            places = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
+            words = tf.reshape(tf.gather(words, places, batch_dims=1), [batch * count, length])
+            texts = self.tokenizer.replace_unknown(texts, ids, lengths, words)
         return tf.reshape(texts, [batch, self.config.n_best])
 
     def search_ids(
@@ -212,6 +228,8 @@ class Translator(tf.Module):
             memories: the result of `encode` for the ids, if it is already known.
         """
         memories = self.encode(source_ids) if memories is None else memories
+        if self.config.replace_unknown:
+            outputs = dataclasses.replace(outputs, alignment=True)
         config = dataclasses.replace(
             self._search_config,
             constraint=constraint,
@@ -326,7 +344,8 @@ class CompiledTranslator:
         source_ids, max_lengths, offsets = self._prepare(text)
         longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
         result = self._search(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
-        return {"translations": self._translator.texts(result), "scores": result.scores}
+        translations = self._translator.texts(result, text)
+        return {"translations": translations, "scores": result.scores}
 
     def _prepared(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         source_ids, lengths = self._translator.source_ids(text)

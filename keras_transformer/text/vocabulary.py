@@ -28,6 +28,8 @@ MAX_LINES = 1_000_000
 MAX_BYTES = 60_000_000
 MAX_LINE_BYTES = 16_384
 MAX_VOCAB_SIZE = 1_000_000
+# A higher share of unknown tokens in data or input is reported.
+MAX_UNKNOWN_RATE = 0.01
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from keras_transformer.data.preparation.pipeline import (
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import work_directory
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE, Vocabulary
 
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
@@ -69,6 +70,14 @@ class PreparedData:
                 f"{split}: {store['pairs']:,} pairs, {store['source']['tokens']:,} source and "
                 f"{store['target']['tokens']:,} target tokens"
             )
+        for split, side in itertools.product(("train", "valid"), ("source", "target")):
+            rate = report[split][side]["unknown_rate"]
+            if rate > MAX_UNKNOWN_RATE:
+                lines.append(
+                    f"WARNING: {rate:.1%} of the {side} tokens of {split} are not in the "
+                    "vocabulary, so the model cannot read or write them. Learn a vocabulary from "
+                    "text of this language (without --vocab_from), or set --byte_fallback."
+                )
         for split, cleaning in report["cleaning"].items():
             dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
             lines.append(

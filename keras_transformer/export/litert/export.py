@@ -99,6 +99,11 @@ def export(
             "decoding.sample draws random outputs, which LiteRT cannot reproduce. "
             "Use --set=decoding.sample=false."
         )
+    if translator.config.replace_unknown:
+        raise InputError(
+            "decoding.replace_unknown is true, which LiteRT does not support. "
+            "Use --set=decoding.replace_unknown=false."
+        )
     bound = options.max_bleu_loss
     if bound is None:
         bound = MAX_BLEU_LOSS.get(quantization)

@@ -147,7 +147,7 @@ class Signatures(tf.Module):
         alignments = _pad_last(result.alignment, width)
         tokenizer = translator.tokenizer
         return {
-            "translations": translator.texts(result),
+            "translations": translator.texts(result, text),
             "scores": result.scores,
             "tokens": _pieces(tokenizer.target_pieces, result.ids, result.lengths, width),
             "token_scores": tf.where(is_token, _pad_last(result.token_log_probs, width), 0.0),

@@ -95,7 +95,7 @@ def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
         constraint=TreeConstraint(*ids, tokenizer.end_id, tokenizer.target_vocab_size),
     )
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
-    texts = translator.texts(found).numpy()
+    texts = translator.texts(found, tf.constant(sentences)).numpy()
     for row, tree in enumerate(TREES):
         for place in range(2):
             written = texts[row, place].decode().split(" ")
