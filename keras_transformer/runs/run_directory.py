@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
+from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     is_leftover,
@@ -52,8 +52,6 @@ from keras_transformer.runs.checkpoints import (
 )
 from keras_transformer.runs.results import trim_json_lines
 from keras_transformer.text.tokenizer import Tokenizer
-
-log = logging.getLogger(__name__)
 
 # Settings that may change when a run resumes: how long and how often, and how a step is computed.
 # They do not change earlier steps. They change later steps only by rounding.  Another
@@ -302,9 +300,7 @@ class RunDirectory:
             for path, reason in damaged.items():
                 with writing(path):
                     aside = set_aside(path)
-                log.warning(
-                    "%s; it is now %s, and step %d the last", reason, aside.name, checkpoint.step
-                )
+                warn(f"{reason}; it is now {aside.name}, and step {checkpoint.step} the last")
             return Restored(
                 checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]
             )
