@@ -22,7 +22,6 @@ flags are its `--help`:
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import difflib
 import errno
@@ -221,15 +220,9 @@ def _refuse_empty(module: str) -> None:
 _MISSING = "must have a value other than None."  # message of absl for a missing required flag
 
 
-def _docstring(module: str) -> str:
-    """Returns the docstring of a module, also with PYTHONOPTIMIZE=2, which removes it."""
-    source = Path(sys.modules[module].__file__ or "").read_bytes()
-    return ast.get_docstring(ast.parse(source)) or ""
-
-
 def _help(module: str) -> str:
     """Returns the module's docstring and its own flags, a line or two for each."""
-    lines = [_docstring(module).strip(), "", "Flags:"]
+    lines = [(sys.modules[module].__doc__ or "").strip(), "", "Flags:"]
     for flag in _key_flags(module):
         name = f"--[no]{flag.name}" if flag.boolean else f"--{flag.name}"
         text = (flag.help or "").split(";\n")[0].replace("\n", " ")  # absl adds a line to lists

@@ -50,7 +50,7 @@ def run(program: Callable[[], int | None]) -> NoReturn:
     Traceback (most recent call last):
     SystemExit: 3
     """
-    _use_utf8()
+    _restart_python()
     _ignore_variables()
     _open_streams()
     with _interrupted_by_signals():
@@ -119,13 +119,19 @@ def _exit_code(program: Callable[[], int | None]) -> int:
     return code
 
 
-def _use_utf8() -> None:
-    """Starts Python again in its UTF-8 mode if paths have another encoding.
+def _restart_python() -> None:
+    """Starts Python again if libraries do not work with its settings.
 
-    TensorFlow takes only UTF-8. Python chooses UTF-8 itself in most locales.
+    TensorFlow takes only UTF-8 paths, which Python uses itself in most locales. tensorflow-text
+    needs docstrings, which PYTHONOPTIMIZE=2 removes.
     """
+    restart = False
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
+        restart = True
+    if sys.flags.optimize > 1 and os.environ.pop("PYTHONOPTIMIZE", None) is not None:
+        restart = True
+    if restart:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
