@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -272,11 +275,13 @@ def test_a_dumb_terminal_has_no_progress_bar() -> None:
     drawn = {}
     for terminal in ("xterm", "dumb"):
         ours, theirs = pty.openpty()
-        result = ended("-c", program, stderr=theirs, settings={"TERM": terminal, "COLUMNS": "1"})
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        result = ended("-c", program, stderr=theirs, settings={"TERM": terminal})
         os.write(theirs, b"end")
         drawn[terminal] = os.read(ours, 10_000)
         assert result.returncode == 0
-        os.close(ours), os.close(theirs)
+        os.close(ours)
+        os.close(theirs)
     assert b"3/3" in drawn["xterm"] and drawn["dumb"] == b"end"
 
 

@@ -82,7 +82,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_it_ends_as_gently_as_the_one_that_asked(tmp_path: Path, how: str) -> None:
     (tmp_path / "main.py").write_text(PROGRAM)
     parent = subprocess.Popen(
