@@ -80,13 +80,15 @@ def _hidden(packages: tuple[str, ...]) -> Iterator[None]:
 
 
 def _load_quietly() -> None:
+    is_first = "tensorflow" not in sys.modules
     with tempfile.TemporaryFile() as log:
         stderr = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
             import tensorflow as tf
 
-            _check_xla_flags()
+            if is_first:  # later, a copy of the process would lack TensorFlow's threads
+                _check_xla_flags()
             tf.config.list_physical_devices()
         except InputError:
             raise
