@@ -18,6 +18,7 @@ def warn(message: str) -> None:
     """Prints a warning on standard error, above a progress bar.
 
     Example:
+    >>> import contextlib
     >>> with contextlib.redirect_stderr(sys.stdout):
     ...     warn("line 3 is empty.")
     Warning: line 3 is empty.
@@ -32,6 +33,7 @@ def say(line: str) -> None:
     """Prints a line on standard error, above a progress bar.
 
     Example:
+    >>> import contextlib
     >>> with contextlib.redirect_stderr(sys.stdout):
     ...     say("step 10 of 100")
     step 10 of 100
@@ -92,9 +94,7 @@ def progress_bar(
 
     Example:
     >>> with progress_bar(3, "sentences") as bar:
-    ...     bar.update(2)
-    ...     bar.n
-    2
+    ...     _ = bar.update(2)
 
     Args:
         total: number of items, or None if it is not known.
