@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parents[1]
 
-# The background jobs of a shell ignore Ctrl-C, and so do their child processes. Tests send Ctrl-C
-# to processes and to themselves.
+# The background jobs of a shell ignore Ctrl-C, those of nohup ignore SIGHUP, and so do their child
+# processes. Tests send these signals to processes and to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

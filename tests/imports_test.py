@@ -28,18 +28,18 @@ COMPONENTS: dict[str, set[str]] = {
     "models": {"config", "layers"},
     "text": set(),
     "presets": {"config", "text"},
-    "runs": {"config", "text"},
+    "runs": {"config", "console", "text"},
     "data": {"console", "runs", "text"},
     "decoding": {"config", "models"},
     "evaluation": {"data"},
-    "runs.report": {"config", "runs", "schema"},
+    "runs.report": {"config", "console", "runs", "schema"},
     "inference": {
         *("config", "console", "data", "decoding", "evaluation", "models", "runs", "schema"),
         "text",
     },
     "training": {
-        *("config", "data", "evaluation", "inference", "layers", "models", "presets", "runs"),
-        *("runs.report", "text"),
+        *("config", "console", "data", "evaluation", "inference", "layers", "models", "presets"),
+        *("runs", "runs.report", "text"),
     },
     "export": {
         *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "schema"),
@@ -51,11 +51,11 @@ COMPONENTS: dict[str, set[str]] = {
         *("config", "data", "export", "inference", "runs", "runs.report", "schema", "serving"),
     },
     "paper": {
-        *("config", "data", "decoding", "evaluation", "export", "inference", "layers", "models"),
-        *("presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
+        *("config", "console", "data", "decoding", "evaluation", "export", "inference", "layers"),
+        *("models", "presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
     "cli": {
-        *("config", "data", "evaluation", "export", "inference", "paper", "runs"),
+        *("config", "console", "data", "evaluation", "export", "inference", "paper", "runs"),
         *("runs.report", "serving", "tf_import", "training", "visualization"),
     },
 }

@@ -14,13 +14,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -85,7 +85,7 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         seconds = time.perf_counter() - start
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
     for warning in translate.translation_warnings(model, sources):
-        print(f"{FLAGS.source or FLAGS.test_set}: {warning}", file=sys.stderr)
+        console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")
     return hypotheses, seconds
 
 
@@ -122,10 +122,9 @@ def main() -> None:
     print(result.summary())
     own = metrics.blind_score(test.references[0], FLAGS.tokenize, FLAGS.lowercase)
     if own is not None:
-        print(
-            f"warning: the reference scores BLEU {own:.2f} against itself, so this BLEU "
-            "means nothing. The sentences have fewer than four tokens. Use chrF, or --tokenize.",
-            file=sys.stderr,
+        console.warn(
+            f"the reference scores BLEU {own:.2f} against itself, so this BLEU means nothing. "
+            "The sentences have fewer than four tokens. Use chrF, or --tokenize."
         )
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)

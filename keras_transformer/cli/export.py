@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -114,7 +115,7 @@ def main() -> None:
         settings=config_flags.config_settings(),
     )
     if exported.warning is not None:
-        print(exported.warning)
+        console.warn(exported.warning)
     for tie in exported.ties:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"

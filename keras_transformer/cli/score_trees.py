@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -79,7 +79,7 @@ def main() -> int:
         seconds, predicted = _parse([" ".join(tree.words) for tree in gold])
     scores = bracket_scoring.score_trees(gold, predicted)
     for error in scores.errors:
-        print(error, file=sys.stderr)
+        console.warn(error)
     print(scores.summary())
     fields = scores.fields()
     if seconds is not None:

@@ -7,8 +7,8 @@ Example:
 
 --model_dir is the directory of versions, such as build/export, not a version such as
 build/export/1. The highest version is served. When a new version appears, the server changes to it
-without losing a request. SIGTERM and Ctrl-C stop the server after it has answered the waiting
-requests, or after --grace_seconds. A second signal stops it immediately.
+without losing a request. SIGTERM, SIGHUP and Ctrl-C stop the server after it has answered the
+waiting requests, or after --grace_seconds. A second signal stops it immediately.
 
     /v1/models/NAME:predict             predictions; also /v1/models/NAME/versions/N:predict
     /v1/models/NAME, .../metadata       states of the versions; signatures

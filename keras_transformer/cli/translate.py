@@ -22,11 +22,11 @@ of these are reported on standard error, and the exit code is 3.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -113,5 +113,5 @@ def main() -> int:
             )
         file.write(text.encode())
     for warning in warnings:
-        print(warning, file=sys.stderr)
+        console.warn(warning)
     return 3 if warnings else 0

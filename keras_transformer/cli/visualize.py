@@ -20,10 +20,10 @@ with the names of the files.
 from __future__ import annotations
 
 import json
-import sys
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import needs_extra
 
@@ -65,7 +65,7 @@ def main() -> int:
         ),
     )
     for remark in drawn.remarks:
-        print(remark, file=sys.stderr)
+        console.warn(remark)
     print(f"Wrote {drawn.path / 'index.html'}.")
     print(json.dumps(drawn.fields()))
     return 3 if drawn.remarks else 0

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from keras_transformer.console import warn
 from keras_transformer.errors import InputError, StoppedError
 
 log = logging.getLogger(__name__)
@@ -269,9 +270,7 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
             except KeyboardInterrupt:
-                log.warning(
-                    "The finished part is kept next to %s. The same command resumes.", output_dir
-                )
+                warn(f"The finished part is kept next to {output_dir}. The same command resumes.")
                 raise
             shutil.rmtree(directory / _WORK, ignore_errors=True)
             for leftover in list(directory.rglob(f".*{_UNFINISHED}")):

@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
+from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     is_leftover,
@@ -52,8 +52,6 @@ from keras_transformer.runs.checkpoints import (
 )
 from keras_transformer.runs.results import trim_json_lines
 from keras_transformer.text.tokenizer import Tokenizer
-
-log = logging.getLogger(__name__)
 
 # Settings that may change when a run resumes: limits and intervals, and how a step is computed.
 # They change no earlier steps, and later steps only by rounding.  Another
@@ -319,11 +317,9 @@ class RunDirectory:
             for path, reason in damaged.items():
                 with writing(path):
                     aside = set_aside(path)
-                log.warning(
-                    "%s It was renamed to %s. The last checkpoint is now step %d.",
-                    reason,
-                    aside.name,
-                    checkpoint.step,
+                warn(
+                    f"{reason} It was renamed to {aside.name}. The last checkpoint is now step "
+                    f"{checkpoint.step}."
                 )
             return Restored(
                 checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]

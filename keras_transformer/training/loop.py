@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import resource
 import time
@@ -13,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.console import warn
 from keras_transformer.data.batching.batches import Batches
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged
@@ -27,8 +27,6 @@ from keras_transformer.training.callbacks import (
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
-
-log = logging.getLogger(__name__)
 
 
 def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
@@ -316,7 +314,7 @@ class _CheckpointWriter(keras.callbacks.Callback):
         costs = ("training_seconds", "step_seconds", "tokens")
         self._run.append_metrics({"step": step, **{name: self.metrics[name] for name in costs}})
         if not math.isfinite(logs.get("val_loss", 0.0)):
-            log.warning("Step %d: no checkpoint, because the validation loss is not finite.", step)
+            warn(f"Step {step}: no checkpoint, because the validation loss is not finite.")
             return
         self._run.save_checkpoint(
             step,

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.machine import stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -219,16 +220,11 @@ class Cluster:
 
 @contextlib.contextmanager
 def _default_signal_handlers() -> Iterator[None]:
-    """Lets Ctrl-C end the process while TensorFlow connects, and restores the handlers.
+    """Lets a signal end the process while TensorFlow connects, and restores the handlers.
 
     TensorFlow takes over SIGTERM and would keep it.
     """
-    try:
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    except ValueError:  # only the main thread handles signals
-        yield
-        return
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in stop_signals()}
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tqdm import tqdm
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.console import duration, progress_bar, say
 from keras_transformer.errors import InputError
 
 
@@ -77,13 +76,13 @@ class Progress(keras.callbacks.Callback):
         self.seconds = 0.0  # spent in steps
 
     def __enter__(self) -> Progress:
-        self._bar = tqdm(
-            total=self._config.max_steps,
+        self._bar = progress_bar(
+            self._config.max_steps,
+            "steps",
             initial=self._step,
             # tqdm's own time left would count a validation as a slow step.
             bar_format="step {n_fmt} of {total_fmt} |{bar}|{postfix}",
-            disable=not (self._is_shown and sys.stderr.isatty()),
-            dynamic_ncols=True,
+            is_shown=self._is_shown,
         )
         return self
 
@@ -140,10 +139,7 @@ class Progress(keras.callbacks.Callback):
         self._record(metrics)
         time_left = (self._config.max_steps - self._step) * seconds / len(recent)
         loss = f"loss {metrics['loss']:.4f}" if "loss" in metrics else "all gradients not finite"
-        text = (
-            f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, "
-            f"{tqdm.format_interval(time_left)} left"
-        )
+        text = f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, {duration(time_left)} left"
         if self._bar.disable:
             self._print(f"step {self._step} of {self._config.max_steps}: {text}")
         else:
@@ -174,8 +170,7 @@ class Progress(keras.callbacks.Callback):
 
     def _print(self, line: str) -> None:
         if self._is_shown:
-            tqdm.write(line, file=sys.stderr)
-            sys.stderr.flush()
+            say(line)
 
 
 def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:

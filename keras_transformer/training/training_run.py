@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import Config, RunConfig
+from keras_transformer.console import duration
 from keras_transformer.data.batching.batches import BATCH_ORDER
 from keras_transformer.data.batching.mixing import MixedBatches
 from keras_transformer.data.token_store import TokenStore
@@ -83,7 +84,7 @@ class Trained(NamedTuple):
             ]
         if self.metrics:
             parts += [
-                f"{self.metrics['training_seconds'] / 60:.1f} min of training",
+                f"{duration(self.metrics['training_seconds'])} of training",
                 f"{self.tokens_per_second:,.0f} tokens/s",
                 f"peak memory {self.metrics['peak_memory_mb']:,.0f} MB",
             ]

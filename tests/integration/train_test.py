@@ -52,7 +52,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Pat
     for line in process.stderr:
         log += line
         if line.startswith("step 4 of"):
-            process.send_signal(signal.SIGINT)  # workers_test sends SIGTERM
+            process.send_signal(signal.SIGHUP)  # workers_test sends SIGTERM
             break
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, log + err

@@ -82,7 +82,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_to_the_parent_stops_the_child_after_a_checkpoint(
     tmp_path: Path, how: str
 ) -> None:

@@ -76,7 +76,7 @@ def test_training_ends_after_max_minutes(trainer: Trainer, monkeypatch: pytest.M
     assert stop.out_of_time and not stop.interrupted
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_stops_training_with_a_checkpoint_but_without_validation(
     trainer: Trainer, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,7 +115,9 @@ def test_a_second_signal_stops_at_once(trainer: Trainer) -> None:
 def test_ignored_signals_and_foreign_handlers_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: None}
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGHUP), signal.SIG_IGN) | {
+        signal.SIGTERM: None
+    }
     set_to = []
 
     def put(number: int, handler: Any) -> Any:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_transformer.console import warn
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
@@ -224,7 +225,7 @@ def _train_model(
             directory, max_minutes, data.data_dir, model.settings, architecture=architecture
         )
     except DivergedError as error:
-        log.warning("%s: %s", model.name, error)
+        warn(f"{model.name}: {error}")
         run = RunDirectory(directory / "run", architecture.run_config)
         return {
             "finished": True,

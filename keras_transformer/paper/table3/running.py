@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import Config
+from keras_transformer.console import duration, warn
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
@@ -155,14 +156,14 @@ def time_left(names: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> s
 
     Example:
     >>> time_left(["base", "A", "B"], {"base": {"finished": True, "minutes": 30.0}})
-    '1 of 3 rows are finished. About 60 minutes are left.'
+    '1 of 3 rows are finished. About 1 h 00 min left.'
     """
     finished = [name for name in names if found.get(name, {}).get("finished")]
     minutes = [found[name]["minutes"] for name in finished if "minutes" in found[name]]
     line = f"{len(finished)} of {len(names)} rows are finished."
     if minutes and len(finished) < len(names):
         left = statistics.mean(minutes) * (len(names) - len(finished))
-        line += f" About {left:.0f} minutes are left."
+        line += f" About {duration(60 * left)} left."
     return line
 
 
@@ -204,7 +205,7 @@ def _train_row(
         if is_base:
             raise
         # A diverged row is a result, too. The other rows follow.
-        log.warning("%s: %s", directory.name, error)
+        warn(f"{directory.name}: {error}")
         return {"finished": True, "diverged": str(error)}
     except InputError as error:
         if is_base:

@@ -73,7 +73,7 @@ def tree(directory):
 
 @pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
 @pytest.mark.parametrize("stage", ["clean_block", "learn_vocabulary", "encode_block"])
-def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, caplog, stage, stop):
+def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys, stage, stop):
     monkeypatch.setattr(corpus_module, "BLOCK_LINES", 10)
     arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
     whole = prepare(arguments, tmp_path / "whole", SMALL)
@@ -90,7 +90,7 @@ def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, caplo
     with pytest.raises(stop):
         prepare(arguments, tmp_path / "d", SMALL)
     assert not (tmp_path / "d").exists()
-    assert tells(caplog.text, "same command") == (stop is KeyboardInterrupt)
+    assert tells(capsys.readouterr().err, "Warning", "same command") == (stop is KeyboardInterrupt)
     work = tmp_path / ".d.partial" / "work" / "train"
     finished = "encoded.json" if stage == "encode_block" else "clean.json"
     done = {path: path.stat().st_mtime_ns for path in work.glob(f"*.{finished}")}

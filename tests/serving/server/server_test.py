@@ -305,7 +305,7 @@ def test_requests_during_shutdown_are_answered_and_disconnected(
         assert running.http.get("/v1/models/other").headers["connection"] == "close"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int) -> None:
     # Loading from this directory never ends, and cannot be interrupted.
     code = (
