@@ -35,7 +35,7 @@ def define_flags() -> None:
         "test_set", None, "test set of sacreBLEU, such as wmt14/full, instead of files"
     )
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
-    config_flags.define_option_flags("tokenize", "lowercase", "threads")
+    config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
     flags.DEFINE_boolean(
         "paper_bleu", False, "also BLEU as in the paper, for German: tokenized, compounds split"
     )
@@ -59,11 +59,13 @@ def _check_flags() -> None:
             raise InputError(f"--{one} and --{other}: both given. Remove one of them.")
     if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
         raise InputError("--source is missing. --model_dir needs the source text.")
+    if FLAGS.hypothesis:
+        app.refuse(("source_tag",), "with --hypothesis. Use --model_dir, or remove it.")
 
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     """Returns the translations of the model, and the seconds of the translation."""
-    from keras_transformer.inference import batching, loading, translate  # late: --help stays quick
+    from keras_transformer.inference import batching, loading, tags, translate  # late: quick --help
     from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(sources))
@@ -73,6 +75,10 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         precision=FLAGS.precision,
         threads=FLAGS.threads,
     )
+    tags.check_tag(FLAGS.source_tag, model.tags, model.place)
+    sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
+    if remark := tags.missing_tags(sources, model.tags):
+        print(f"{FLAGS.source or FLAGS.test_set}: {remark}", file=sys.stderr)
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]

@@ -78,7 +78,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "vocab_from", None, "take the vocabulary of this prepared data or tokenizer"
     )
-    flags.DEFINE_string("source_tag", None, "begins every source sentence, as in '<2de>'")
+    config_flags.define_option_flags("source_tag")
     flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "longest sentence kept, in bytes")
     flags.DEFINE_float(
         "max_length_ratio",

@@ -154,6 +154,7 @@ def source_warnings(
     lengths: Callable[..., dict[str, tf.Tensor]],
     lines: Sequence[str],
     max_train_source_length: int | None = None,
+    first_line: int = 1,
 ) -> list[str]:
     """Returns a warning for each source that is empty, truncated, or longer than any in training.
 
@@ -161,6 +162,7 @@ def source_warnings(
         lengths: `LoadedModel.lengths` or `Translator.lengths`.
         lines: the sources.
         max_train_source_length: tokens of the longest source in training, if known.
+        first_line: number of the first line.
 
     Example:
     >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
@@ -168,7 +170,7 @@ def source_warnings(
     ['Line 2: the source is empty.']
     """
     warnings = []
-    for number, (tokens, used) in enumerate(token_counts(lengths, lines), start=1):
+    for number, (tokens, used) in enumerate(token_counts(lengths, lines), first_line):
         if tokens == 1:  # only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:
