@@ -135,6 +135,16 @@ PHRASES = (
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A run of a tiny model with random weights and three checkpoints. Copy it before changes."""
+    return _random_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="session")
+def tagged_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The same for a vocabulary with the tags <2de> and <2fr>, and the symbol <number>."""
+    return _random_run(tmp_path_factory.mktemp("tagged") / "run", "<2fr>", "<2de>", "<number>")
+
+
+def _random_run(path: Path, *symbols: str) -> RunDirectory:
     import keras
 
     from keras_transformer.config import Config
@@ -143,7 +153,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     from keras_transformer.text.tokenizer import Tokenizer
     from keras_transformer.text.vocabulary import learn_vocabulary
 
-    tokenizer = Tokenizer(learn_vocabulary((p.encode() for p in PHRASES), 60))
+    tokenizer = Tokenizer(learn_vocabulary((p.encode() for p in PHRASES), 60, symbols=symbols))
     config = Config().replace(
         model__source_vocab_size=tokenizer.source_vocab_size,
         model__target_vocab_size=tokenizer.target_vocab_size,
@@ -156,9 +166,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         decoding__max_source_tokens=40,
         training__checkpoint_steps=100,
     )
-    run = RunDirectory.create(
-        tmp_path_factory.mktemp("runs") / "run", config, tokenizer, "fingerprint"
-    )
+    run = RunDirectory.create(path, config, tokenizer, "fingerprint")
     for step in (100, 200, 300):
         keras.utils.set_random_seed(step)
         model = Transformer(config.model, dtype="float32")

@@ -35,7 +35,7 @@ def define_flags() -> None:
         "test_set", None, "test set of sacreBLEU, such as wmt14/full, instead of files"
     )
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
-    config_flags.define_option_flags("tokenize", "lowercase", "threads")
+    config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
     flags.DEFINE_boolean(
         "paper_bleu",
         False,
@@ -61,6 +61,8 @@ def _check_flags() -> None:
             raise InputError(f"--{one} and --{other}: both given. Remove one of them.")
     if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
         raise InputError("--source is missing. --model_dir needs the source text.")
+    if FLAGS.hypothesis:
+        app.refuse(("source_tag",), "with --hypothesis. Use --model_dir, or remove it.")
 
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
@@ -68,6 +70,7 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     from keras_transformer.inference import (
         batching,
         loading,
+        tags,
         translate,
     )  # late, so that --help is fast
     from keras_transformer.runs import atomic
@@ -79,6 +82,10 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         precision=FLAGS.precision,
         threads=FLAGS.threads,
     )
+    tags.check_tag(FLAGS.source_tag, model.tags, model.place)
+    sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
+    if remark := tags.missing_tags(sources, model.tags):
+        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]

@@ -76,9 +76,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_multi_string("symbols", [], "tokens that are never split, such as '<2de>,<2fr>'")
     flags.DEFINE_string("vocab_from", None, "prepared data or tokenizer whose vocabulary is used")
-    flags.DEFINE_string(
-        "source_tag", None, "token added before each source sentence, as in '<2de>'"
-    )
+    config_flags.define_option_flags("source_tag")
     flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "maximum bytes of a sentence")
     flags.DEFINE_float(
         "max_length_ratio",

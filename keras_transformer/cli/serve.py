@@ -17,7 +17,8 @@ waiting requests, or after --grace_seconds. A second signal stops it immediately
 
 Requests that arrive at the same time are computed in one batch. When --max_queue rows wait, further
 requests get the status 429 (gRPC: RESOURCE_EXHAUSTED). Connections are not encrypted, and clients
-are not authenticated. Use a proxy for clients on other machines.
+are not authenticated. Use a proxy for clients on other machines. Scripts of web pages may use REST
+only if --cors_origins names their origins.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def define_flags() -> None:
     flags.DEFINE_integer("batches_at_once", None, "parallel batches; default: one per core")
     flags.DEFINE_float("poll_seconds", 1.0, "seconds between checks for new versions")
     flags.DEFINE_float("grace_seconds", 25, "seconds that requests may take after a stop signal")
+    flags.DEFINE_list(
+        "cors_origins",
+        [],
+        "origins of web pages that may use REST, as in https://a.example; *: all",
+    )
 
 
 def main() -> None:
@@ -72,5 +78,6 @@ def main() -> None:
             FLAGS.batches_at_once,
             FLAGS.poll_seconds,
             FLAGS.grace_seconds,
+            tuple(FLAGS.cors_origins),
         )
     )

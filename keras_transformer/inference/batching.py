@@ -171,7 +171,7 @@ def token_counts(
         yield from map(TokenCounts, *columns)
 
 
-def unknown_warning(counts: Sequence[TokenCounts]) -> str | None:
+def unknown_warning(counts: Sequence[TokenCounts], first_line: int = 1) -> str | None:
     """Returns a warning if more than 1 % of the source tokens are unknown, otherwise None.
 
     Example:
@@ -182,7 +182,7 @@ def unknown_warning(counts: Sequence[TokenCounts]) -> str | None:
     unknown = sum(each.unknown for each in counts)
     if unknown <= MAX_UNKNOWN_RATE * tokens:
         return None
-    first = next(number for number, each in enumerate(counts, start=1) if each.unknown)
+    first = next(number for number, each in enumerate(counts, first_line) if each.unknown)
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
         f"{first:,}. Their meaning is lost."
@@ -193,6 +193,7 @@ def source_warnings(
     lengths: Callable[..., dict[str, tf.Tensor]],
     lines: Sequence[str],
     max_train_source_length: int | None = None,
+    first_line: int = 1,
 ) -> list[str]:
     """Returns warnings about sources that are empty, truncated, or longer than any in training.
 
@@ -202,6 +203,7 @@ def source_warnings(
         lengths: `LoadedModel.lengths` or `Translator.lengths`.
         lines: the sources.
         max_train_source_length: tokens of the longest source in training, if known.
+        first_line: number of the first line.
 
     Example:
     >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
@@ -210,7 +212,7 @@ def source_warnings(
     """
     warnings = []
     counts = list(token_counts(lengths, lines))
-    for number, (tokens, used, _) in enumerate(counts, start=1):
+    for number, (tokens, used, _) in enumerate(counts, first_line):
         if tokens == 1:  # only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:
@@ -223,6 +225,6 @@ def source_warnings(
                 f"Line {number}: the source has {tokens:,} tokens, but the longest source in "
                 f"training has {max_train_source_length:,}. The quality may be lower."
             )
-    if unknown := unknown_warning(counts):
+    if unknown := unknown_warning(counts, first_line):
         warnings.append(unknown)
     return warnings

@@ -13,6 +13,7 @@ import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
+from keras_transformer.inference.tags import language_tags
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
@@ -37,6 +38,8 @@ class LoadedModel(NamedTuple):
             of `Translator.translate_verbose`. LiteRT models and servers have None.
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
+        tags: the tags of target languages in the source vocabulary, such as <2de>, or None if they
+            are unknown: of servers and old exports.
 
     Example:
     >>> model = load_model("build/run")
@@ -51,6 +54,7 @@ class LoadedModel(NamedTuple):
     owner: Any
     translate_verbose: Callable[..., dict[str, tf.Tensor]] | None = None
     max_train_source_length: int | None = None
+    tags: tuple[str, ...] | None = None
 
 
 def load_model(
@@ -93,6 +97,7 @@ def load_model(
             translator,
             translator.translate_verbose,
             max_train_source_length(model_dir),
+            language_tags(translator.tokenizer.vocabulary.source_symbols()),
         )
     path = _newest_version(path)
     if precision != "float32" or jit_compile:
@@ -166,6 +171,7 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
         lengths,
         model,
         max_train_source_length=model.metadata.max_train_source_length,
+        tags=language_tags(model.vocabulary.source_symbols()),
     )
 
 
@@ -190,9 +196,11 @@ def _load_saved_model(path: Path) -> LoadedModel:
     # Version 0.1.0 wrote the second names.
     verbose = getattr(loaded, "translate_verbose", getattr(loaded, "translate_in_detail", None))
     longest = getattr(loaded, "max_train_source_length", getattr(loaded, "trained_tokens", None))
+    tags = getattr(loaded, "tags", None)
     return LoadedModel(
         str(path), n_best, translate, lengths, loaded, verbose,
         int(longest.numpy()) or None if longest is not None else None,
+        tuple(tags.numpy().decode().split()) if tags is not None else None,
     )  # fmt: skip
 
 

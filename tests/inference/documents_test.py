@@ -241,3 +241,34 @@ class TestTranslate:
     def test_more_than_one_translation_is_an_error(self) -> None:
         with pytest.raises(InputError, match=mentions("fake", "3", "1", "document")):
             documents.translate_document(fake_model(words, n_best=3), "One.")
+
+
+def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:
+    text = "<2de> It rains. She sleeps.\n\nNo tag. At all.\n  <2fr>One. Two.\n<2it> It. Is.\n"
+    seen: list[str] = []
+
+    def translate(line: str) -> str:
+        seen.append(line)
+        return line.removeprefix("<2de> ").removeprefix("<2fr> ").upper()
+
+    model = fake_model(words, translate=translate, tags=("<2de>", "<2fr>"))
+    translated, warnings = documents.translate_document(model, text)
+    assert sorted(seen) == sorted(
+        ["<2de> It rains.", "<2de> She sleeps.", "No tag.", "At all.", "<2fr> One.", "<2fr> Two."]
+        + ["<2it> It.", "Is."]
+    )
+    assert translated == "IT RAINS. SHE SLEEPS.\n\nNO TAG. AT ALL.\n  ONE. TWO.\n<2IT> IT. IS.\n"
+    assert not warnings
+
+
+def test_each_part_of_a_long_sentence_has_the_tag_and_fits_with_it() -> None:
+    seen: list[str] = []
+
+    def translate(line: str) -> str:
+        seen.append(line)
+        return line.removeprefix(">>deu<< ")
+
+    model = fake_model(words, 5, translate)  # without known tags, the form decides
+    text = ">>deu<< a b c d e f g h i j"
+    assert documents.translate_document(model, text)[0] == text.removeprefix(">>deu<< ")
+    assert len(seen) > 2 and all(line.startswith(">>deu<< ") for line in seen)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.export import export
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -155,3 +156,11 @@ def test_weights_of_another_configuration(own_run: RunDirectory) -> None:
     (own_run.path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=mentions("weights", "48")):
         loading.load_model(own_run.path)
+
+
+def test_runs_and_exports_know_the_tags_of_their_vocabulary(
+    tagged_run: RunDirectory, tmp_path: Path
+) -> None:
+    exported = export(tagged_run, tmp_path / "export", ["<2de> a small dog"])
+    for place in (tagged_run.path, exported.path):
+        assert loading.load_model(place).tags == ("<2de>", "<2fr>")

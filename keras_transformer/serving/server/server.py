@@ -61,7 +61,7 @@ async def serve(
             rest_socket.listen(_BACKLOG)
         except OSError as error:  # another process has taken the port
             raise _taken(settings.host, settings.rest_port) from error
-        app = RestApi(server, settings.max_body_bytes).app
+        app = RestApi(server, settings.max_body_bytes, settings.cors_origins).app
         config = uvicorn.Config(
             app,
             lifespan="off",

@@ -118,6 +118,11 @@ def test_lines_are_translated_in_their_order(client: Client) -> None:
     assert client.translate([]) == []
 
 
+def test_source_tag_begins_each_line_that_is_not_empty(client: Client) -> None:
+    results = client.translate(["abc", "", b"de"], source_tag="<2de>")
+    assert [best.text for best, *_ in results] == ["cba >ed2<", "", "ed >ed2<"]
+
+
 def test_large_requests_are_split(client: Client) -> None:
     lengths = client.predict({"text": ["x" * i for i in range(20)]}, "size")["bytes"]
     assert lengths.tolist() == list(range(20))
