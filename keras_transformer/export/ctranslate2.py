@@ -3,7 +3,9 @@
 A version contains the files that `ctranslate2.Translator` reads (`model.bin`, `config.json`, the
 vocabularies), the SentencePiece models (`joint.model`, or `source.model` and `target.model`), and
 `manifest.json`. CTranslate2 does not notice every damaged file, but
-`inference.manifest.check_manifest` does. The engine takes and returns pieces, without end tokens. Make them from ids, as in
+`inference.manifest.check_manifest` does.
+
+The engine takes and returns pieces, without end tokens. Make them from ids, as in
 `model.id_to_piece(model.encode(text))`. Pieces encoded directly leave unknown characters unchanged,
 and such a character sequence could equal a special piece.
 

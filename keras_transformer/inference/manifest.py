@@ -92,11 +92,14 @@ def _read(path: Path) -> dict[str, Any]:
     file = path / FILE
     try:
         manifest = json.loads(file.read_bytes())
-        version, listed = manifest["format_version"], manifest["files"]
-        if not all(isinstance(each, dict) for each in (manifest, listed, *listed.values())):
-            raise TypeError(f"files is {str(listed)[:60]}")
+        version = manifest["format_version"]
+        for name, each in manifest["files"].items():
+            if not isinstance(each["bytes"], int) or not isinstance(each["sha256"], str):
+                raise TypeError(f"{name} is described by {each}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else repr(error)
+        reason = f"{type(error).__name__}: {error}"[:300]
+        if isinstance(error, OSError):
+            reason = str(error.strerror)
         raise InputError(
             f"{file} is not a readable manifest: {reason}. Copy or export the version again."
         ) from error
@@ -115,13 +118,13 @@ def _check(path: Path, listed: dict[str, dict[str, Any]], names: Iterable[str]) 
         if not file.is_file():
             raise InputError(f"{file} is missing, but {FILE} lists it. {advice}")
         size = file.stat().st_size
-        if size != expected.get("bytes"):
+        if size != expected["bytes"]:
             raise InputError(
                 f"{file} was changed after the export: it has {size:,} bytes, and not the "
-                f"{expected.get('bytes')!r} of {FILE}. {advice}"
+                f"{expected['bytes']:,} in {FILE}. {advice}"
             )
         digest = _sha256(file)
-        if digest != expected.get("sha256"):
+        if digest != expected["sha256"]:
             raise InputError(
                 f"{file} was changed after the export: its SHA-256 is {digest}, not the one in "
                 f"{FILE}. {advice}"
