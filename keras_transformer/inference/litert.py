@@ -227,6 +227,7 @@ def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary)
 
     Example:
     >>> metadata = LiteRTMetadata(1, 1024, 16384, 1074, None, has_text=True)
+    >>> _ = Path("model.tflite").write_bytes(b"model")
     >>> append_archive(Path("model.tflite"), metadata, Vocabulary.load("build/run/tokenizer"))
     >>> zipfile.ZipFile("model.tflite").namelist()
     ['model.json', 'joint.model']
