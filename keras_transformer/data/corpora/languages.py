@@ -41,6 +41,7 @@ wel=cy wln=wa wol=wo xho=xh yid=yi yor=yo zha=za zho=zh zul=zu in=id iw=he ji=yi
 )
 
 
+@functools.lru_cache(maxsize=1024)
 def normalized_language(code: str) -> str:
     """Returns a language code in the form `en` or `en-us`.
 

@@ -303,7 +303,7 @@ def _variants(document: str) -> Iterator[tuple[str, str]]:
         raise _BadUnit(reason) from error
     for variant in root.iterfind("{*}tu/{*}tuv"):
         segment = variant.find("{*}seg")
-        line = "" if segment is None else _joined(_pieces(segment))
+        line = "" if segment is None else _line(segment)
         if text != document:
             line = line.translate(_CONTROL)
         language = variant.get(_LANGUAGE) or variant.get("lang") or ""
@@ -344,11 +344,13 @@ def _pieces(element: etree._Element) -> Iterator[str | bool]:
         yield child.tail or ""
 
 
-def _joined(pieces: Iterable[str | bool]) -> str:
+def _line(segment: etree._Element) -> str:
     """Returns the text as one line. Breaks, and placeholders between words, become spaces."""
+    if not len(segment):
+        return (segment.text or "").replace("\n", " ")
     line: list[str] = []
     code: bool | None = None
-    for piece in pieces:
+    for piece in _pieces(segment):
         if isinstance(piece, bool):
             code = piece or bool(code)
         elif piece:
