@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.data.corpora.languages import LanguageCheck
+from keras_transformer.data.corpora.languages import LanguageCheck, normalized_language
 from keras_transformer.errors import InputError
 from tests.messages import mentions
 
@@ -48,3 +48,19 @@ def test_most_of_a_real_corpus_is_in_its_languages(test_data):
     check = LanguageCheck.of(("en", "de"))
     assert sum(check(*sides)) >= 297
     assert sum(check(*sides[::-1])) <= 15
+
+
+def test_three_letter_codes_are_those_of_the_unicode_consortium():
+    aliases = pytest.importorskip("babel.core").get_global("language_aliases")
+    found = {}
+    for code, language in aliases.items():
+        if len(code) == 3 and (short := normalized_language(code)) != code:
+            found[code] = short
+            # CLDR merges Twi into Akan.
+            assert short == language or code == "twi"
+    assert len(found) > 190
+    assert [found[code] for code in ("ger", "deu", "fre", "fra", "chi", "zho")] == [
+        "de", "de", "fr", "fr", "zh", "zh"
+    ]  # fmt: skip
+    assert normalized_language("deu-Latn-AT") == "de-latn-at"
+    assert normalized_language("English") == "english" and normalized_language("") == ""
