@@ -75,8 +75,13 @@ def main() -> int:
         auxiliary_loss,
     )  # late, so that --help is fast
     from keras_transformer.training import training_run
-    from keras_transformer.training.multi_worker import Cluster, WorkerLost
+    from keras_transformer.training.multi_worker import Cluster, EvaluatorTask, WorkerLost
 
+    try:
+        is_chief = Cluster.from_environment().is_chief
+    except EvaluatorTask as error:  # ends well, because an operator would fail the whole job
+        print(error, file=sys.stderr)
+        return 0
     try:
         trained = training_run.train(
             FLAGS.data_dir.split(","),
@@ -100,6 +105,6 @@ def main() -> int:
             file=sys.stderr,
         )
         return WORKER_LOST
-    if Cluster.from_environment().is_chief:  # only the chief has a run directory
+    if is_chief:  # only the chief has a run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0

@@ -1,8 +1,11 @@
 """CTranslate2: an engine that translates on CPUs and GPUs without TensorFlow.
 
 A version contains the files that `ctranslate2.Translator` reads (`model.bin`, `config.json`, the
-vocabularies) and the SentencePiece models: `joint.model`, or `source.model` and `target.model`. The
-engine takes and returns pieces, without end tokens. Make them from ids, as in
+vocabularies), the SentencePiece models (`joint.model`, or `source.model` and `target.model`), and
+`manifest.json`. CTranslate2 does not notice every damaged file, but
+`inference.manifest.check_manifest` does.
+
+The engine takes and returns pieces, without end tokens. Make them from ids, as in
 `model.id_to_piece(model.encode(text))`. Pieces encoded directly leave unknown characters unchanged,
 and such a character sequence could equal a special piece.
 
@@ -31,6 +34,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, ExportResult
+from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
@@ -118,10 +122,13 @@ def export(
             f"model.key_dim, {config.key_dim}."
         )
     vocabulary = translator.tokenizer.vocabulary
+    precision = "float32" if quantization == "none" else quantization
+    provenance = Provenance.of(run, translator, precision)
 
     def write(path: Path) -> float:
         vocabulary.save(path)
         _save(translator, vocabulary, quantization, path)
+        write_manifest(path, provenance, signatures={})
         # Types that every machine supports. Others would be converted with a warning.
         compute_type = "int8_float32" if quantization.startswith("int8") else "float32"
         exported = ctranslate2.Translator(str(path), device="cpu", compute_type=compute_type)

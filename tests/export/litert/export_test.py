@@ -24,10 +24,10 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.litert import export as exporter
 from keras_transformer.export.litert import flatbuffer, passes
-from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.request_params import Status
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.litert import LiteRTModel
+from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translator import Translator
 from keras_transformer.layers import blocks
 from keras_transformer.runs.run_directory import RunDirectory

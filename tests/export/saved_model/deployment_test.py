@@ -15,8 +15,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.saved_model import deployment
+from keras_transformer.inference.manifest import check_manifest
 from tests.conftest import PHRASES
 from tests.messages import mentions
 from tests.tf_serving import BatchingParameters
