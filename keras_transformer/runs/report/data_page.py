@@ -35,7 +35,7 @@ _MAX_ROWS = 16  # of a histogram
 REASONS: dict[str, tuple[str, str | None]] = {
     "bad_utf8": ("a side is not valid UTF-8", None),
     "too_many_bytes": ("a side has more than {} bytes", "max_bytes"),
-    "empty": ("a side is empty", None),
+    "empty": ("a side is empty, or has only invisible characters", None),
     "length_ratio": ("a side is more than {} times as long as the other", "max_length_ratio"),
     "identical": ("both sides are identical", None),
     "repetitive": ("two to eight words are repeated three times in a row", None),
