@@ -28,6 +28,7 @@ MAX_LINES = 1_000_000
 MAX_BYTES = 60_000_000
 MAX_LINE_BYTES = 16_384
 MAX_VOCAB_SIZE = 1_000_000
+_SPACE = "\u2581"  # how SentencePiece writes a space
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
 
@@ -278,6 +279,28 @@ class Vocabulary:
     def encode_target(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
         """Returns the target ids of each line, with `end_id` at the end; -1 uses all cores."""
         return self._target.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
+
+    def rewritten_targets(self, lines: Sequence[bytes]) -> dict[int, str]:
+        """Returns the target lines that normalization changes: their places and new text.
+
+        A model that learns from such lines never writes the original characters. Spaces that are
+        added, removed or replaced by other spaces do not count.
+
+        Args:
+            lines: target text.
+
+        Example:
+        >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
+        >>> Vocabulary(model).rewritten_targets([b"the  cat", "the ½ dog…".encode()])
+        {1: 'the 1⁄2 dog...'}
+        """
+        rewritten = {}
+        texts = [line.decode() for line in lines]
+        for place, normal in enumerate(self._target.normalize(texts)):
+            text = normal.replace(_SPACE, " ").split()
+            if text != texts[place].replace(_SPACE, " ").split():
+                rewritten[place] = " ".join(text)
+        return rewritten
 
     def source_symbols(self) -> set[str]:
         """Returns the texts that always become one token in the source."""

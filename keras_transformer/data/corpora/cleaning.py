@@ -31,8 +31,8 @@ DropReason = Literal[
 OnBadUtf8 = Literal["fail", "replace", "drop"]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_EXAMPLES = 5
-_EXAMPLE_CHARACTERS = 80
+EXAMPLES = 5  # kept of each kind
+EXAMPLE_CHARACTERS = 80  # of each side
 _SHORT = 20  # a side with fewer bytes counts as this many in a length ratio
 # A bad translation model can repeat the same few words until it is stopped. People do not do that:
 # this rule drops none of 200,000 pairs of Multi30k, Tatoeba and newstest.
@@ -145,7 +145,7 @@ class CleaningReport:
         """Counts a pair that is dropped."""
         self.dropped[reason] += 1
         examples = self.examples.setdefault(reason, [])
-        if len(examples) < _EXAMPLES:
+        if len(examples) < EXAMPLES:
             texts = {"source": _excerpt(source), "target": _excerpt(target)}
             examples.append({**place._asdict(), **texts})
 
@@ -157,7 +157,7 @@ class CleaningReport:
         self.dropped += other.dropped
         for reason, examples in other.examples.items():
             known = self.examples.setdefault(reason, [])
-            known += examples[: _EXAMPLES - len(known)]
+            known += examples[: EXAMPLES - len(known)]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
@@ -397,6 +397,6 @@ def _stripped(lines: Sequence[bytes], report: CleaningReport) -> list[bytes]:
 
 def _excerpt(text: bytes) -> str:
     # Cut before decoding, because the line may have a megabyte.
-    start = text[: 4 * _EXAMPLE_CHARACTERS].decode(errors="replace")
-    is_whole = len(text) <= 4 * _EXAMPLE_CHARACTERS and len(start) <= _EXAMPLE_CHARACTERS
-    return start if is_whole else start[:_EXAMPLE_CHARACTERS] + "…"
+    start = text[: 4 * EXAMPLE_CHARACTERS].decode(errors="replace")
+    is_whole = len(text) <= 4 * EXAMPLE_CHARACTERS and len(start) <= EXAMPLE_CHARACTERS
+    return start if is_whole else start[:EXAMPLE_CHARACTERS] + "…"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.corpora.cleaning import CleaningOptions, CleaningReport
+from keras_transformer.data.corpora.cleaning import EXAMPLES, CleaningOptions, CleaningReport
 from keras_transformer.data.corpora.corpus import BlockReader, Corpus, located
 from keras_transformer.data.preparation.duplicates import count_known, find_duplicates
 from keras_transformer.data.preparation.stages import (
@@ -280,6 +280,9 @@ class Preparation:
                 _describe([shard[s] for shard in parts]) for s in ("source", "target")
             )
             report[split] = {"pairs": pairs, "source": source, "target": target}
+            target["rewritten"] = sum(shard["target"]["rewritten"] for shard in parts)
+            examples = (e for shard in parts for e in shard["target"]["rewritten_examples"])
+            target["rewritten_examples"] = list(itertools.islice(examples, EXAMPLES))
         store = TokenStore(self._directory / "valid")
         first = store.source_lines(np.arange(len(store))[:3])
         report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]

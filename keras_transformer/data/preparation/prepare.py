@@ -30,7 +30,7 @@ _FORMAT = 2
 # Options that older data lacks. The default of such an option counts as missing.
 _NEWER = {"drop_repetitive": False}
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK = 3
+_WORK = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,14 @@ class PreparedData:
             lines.append(
                 f"{split}: {store['pairs']:,} pairs, {store['source']['tokens']:,} source and "
                 f"{store['target']['tokens']:,} target tokens"
+            )
+        if rewritten := report["train"]["target"].get("rewritten"):  # missing in older data
+            example = report["train"]["target"]["rewritten_examples"][0]
+            share = rewritten / report["train"]["pairs"]
+            lines.append(
+                f"normalization {vocabulary['normalization']} changes {rewritten:,} training "
+                f"targets ({share:.2%}), as {example['before']!r} to {example['after']!r}; "
+                "--normalization=identity keeps the text as it is"
             )
         for split, cleaning in report["cleaning"].items():
             dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
