@@ -76,7 +76,9 @@ def define_flags() -> None:
     )
     flags.DEFINE_multi_string("symbols", [], "tokens that are never split, such as '<2de>,<2fr>'")
     flags.DEFINE_string(
-        "vocab_from", None, "take the vocabulary of this prepared data or tokenizer"
+        "vocab_from",
+        None,
+        "prepared data, a tokenizer, or a .model file to take the vocabulary from",
     )
     flags.DEFINE_string("source_tag", None, "begins every source sentence, as in '<2de>'")
     flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "longest sentence kept, in bytes")

@@ -18,7 +18,15 @@ from typing import Any, Literal, get_args
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
+from keras_transformer.text.model_proto import (
+    MODEL_TYPES,
+    UNIGRAM,
+    USER_DEFINED,
+    ModelProto,
+    add_missing_special_pieces,
+    append_symbols,
+    is_extension,
+)
 
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
@@ -382,16 +390,45 @@ class Vocabulary:
         for name, model in self.models().items():
             (directory / name).write_bytes(model)
 
+    def with_symbols(self, symbols: Iterable[str]) -> Vocabulary:
+        """Returns a vocabulary that has these symbols, too, after the ids of this one.
+
+        A model that was trained with this vocabulary can be trained further with the new one.
+
+        Raises:
+            InputError: for a symbol that is another token already.
+        """
+        symbols = list(symbols)
+        return self.from_models(
+            {name: append_symbols(model, symbols) for name, model in self.models().items()}
+        )
+
+    def extends(self, old: Vocabulary) -> bool:
+        """Returns True if this vocabulary is `old`, perhaps with more symbols after its ids."""
+        return self.joint == old.joint and all(
+            is_extension(*models)
+            for models in zip(self.models().values(), old.models().values(), strict=True)
+        )
+
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
-        """Reads a vocabulary that `save` wrote.
+        """Reads a vocabulary that `save` wrote, or a SentencePiece model.
 
         Args:
-            directory: the directory of the models, or one with a subdirectory `tokenizer`.
+            directory: the directory of the models, or one with a subdirectory `tokenizer`, or the
+                file of a joint model. If the model in the file lacks a pad, a start or an end
+                piece, they are added after its pieces.
 
         Raises:
             InputError: if the vocabulary is missing or broken.
         """
+        if Path(directory).is_file():
+            model = Path(directory).read_bytes()
+            try:
+                _parse(model)
+                return cls(add_missing_special_pieces(model))
+            except InputError as error:
+                raise InputError(f"{directory}: {error}") from None
         for place in (Path(directory), Path(directory) / "tokenizer"):
             for names in (["joint.model"], ["source.model", "target.model"]):
                 paths = [place / name for name in names]
@@ -402,7 +439,8 @@ class Vocabulary:
                         raise InputError(f"{' and '.join(map(str, paths))}: {error}") from None
         raise InputError(
             f"{directory} contains no vocabulary. It needs joint.model, or source.model and "
-            "target.model, directly or in its folder tokenizer."
+            "target.model, directly or in its folder tokenizer. Or give the file of a "
+            "SentencePiece model."
         )
 
 
@@ -425,7 +463,8 @@ def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
     missing = [name for name, piece_id in ids.items() if piece_id < 0]
     if missing:
         raise InputError(
-            f"The SentencePiece model lacks the special tokens {', '.join(missing)}. Train it with "
+            f"The SentencePiece model lacks the special tokens {', '.join(missing)}. Give its file "
+            "to bin/prepare.py as --vocab_from=FILE.model, which adds them, or train it with "
             "pad_id, unk_id, bos_id and eos_id of 0 or more."
         )
     return ids

@@ -281,7 +281,7 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
 
 
 def is_invisible(line: bytes) -> bool:
-    """Returns True if no character of a line can be seen, as in an empty line.
+    r"""Returns True if no character of a line can be seen, as in an empty line.
 
     Example:
     >>> is_invisible("\\u200b\\ufe0f \\u2800".encode()), is_invisible(b"a")

@@ -40,7 +40,7 @@ from keras_transformer.text.vocabulary import (
 
 SPLITS = ("train", "valid")
 _EXAMPLE_CHARACTERS = 200
-# Options that are ignored if a vocabulary is given. Symbols must be in it.
+# Options that are ignored if a vocabulary is given. Missing symbols are appended to it.
 OF_LEARNING = (
     "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
     "vocabulary_lines",
@@ -54,7 +54,7 @@ class PrepareOptions(CleaningOptions):
     """Options of a preparation.
 
     If a vocabulary is given, options of learning one are ignored. A vocabulary from a directory
-    must contain the symbols, and must be separate if `separate_vocabularies` is True.
+    gets the symbols that it lacks, and must be separate if `separate_vocabularies` is True.
 
     Attributes:
         vocab_size, model_type, byte_fallback, character_coverage, normalization, symbols: see

@@ -120,8 +120,8 @@ def prepare(
             unchanged.
         options: None for the defaults.
         valid_corpora: validation corpora. By default pairs are held out of `corpora`.
-        vocab_from: directory of a tokenizer or of prepared data, or a vocabulary; None to learn
-            one.
+        vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a
+            vocabulary; None to learn one. Symbols that it lacks are appended.
         num_workers: number of processes. The result does not depend on it.
 
     Returns:
@@ -189,13 +189,15 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
         raise InputError(
             f"The vocabulary of {directory} is joint, but separate vocabularies were requested."
         )
-    for symbol in options.all_symbols():
-        if symbol not in vocabulary.source_symbols():
-            raise InputError(
-                f"The vocabulary of {directory} lacks the token {symbol}. Learn it with the symbol "
-                "among --symbols."
-            )
-    return vocabulary
+    if options.source_tag is not None and options.source_tag not in (
+        vocabulary.source_symbols() | set(options.symbols or ())
+    ):
+        tag = options.source_tag
+        raise InputError(
+            f"The vocabulary of {directory} lacks the token {tag}. Append it with --symbols={tag}: "
+            "a model that has the vocabulary can then be trained further with --init_from."
+        )
+    return vocabulary.with_symbols(options.all_symbols())
 
 
 def _survey(corpora: Sequence[Corpus]) -> list[dict[str, Any]]:
@@ -257,7 +259,8 @@ def _reuse(output_dir: Path, report: dict[str, Any], fingerprint: str) -> Prepar
     if report["fingerprint"] != fingerprint:
         raise InputError(
             f"{output_dir} contains data that was prepared from other input or with other options. "
-            "Choose a new directory."
+            "Choose a new directory. If the corpus has grown and a model was trained on this data, "
+            f"add --vocab_from={output_dir}, so that bin/train.py --init_from can train it further."
         )
     Vocabulary.load(output_dir)
     for split in SPLITS:

@@ -139,10 +139,7 @@ def test_targets_that_normalization_changes(tmp_path: Path) -> None:
         ],
     }
     page = page_of(tmp_path, changed("train.target", target))
-    assert (
-        f"Training: 580 targets ({percent(0.58)})" in page.text
-        and "--normalization=identity" in page.text
-    )
+    assert "Training: 580 targets (58.00" in page.text and "--normalization=identity" in page.text
     assert ["web", "7", "\u4f60\u597d\uff0c", "\u4f60\u597d,"] in page.rows
     broken = {**target, "rewritten": "many", "rewritten_examples": 3}
     assert "normalization" not in page_of(tmp_path, changed("train.target", broken)).text
