@@ -343,8 +343,10 @@ class TestInitFrom:
                 )
                 np.testing.assert_allclose(row, mean, atol=1e-6, err_msg=path)
         assert grown
-        trained = train(new, run, training__max_steps=2, training__learning_rate=0.1)
-        assert trained.step == 2
+        fast = {"training.max_steps": 3, "training.learning_rate": 0.1}
+        trained = last(self.begin(new, tmp_path / "trained", tmp_path / "run", **fast)).weights
+        moved = [p for p in before if not np.allclose(trained[p], after[p], atol=1e-5)]
+        assert any("embedding" in path for path in moved), "the new tag is trained"
 
     def test_mistakes_leave_nothing_behind(
         self, data: Path, tmp_path: Path, finished: Path
