@@ -15,7 +15,8 @@ from tests.messages import mentions
 
 LINES = [f"the {a} {b} sees a {a}er {b}" for a in ("red", "big", "old") for b in "xyzü"]
 TEXTS = [
-    *LINES, "", " two  spaces ", "Ω unknown 漢字 🙂", "<pad> <s> </s> <unk>", "<2de> the", "<2fr>the",
+    *LINES, "", " two  spaces ", "Ω unknown 漢字 🙂", "<pad> <s> </s> <unk>", "<2de> the",
+    "<2fr>the",
     "½ … ① ﬁ", "\u200b\u2581", "<0x0A>", "the redder x" * 20,
 ]  # fmt: skip
 IDS = {
