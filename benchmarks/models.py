@@ -59,8 +59,7 @@ def joint_vocabulary(path: str | None, texts: list[str] | None, vocab_size: int)
         assert texts is not None
         lines = (line for text in texts for line in read_lines(Path(text)))
         return Vocabulary(learn_vocabulary(lines, vocab_size))
-    file = Path(path)
-    vocabulary = Vocabulary(file.read_bytes()) if file.is_file() else Vocabulary.load(file)
+    vocabulary = Vocabulary.load(path)
     if not vocabulary.joint:
         raise InputError(f"{path} has separate vocabularies. Give a joint vocabulary.")
     return vocabulary

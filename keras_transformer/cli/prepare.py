@@ -75,7 +75,11 @@ def define_flags() -> None:
         "lines to learn the vocabulary from, drawn at random",
     )
     flags.DEFINE_multi_string("symbols", [], "tokens that are never split, such as '<2de>,<2fr>'")
-    flags.DEFINE_string("vocab_from", None, "prepared data or tokenizer whose vocabulary is used")
+    flags.DEFINE_string(
+        "vocab_from",
+        None,
+        "prepared data, a tokenizer, or a .model file to take the vocabulary from",
+    )
     config_flags.define_option_flags("source_tag")
     flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "maximum bytes of a sentence")
     flags.DEFINE_float(

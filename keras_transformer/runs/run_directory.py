@@ -193,12 +193,15 @@ class RunDirectory:
         if self.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
                 f"{self.path} was trained with a vocabulary that is not in the data directory. Use "
-                "the data directory of the run."
+                "the data directory of the run. To train the model on other data, prepare it with "
+                f"--vocab_from={self.path / 'tokenizer'}, and start a new run with "
+                f"--init_from={self.path}."
             )
         if self.data_fingerprint != fingerprint:
             raise InputError(
                 f"{self.path} was trained on a corpus that is not in the data directory. Use the "
-                "data directory and the mixture of the run."
+                "data directory and the mixture of the run. If the corpus has grown, start a new "
+                f"run with --init_from={self.path}."
             )
         if difference := _difference(self.config, config):
             raise InputError(

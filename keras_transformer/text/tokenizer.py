@@ -154,7 +154,7 @@ class Tokenizer(tf.Module):
         """Reads a tokenizer that `save` wrote.
 
         Args:
-            directory: the directory of the models, or one with a subdirectory `tokenizer`.
+            directory: see `Vocabulary.load`.
 
         Raises:
             InputError: if the vocabulary is missing or broken.

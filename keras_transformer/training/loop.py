@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
@@ -32,6 +34,9 @@ from keras_transformer.training.trainer import Trainer
 def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
     """Copies the weights of another run to a new trainer.
 
+    If the vocabulary of the data has more symbols than that of the run, their weights start from
+    the mean of the others.
+
     Args:
         init_from: a run directory, for its selected weights, or `RUN@NAME` for others.
         trainer: a trainer before its first step.
@@ -48,18 +53,44 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     """
     path, name = RunDirectory.split_weights(init_from)
     other = RunDirectory(path, trainer.transformer.run_config)
-    if other.tokenizer().fingerprint != tokenizer.fingerprint:
+    old = other.tokenizer().vocabulary
+    if not tokenizer.vocabulary.extends(old):
         raise InputError(
             f"{path} has a different vocabulary from the data directory, so training cannot start "
             f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name or other.selected)
+    if tokenizer.fingerprint != old.fingerprint:
+        sizes = {
+            (old.source_vocab_size, tokenizer.source_vocab_size),
+            (old.target_vocab_size, tokenizer.target_vocab_size),
+        }
+        for weight, variable in trainer.transformer.weights_by_path().items():
+            if weight in weights:
+                weights[weight] = _grown(weights[weight], tuple(variable.shape), sizes)
     try:
         trainer.transformer.assign_weights(weights)
     except InputError as error:
         raise InputError(f"Training cannot start from {init_from}: {error}") from None
     for weight, average in trainer.ema_by_path().items():
         average.assign(weights[weight])
+
+
+def _grown(
+    array: npt.NDArray[Any], shape: Sequence[int], sizes: set[tuple[int, int]]
+) -> npt.NDArray[Any]:
+    """Returns a weight with more tokens, which are the mean of the others.
+
+    Args:
+        array: a weight.
+        shape: shape of the weight in the new model.
+        sizes: old and new sizes of the vocabularies.
+    """
+    for axis, (size, new) in enumerate(zip(array.shape, shape, strict=False)):
+        if size != new and (size, new) in sizes:
+            mean = array.mean(axis, keepdims=True, dtype=np.float64).astype(array.dtype)
+            array = np.concatenate([array, np.repeat(mean, new - size, axis)], axis)
+    return array
 
 
 def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:

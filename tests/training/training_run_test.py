@@ -315,6 +315,35 @@ class TestInitFrom:
         training_run.train(data, run)
         self.assert_close(run, RunDirectory(finished).read_weights(first))
 
+    @pytest.mark.parametrize("separate", [False, True])
+    def test_a_vocabulary_with_new_symbols_keeps_the_old_rows(
+        self, tmp_path: Path, separate: bool
+    ) -> None:
+        old = prepared(tmp_path / "old", separate_vocabularies=separate)
+        train(old, tmp_path / "run", training__max_steps=3)
+        new = tmp_path / "new"
+        corpus = parallel_files([tmp_path / "old" / "c.en"], [tmp_path / "old" / "c.de"])
+        options = PrepareOptions(symbols=("<2fr>",), source_tag="<2fr>", valid_pairs=4)
+        prepare(corpus, new, options, vocab_from=tmp_path / "run" / "tokenizer")
+        before = RunDirectory(tmp_path / "run").selected_weights()
+        run = self.begin(new, tmp_path / "more", tmp_path / "run")
+        after, grown = last(run).weights, 0
+        for path, array in before.items():
+            kept = after[path][tuple(slice(size) for size in array.shape)]
+            np.testing.assert_allclose(kept, array, atol=1e-7, err_msg=path)
+            if after[path].shape != array.shape:
+                grown += 1
+                mean = array.mean(0) if after[path].shape[0] > array.shape[0] else array.mean(-1)
+                row = (
+                    after[path][-1] if after[path].shape[0] > array.shape[0] else after[path][:, -1]
+                )
+                np.testing.assert_allclose(row, mean, atol=1e-6, err_msg=path)
+        assert grown
+        fast = {"training.max_steps": 3, "training.learning_rate": 0.1}
+        trained = last(self.begin(new, tmp_path / "trained", tmp_path / "run", **fast)).weights
+        moved = [p for p in before if not np.allclose(trained[p], after[p], atol=1e-5)]
+        assert any("embedding" in path for path in moved), "the new tag is trained"
+
     def test_invalid_input_leaves_no_run_behind(
         self, data: Path, tmp_path: Path, finished: Path
     ) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.corpora.cleaning import CleaningOptions, CleaningReport
+from keras_transformer.data.corpora.cleaning import EXAMPLES, CleaningOptions, CleaningReport
 from keras_transformer.data.corpora.corpus import BlockReader, Corpus, located
 from keras_transformer.data.preparation.duplicates import count_known, find_duplicates
 from keras_transformer.data.preparation.stages import (
@@ -40,7 +40,7 @@ from keras_transformer.text.vocabulary import (
 
 SPLITS = ("train", "valid")
 _EXAMPLE_CHARACTERS = 200
-# Options that are ignored if a vocabulary is given.
+# Options that are ignored if a vocabulary is given. Missing symbols are appended to it.
 LEARNING_OPTIONS = (
     "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
     "vocabulary_lines",
@@ -53,8 +53,9 @@ _Task = TypeVar("_Task")
 class PrepareOptions(CleaningOptions):
     """Options of a preparation.
 
-    If a vocabulary is given, the options for learning one are ignored. The given vocabulary must
-    contain the symbols, and must be separate if `separate_vocabularies` is True.
+    If a vocabulary is given, the options for learning one are ignored. A vocabulary from a
+    directory gets the symbols that it lacks, and must be separate if `separate_vocabularies` is
+    True.
 
     Attributes:
         vocab_size, model_type, byte_fallback, character_coverage, normalization, symbols: see
@@ -279,6 +280,9 @@ class Preparation:
                 _describe([shard[s] for shard in parts]) for s in ("source", "target")
             )
             report[split] = {"pairs": pairs, "source": source, "target": target}
+            target["rewritten"] = sum(shard["target"]["rewritten"] for shard in parts)
+            examples = (e for shard in parts for e in shard["target"]["rewritten_examples"])
+            target["rewritten_examples"] = list(itertools.islice(examples, EXAMPLES))
         store = TokenStore(self._directory / "valid")
         first = store.source_lines(np.arange(len(store))[:3])
         report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]

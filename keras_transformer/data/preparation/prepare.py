@@ -31,7 +31,7 @@ _FORMAT = 2
 # Options that older data lacks. The default of such an option counts as missing.
 _NEWER = {"drop_repetitive": False}
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK = 3
+_WORK = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,14 @@ class PreparedData:
                     "vocabulary, so the model cannot read or write them. Learn a vocabulary from "
                     "text of this language (without --vocab_from), or set --byte_fallback."
                 )
+        if rewritten := report["train"]["target"].get("rewritten"):  # missing in older data
+            example = report["train"]["target"]["rewritten_examples"][0]
+            share = rewritten / report["train"]["pairs"]
+            lines.append(
+                f"normalization {vocabulary['normalization']} changes {rewritten:,} training "
+                f"targets ({share:.2%}), for example {example['before']!r} to "
+                f"{example['after']!r}. --normalization=identity keeps the text unchanged."
+            )
         for split, cleaning in report["cleaning"].items():
             dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
             lines.append(
@@ -121,8 +129,8 @@ def prepare(
             unchanged.
         options: None for the defaults.
         valid_corpora: validation corpora. By default pairs are held out of `corpora`.
-        vocab_from: directory of a tokenizer or of prepared data, or a vocabulary; None to learn
-            one.
+        vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a
+            vocabulary; None to learn one. Symbols that it lacks are appended.
         num_workers: number of processes. The result does not depend on it.
 
     Returns:
@@ -190,13 +198,15 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
         raise InputError(
             f"The vocabulary of {directory} is joint, but separate vocabularies were requested."
         )
-    for symbol in options.all_symbols():
-        if symbol not in vocabulary.source_symbols():
-            raise InputError(
-                f"The vocabulary of {directory} lacks the token {symbol}. Learn it with the symbol "
-                "among --symbols."
-            )
-    return vocabulary
+    if options.source_tag is not None and options.source_tag not in (
+        vocabulary.source_symbols() | set(options.symbols or ())
+    ):
+        tag = options.source_tag
+        raise InputError(
+            f"The vocabulary of {directory} lacks the token {tag}. Append it with --symbols={tag}: "
+            "a model that has the vocabulary can then be trained further with --init_from."
+        )
+    return vocabulary.with_symbols(options.all_symbols())
 
 
 def _survey(corpora: Sequence[Corpus]) -> list[dict[str, Any]]:
@@ -258,7 +268,8 @@ def _reuse(output_dir: Path, report: dict[str, Any], fingerprint: str) -> Prepar
     if report["fingerprint"] != fingerprint:
         raise InputError(
             f"{output_dir} contains data that was prepared from other input or with other options. "
-            "Choose a new directory."
+            "Choose a new directory. If the corpus has grown and a model was trained on this data, "
+            f"add --vocab_from={output_dir}, so that bin/train.py --init_from can train it further."
         )
     Vocabulary.load(output_dir)
     for split in SPLITS:

@@ -106,6 +106,44 @@ def test_unknown_pieces_are_counted_and_reported(tmp_path):
     assert rate == 2 / report["valid"]["target"]["tokens"]
 
 
+def test_targets_that_normalization_changes_are_counted(tmp_path):
+    pairs = [(f"the {i} dogs", f"{i}隻狗，喺度") for i in range(30)]
+    pairs += [(f"the {i} cats", f"{i} Katzen  gut") for i in range(30, 40)]
+    pairs.append(("fund", "x" * 30 + " చిట్\u200cఫండు"))
+    valid = Pairs([("the 1 dogs", "１隻狗"), ("the 2 dogs", "2隻狗")])
+    prepared = prepare([Pairs(pairs)], tmp_path / "d", SMALL, valid_corpora=[valid])
+    target = prepared.report["train"]["target"]
+    assert target["rewritten"] == 31 and prepared.report["valid"]["target"]["rewritten"] == 1
+    first, *_ = examples = target["rewritten_examples"]
+    assert len(examples) == 5 and first["line"] == 1
+    assert (first["before"], first["after"]) == ("0隻狗，喺度", "0隻狗,喺度")
+    assert tells(
+        prepared.summary(), "nmt_nfkc", 31, "75.61%", "0隻狗，喺度", "normalization=identity"
+    )
+    kept = dataclasses.replace(SMALL, normalization="identity")
+    other = prepare([Pairs(pairs)], tmp_path / "e", kept, valid_corpora=[valid])
+    assert other.report["train"]["target"]["rewritten"] == 0
+    assert "identity" not in other.summary()
+    vocabulary = Vocabulary.load(tmp_path / "e")
+    for _, target in texts(tmp_path / "e", "train"):
+        assert vocabulary.target_text(vocabulary.encode_target([target.encode()])[0]) == " ".join(
+            target.split()
+        )
+
+
+def test_a_changed_target_is_shown_from_its_difference(tmp_path):
+    pairs = [("the dogs " * 20 + f"{i}", f"{i} " + "die Hunde " * 20 + "… ja") for i in range(9)]
+    report = prepare(
+        [Pairs(pairs)],
+        tmp_path / "d",
+        dataclasses.replace(SMALL, vocab_size=60),
+        valid_corpora=[Pairs(numbered(2))],
+    ).report
+    example = report["train"]["target"]["rewritten_examples"][0]
+    assert example["before"].endswith("Hunde … ja") and example["after"].endswith("Hunde ... ja")
+    assert len(example["before"]) < 30
+
+
 def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_path):
     content = [(f"word {chr(0x4E00 + i)}", f"Wort {chr(0x5E00 + i)}") for i in range(200)]
     held_out = {}
