@@ -12,7 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # of TrainerSpec.model_type
 UNIGRAM = 1
-USER_DEFINED = 4  # of SentencePiece.type
+# Values of SentencePiece.type.
+NORMAL, UNKNOWN, USER_DEFINED, UNUSED = 1, 2, 4, 5
 
 _PACKAGE = "keras_transformer.sentencepiece"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -28,9 +29,11 @@ _MESSAGES = {
         ("split_by_whitespace", 22, _Field.TYPE_BOOL, "true"),
         ("treat_whitespace_as_suffix", 24, _Field.TYPE_BOOL, "false"),
         ("byte_fallback", 35, _Field.TYPE_BOOL, "false"),
+        ("unk_surface", 44, _Field.TYPE_STRING, " \u2047 "),
     ),
     "NormalizerSpec": (
         ("name", 1, _Field.TYPE_STRING, ""),
+        ("precompiled_charsmap", 2, _Field.TYPE_BYTES, ""),
         ("add_dummy_prefix", 3, _Field.TYPE_BOOL, "true"),
         ("remove_extra_whitespaces", 4, _Field.TYPE_BOOL, "true"),
         ("escape_whitespaces", 5, _Field.TYPE_BOOL, "true"),
@@ -40,6 +43,7 @@ _MESSAGES = {
         ("pieces", 1, _Field.TYPE_MESSAGE, "SentencePiece"),
         ("trainer_spec", 2, _Field.TYPE_MESSAGE, "TrainerSpec"),
         ("normalizer_spec", 3, _Field.TYPE_MESSAGE, "NormalizerSpec"),
+        ("denormalizer_spec", 5, _Field.TYPE_MESSAGE, "NormalizerSpec"),
     ),
 }
 

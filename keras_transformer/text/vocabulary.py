@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
+from keras_transformer.text.model_proto import MODEL_TYPES, USER_DEFINED, ModelProto
 
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
@@ -317,6 +317,10 @@ class Vocabulary:
             for i in range(self.target_vocab_size)
         ]
 
+    def target_spaces(self) -> list[bool]:
+        """Returns for each target id whether its piece is only a space."""
+        return [self._target.id_to_piece(i) == "\u2581" for i in range(self.target_vocab_size)]
+
     def target_text(self, ids: Sequence[int]) -> str:
         """Returns the text of target ids, in one line; special and unknown ids are skipped."""
         known = range(self.target_vocab_size)
@@ -326,13 +330,6 @@ class Vocabulary:
     @functools.cached_property
     def _is_target_text(self) -> list[bool]:
         return self.target_text_pieces()
-
-    @property
-    def is_plain_unigram(self) -> bool:
-        """True if both models are unigram models without byte fallback."""
-        protos = map(ModelProto.FromString, (self.source_model, self.target_model))
-        specs = [proto.trainer_spec for proto in protos]
-        return all(spec.model_type == UNIGRAM and not spec.byte_fallback for spec in specs)
 
     def models(self) -> dict[str, bytes]:
         """Returns the serialized models by file name, for `from_models`."""

@@ -206,7 +206,8 @@ def test_layers_around_it_hand_out_weights_only_if_asked() -> None:
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="reads TensorFlow's graph; runs on the TensorFlow backend"
+    keras.backend.backend() != "tensorflow",
+    reason="reads TensorFlow's graph; runs on the TensorFlow backend",
 )
 def test_largest_tensor_grows_linearly_with_the_length() -> None:
     def largest(length: int, window: int | None) -> int:
