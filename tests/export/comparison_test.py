@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import comparison, fresh_process
+from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
@@ -105,6 +106,18 @@ def test_other_scores_and_other_tokens_are_refused(
     name, difference = "translate_ids", 0.01
     with pytest.raises(InputError, match=mentions("translate_ids", "scores")):
         comparison.compare(translator, exported, PHRASES[:2])
+    probes = ProbeTexts(["a", "a\u3000b"], ["a"])
+    answers.clear()
+    name, difference = "tokens", 0
+    assert comparison.compare(translator, exported, PHRASES[:2], probes=probes).ties == []
+    answers["tokens"][-2] += 1
+    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
+        comparison.compare(translator, exported, PHRASES[:2], probes=probes)
+    answers["tokens"][-2] -= 1
+    name, difference = "scores_0", np.where(np.arange(3)[:, None] == 2, 0.01, 0)
+    with pytest.raises(InputError, match=mentions("the generated text 'a'", "score")):
+        comparison.compare(translator, exported, PHRASES[:2], probes=probes)
+    answers.clear()
     name, difference = "ids_0", 1
     with pytest.raises(InputError, match=mentions("2 of 2", "tokens")):
         comparison.compare(translator, exported, PHRASES[:2])

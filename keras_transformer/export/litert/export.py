@@ -50,8 +50,8 @@ MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}  # default limits
 
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
 _WITHOUT_TEXT = (
-    "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer would "
-    "find other tokens: {}. Tokenize with the .model file of the export."
+    "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
+    "would find other tokens: {}. Tokenize with the .model file of the export."
 )
 _EXAMPLE = Path(__file__).with_name("example.py")
 
