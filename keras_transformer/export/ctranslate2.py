@@ -136,9 +136,10 @@ def export(
         differences = _differences(translator, vocabulary, exported, texts)
         for number, (text, (found, own)) in enumerate(zip(texts, differences, strict=True), 1):
             if not abs(found - own) < limit:  # also fails for NaN
+                name = text_name(text, number, len(sentences))
                 raise InputError(
-                    f"The export gives the translation of {text_name(text, number, len(sentences))} "
-                    f"the log-probability {found:.5f}, the run {own:.5f}. Nothing was exported."
+                    f"The export gives the translation of {name} the log-probability "
+                    f"{found:.5f}, the run {own:.5f}. Nothing was exported."
                 )
         return max(abs(found - own) for found, own in differences[: len(sentences)])
 

@@ -53,6 +53,22 @@ _WITHOUT_TEXT = (
     "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
     "would find other tokens: {}. Tokenize with the .model file of the export."
 )
+_CARD = """\
+# A translation model for LiteRT
+
+`model.tflite` contains the model, the beam search and the vocabulary. It was made with
+keras_transformer. `manifest.json` has every setting and hash. `example.py` translates standard input.
+
+Signatures: {signatures}. Weights: {precision}.
+
+## Limits
+
+- One text is one sentence. Texts of more than {max_source_tokens:,} tokens (including the end
+  token) are truncated.
+- A translation has at most {max_output_tokens:,} tokens.
+- {text}
+"""
+_WITH_TEXT = "`translate` needs two SentencePiece operations of tensorflow-text in the runtime."
 _EXAMPLE = Path(__file__).with_name("example.py")
 
 
@@ -134,6 +150,14 @@ def export(
                 check_loss(scores, exact_scores, quantization, bound)
         translator.tokenizer.save(path)
         shutil.copyfile(_EXAMPLE, path / "example.py")
+        card = _CARD.format(
+            signatures=", ".join(f"`{name}`" for name in flatbuffer.ops_by_signature(model)),
+            precision=provenance.precision,
+            max_source_tokens=provenance.max_source_tokens,
+            max_output_tokens=provenance.max_output_tokens,
+            text=warning or _WITH_TEXT,
+        )
+        (path / "README.md").write_text(card, encoding="utf-8")
         write_manifest(path, provenance, flatbuffer.describe_signatures(model), warning)
         return comparison, scores
 

@@ -338,7 +338,7 @@ def test_the_example_runs_without_this_package(paper: LiteRTExport) -> None:
 
 def test_manifest(paper: LiteRTExport) -> None:
     manifest = check_manifest(paper.exported.path)
-    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py"}
+    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py", "README.md"}
     assert manifest["signatures"]["translate"]["outputs"]["translations"] == {
         "dtype": "string", "shape": [1, 2],
     }  # fmt: skip
@@ -460,6 +460,7 @@ def test_unsupported_vocabularies_have_only_translate_ids(
     warning = str(made.exported.warning)
     assert tells(warning, "only", "translate_ids", reason)
     assert check_manifest(made.exported.path)["warning"] == warning
+    assert warning in (made.exported.path / "README.md").read_text("utf-8")
     for sentence in SENTENCES:
         outputs = made.translator.translate(tf.constant([sentence]))
         texts = [text.decode() for text in outputs["translations"][0].numpy()]
