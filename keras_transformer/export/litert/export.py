@@ -57,7 +57,8 @@ _CARD = """\
 # A translation model for LiteRT
 
 `model.tflite` contains the model, the beam search and the vocabulary. It was made with
-keras_transformer. `manifest.json` has every setting and hash. `example.py` translates standard input.
+keras_transformer. `manifest.json` has every setting and hash. `example.py` translates standard
+input.
 
 Signatures: {signatures}. Weights: {precision}.
 

@@ -498,7 +498,7 @@ def test_a_tokenizer_that_differs_is_not_published(
         return source_ids(self, text.replace("\u3000", ""))
 
     monkeypatch.setattr(LiteRTModel, "source_ids", other)
-    with pytest.raises(InputError, match=mentions("u3000", "tokens", "Nothing was exported")):
+    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
         export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
     assert not [*tmp_path.glob("export/*")]
 
