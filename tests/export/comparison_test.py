@@ -72,7 +72,7 @@ def test_ties_are_reported_and_differences_are_refused(translator: Translator) -
 
     def difference(of_scores: float, of_ids: int = 1) -> str | None:
         other = own._replace(ids=own.ids + of_ids, scores=own.scores + np.float32(of_scores))
-        return comparison.compare_sentence(own, other, "sentence 1", "a")
+        return comparison.compare_sentence(own, other, "sentence 1 ('a')", "a")
 
     assert difference(5e-5, of_ids=0) is None
     assert tells(difference(5e-5) or "", "sentence 1", "'a'", "score")
@@ -86,7 +86,7 @@ def test_a_run_without_translations_is_not_exported() -> None:
     none = np.zeros(1, np.int32)
     nothing = comparison.Hypotheses(none[:, None], none, np.full(1, -1e9))
     with pytest.raises(InputError, match=mentions("sentence 2", "'a'", "run")):
-        comparison.compare_sentence(nothing, nothing, "sentence 2", "a")
+        comparison.compare_sentence(nothing, nothing, "sentence 2 ('a')", "a")
     assert comparison.compare_sentence(nothing, nothing, "sentence 1", " ") is None
 
 
