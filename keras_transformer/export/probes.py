@@ -84,7 +84,7 @@ def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1)
     >>> from keras_transformer.text.vocabulary import learn_vocabulary
     >>> vocabulary = Vocabulary(learn_vocabulary([b"the cat"], 30, symbols=["<2de>"]))
     >>> texts = probe_texts(vocabulary, ["a dog"])
-    >>> "<2de>a dog" in texts.tokenized, len(texts.translated)
+    >>> "<2de><2de>" in texts.tokenized, len(texts.translated)
     (True, 20)
     """
     random_ = random.Random(seed)
