@@ -119,13 +119,19 @@ class Provenance:
         )
 
 
-def write_manifest(path: Path, provenance: Provenance, signatures: Mapping[str, Any]) -> None:
+def write_manifest(
+    path: Path,
+    provenance: Provenance,
+    signatures: Mapping[str, Any],
+    warning: str | None = None,
+) -> None:
     """Writes `manifest.json` into a version. It must be the last file that is written.
 
     Args:
         path: directory of the version.
         provenance: origin and settings.
         signatures: `{name: {"inputs": ..., "outputs": ...}}`, as JSON values.
+        warning: a limitation of this export.
 
     Example:
     >>> version = Path("1")
@@ -152,6 +158,7 @@ def write_manifest(path: Path, provenance: Provenance, signatures: Mapping[str, 
         "max_output_tokens": provenance.max_output_tokens,
         "decoding": dataclasses.asdict(provenance.decoding),
         "signatures": dict(signatures),
+        "warning": warning,
         "files": describe_files(path),
     }
     (path / FILE).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

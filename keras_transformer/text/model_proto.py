@@ -15,7 +15,8 @@ from keras_transformer.errors import InputError
 
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # of TrainerSpec.model_type
 UNIGRAM = 1
-CONTROL, USER_DEFINED = 3, 4  # of SentencePiece.type
+# Values of SentencePiece.type.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
 _PACKAGE = "keras_transformer.sentencepiece"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -31,12 +32,14 @@ _MESSAGES = {
         ("split_by_whitespace", 22, _Field.TYPE_BOOL, "true"),
         ("treat_whitespace_as_suffix", 24, _Field.TYPE_BOOL, "false"),
         ("byte_fallback", 35, _Field.TYPE_BOOL, "false"),
+        ("unk_surface", 44, _Field.TYPE_STRING, " \u2047 "),
         ("bos_piece", 46, _Field.TYPE_STRING, "<s>"),
         ("eos_piece", 47, _Field.TYPE_STRING, "</s>"),
         ("pad_piece", 48, _Field.TYPE_STRING, "<pad>"),
     ),
     "NormalizerSpec": (
         ("name", 1, _Field.TYPE_STRING, ""),
+        ("precompiled_charsmap", 2, _Field.TYPE_BYTES, ""),
         ("add_dummy_prefix", 3, _Field.TYPE_BOOL, "true"),
         ("remove_extra_whitespaces", 4, _Field.TYPE_BOOL, "true"),
         ("escape_whitespaces", 5, _Field.TYPE_BOOL, "true"),
@@ -46,6 +49,7 @@ _MESSAGES = {
         ("pieces", 1, _Field.TYPE_MESSAGE, "SentencePiece"),
         ("trainer_spec", 2, _Field.TYPE_MESSAGE, "TrainerSpec"),
         ("normalizer_spec", 3, _Field.TYPE_MESSAGE, "NormalizerSpec"),
+        ("denormalizer_spec", 5, _Field.TYPE_MESSAGE, "NormalizerSpec"),
     ),
 }
 _SPECIAL_FIELDS = ("pad_piece", "bos_piece", "eos_piece")  # of TrainerSpec

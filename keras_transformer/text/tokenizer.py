@@ -10,9 +10,6 @@ import tensorflow_text
 
 from keras_transformer.text.vocabulary import Vocabulary
 
-# The text of the unknown token, as in the `sentencepiece` library.
-UNKNOWN_TEXT = " \u2047 "
-
 
 class Tokenizer(tf.Module):
     """SentencePiece tokenization as graph ops, which become part of a SavedModel.
@@ -105,7 +102,7 @@ class Tokenizer(tf.Module):
         """Returns the texts of target ids, string `[N]`, each in one line.
 
         Every id is valid. Control tokens (pad, start, end) and ids outside the vocabulary are
-        skipped. The unknown token becomes `UNKNOWN_TEXT`.
+        skipped. The unknown token becomes `vocabulary.unknown_text`.
 
         Args:
             ids: int32 `[N, L]`.
@@ -131,10 +128,11 @@ class Tokenizer(tf.Module):
             replacements: string `[N, L]`, a text for each id.
 
         Returns:
-            String `[N]`. A text that contains U+2047 for another reason is unchanged.
+            String `[N]`. A text that also contains `vocabulary.unknown_text` for another reason
+            is unchanged.
         """
         is_unknown = (ids == self.unknown_id) & tf.sequence_mask(lengths, tf.shape(ids)[1])
-        between = tf.strings.split(texts, UNKNOWN_TEXT)
+        between = tf.strings.split(texts, self.vocabulary.unknown_text)
         count = between.row_lengths()
         between = between.to_tensor("")  # --> [N, most unknown tokens + 1]
         inserted = tf.ragged.boolean_mask(replacements, is_unknown)

@@ -20,7 +20,6 @@ import sentencepiece
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import (
     MODEL_TYPES,
-    UNIGRAM,
     USER_DEFINED,
     ModelProto,
     add_missing_special_pieces,
@@ -333,6 +332,12 @@ class Vocabulary:
             "fingerprint": self.fingerprint,
         }
 
+    @property
+    def unknown_text(self) -> str:
+        """The text of the unknown token in a translation, such as " ⁇ "."""
+        surface = ModelProto.FromString(self.target_model).trainer_spec.unk_surface
+        return surface or " \u2047 "
+
     def source_piece(self, piece_id: int) -> str:
         """Returns the piece of a source id."""
         return str(self._source.id_to_piece(piece_id))
@@ -350,6 +355,10 @@ class Vocabulary:
             for i in range(self.target_vocab_size)
         ]
 
+    def target_spaces(self) -> list[bool]:
+        """Returns for each target id whether its piece is only a space."""
+        return [self._target.id_to_piece(i) == "\u2581" for i in range(self.target_vocab_size)]
+
     def target_text(self, ids: Sequence[int]) -> str:
         """Returns the text of target ids, in one line; special and unknown ids are skipped."""
         known = range(self.target_vocab_size)
@@ -359,13 +368,6 @@ class Vocabulary:
     @functools.cached_property
     def _is_target_text(self) -> list[bool]:
         return self.target_text_pieces()
-
-    @property
-    def is_plain_unigram(self) -> bool:
-        """True if both models are unigram models without byte fallback."""
-        protos = map(ModelProto.FromString, (self.source_model, self.target_model))
-        specs = [proto.trainer_spec for proto in protos]
-        return all(spec.model_type == UNIGRAM and not spec.byte_fallback for spec in specs)
 
     def models(self) -> dict[str, bytes]:
         """Returns the serialized models by file name, for `from_models`."""

@@ -19,6 +19,7 @@ from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult, ExtraSignatures
 from keras_transformer.export.comparison import Comparison, check_loss, check_references, compare
 from keras_transformer.export.manifest import Provenance
+from keras_transformer.export.probes import probe_texts
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
     model_name,
@@ -79,7 +80,8 @@ def export(
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         _save(translator, max_train_source_length(run), path, extra)
         serving_checks.check(path)
-        comparison = compare(translator, path, sentences, extra)
+        probes = probe_texts(translator.tokenizer.vocabulary, sentences)
+        comparison = compare(translator, path, sentences, extra, probes)
         card, scores = options.card or ModelCardData(), None
         if references is not None:
             scores = metrics.evaluate(
