@@ -72,6 +72,7 @@ def test_shapes_of_all_outputs(served: Any) -> None:
         "tokenize": {"ids": [B, S], "tokens": [B, S], "lengths": [B]},
         "detokenize": {"text": [B]},
         "lengths": {"tokens": [B], "unknown": [B], "used": [B]},
+        "symbols": {"symbols": [B, 0]},
     }  # fmt: skip
     found = {
         name: {key: spec.shape.as_list() for key, spec in signature.structured_outputs.items()}
@@ -237,7 +238,16 @@ def test_embeddings_are_means_without_padding(served: Any, translator: Translato
 
 @pytest.mark.parametrize(
     "name",
-    ["serving_default", "translate", "score", "embed", "attention", "tokenize", "lengths"],
+    [
+        "serving_default",
+        "translate",
+        "score",
+        "embed",
+        "attention",
+        "tokenize",
+        "lengths",
+        "symbols",
+    ],
 )
 def test_an_empty_batch(served: Any, name: str) -> None:
     specs = served.signatures[name].structured_input_signature[1]
