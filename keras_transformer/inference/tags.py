@@ -163,5 +163,5 @@ def served_tags(signatures: Mapping[str, Callable[..., Mapping[str, Any]]]) -> S
     if not symbols:
         return ServedTags(symbols)
     # A server with --source_tag adds it to this text, too.
-    first = signatures["tokenize"](text)["tokens"][0][0].decode()
-    return ServedTags(symbols, first if first in symbols else None)
+    tokens = [token.decode() for token in signatures["tokenize"](text)["tokens"][0]]
+    return ServedTags(symbols, next((token for token in tokens if token in symbols), None))

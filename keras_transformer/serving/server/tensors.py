@@ -105,7 +105,7 @@ def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> A
     """
     tagged = dict(inputs)
     for name in set(_SOURCES) & set(inputs):
-        texts = [text.decode("utf-8", "surrogateescape") for text in inputs[name].tolist()]
+        texts = [text.decode("utf-8", "surrogateescape") for text in inputs[name]]
         texts = [add_missing_tag(text, tag, symbols) for text in texts]
         tagged[name] = np.array([text.encode("utf-8", "surrogateescape") for text in texts], object)
     return tagged
