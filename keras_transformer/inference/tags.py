@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from keras_transformer.errors import InputError
 _FORM = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[^\W_]+(?:_[^\W_]+)*__)"
 _TAG = re.compile(_FORM)
 _MAX_SHOWN = 10  # symbols in a message
-_LEADING = re.compile(rf"\s*({_FORM}(?:\s*{_FORM})*)")
 
 
 def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
@@ -31,6 +31,8 @@ def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
 def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
     """Splits a line into the tags at its start and the rest, which keeps the indent.
 
+    Other symbols of the model may come before a tag. After the last tag, they belong to the text.
+
     Args:
         line: a source line.
         symbols: the symbols of the model; None if they are unknown: any text of the form of a tag.
@@ -38,17 +40,33 @@ def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
     Example:
     >>> split_tags("  <2de> It rains.", ["<2de>"])
     ('<2de>', '  It rains.')
+    >>> split_tags("<formal><2de> <number> dogs", ["<2de>", "<formal>", "<number>"])
+    ('<formal> <2de>', '<number> dogs')
     >>> split_tags("<2it> It rains.", ["<2de>"])
     ('', '<2it> It rains.')
     """
-    match = _LEADING.match(line)
-    if match is None:
+    pattern = _leading_symbol(None if symbols is None else tuple(symbols))
+    start = end = position = len(line) - len(line.lstrip())
+    found: list[str] = []
+    tags: list[str] = []
+    while match := pattern.match(line, position):
+        found.append(match[1])
+        if _TAG.fullmatch(match[1]):
+            tags, end = list(found), match.end(1)
+        position = match.end()
+    if not tags:
         return "", line
-    found = _TAG.findall(match[1])
-    if symbols is not None and not set(found) <= set(symbols):
-        return "", line
-    indent, rest = line[: match.start(1)], line[match.end() :]
-    return " ".join(found), indent + (rest[1:] if rest[:1] == " " else rest)
+    rest = line[end:]
+    return " ".join(tags), line[:start] + (rest[1:] if rest[:1] == " " else rest)
+
+
+@functools.cache
+def _leading_symbol(symbols: tuple[str, ...] | None) -> re.Pattern[str]:
+    """Returns a pattern of a symbol and white space. Without symbols, it never matches."""
+    if symbols is None:
+        return re.compile(rf"({_FORM})\s*")
+    longest_first = sorted(symbols, key=len, reverse=True)
+    return re.compile(rf"({'|'.join(map(re.escape, longest_first)) or '(?!)'})\s*")
 
 
 def add_tag(text: str, tag: str) -> str:
