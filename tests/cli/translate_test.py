@@ -58,9 +58,10 @@ def test_a_source_tag_may_be_any_symbol(driver: Driver, tagged_run: RunDirectory
     assert line == single and "language tag" not in err
     document, _ = translate(driver, tagged_run, "<2de> A dog. A ball.\n", flag, "--document")
     assert document == " ".join(single.splitlines()) + "\n"
-    assert "1 of 1 lines has no target-language tag" in translate(
-        driver, tagged_run, "A dog.\n", flag
-    )[1]
+    assert (
+        "1 of 1 lines has no target-language tag"
+        in translate(driver, tagged_run, "A dog.\n", flag)[1]
+    )
 
 
 def test_a_model_without_tags_gets_no_remark(driver: Driver, run_directory: RunDirectory) -> None:
