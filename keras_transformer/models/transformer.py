@@ -11,10 +11,8 @@ from keras import ops
 from keras_transformer.config import Config, ModelConfig, RunConfig
 from keras_transformer.layers import (
     Decoder,
-    DecoderLayer,
     Dropout,
     Encoder,
-    EncoderLayer,
     LearnedPositions,
     SinusoidalPositions,
     TokenEmbedding,
@@ -115,16 +113,8 @@ class Transformer(EncoderDecoder):
         )
         arguments: dict[str, Any] = {name: getattr(c, name) for name in names.split()}
         arguments["dtype"] = policy
-        self.encoder = Encoder(
-            [EncoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_encoder_layers)],
-            name="encoder",
-            dtype=policy,
-        )
-        self.decoder = Decoder(
-            [DecoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_decoder_layers)],
-            name="decoder",
-            dtype=policy,
-        )
+        self.encoder = Encoder(c.num_encoder_layers, **arguments, name="encoder")
+        self.decoder = Decoder(c.num_decoder_layers, **arguments, name="decoder")
         self.output_projection: Any = None
         if c.tie_embeddings == "none" or c.output_bias:
             self.output_projection = OutputProjection(
@@ -152,7 +142,7 @@ class Transformer(EncoderDecoder):
     def _make_positions(self, name: str) -> keras.layers.Layer:
         c = self.config
         if c.positions == "learned":
-            return LearnedPositions(c.d_model, c.max_positions, name=name, dtype=self.dtype_policy)
+            return LearnedPositions(c.max_positions, c.d_model, name=name, dtype=self.dtype_policy)
         return SinusoidalPositions(c.d_model, c.sinusoid_layout, name=name, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any = None) -> None:
@@ -231,8 +221,8 @@ class Transformer(EncoderDecoder):
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
         if not self.built:  # all weights are built together, with their full paths
             self.build()
-        positions = ops.arange(ops.shape(source_ids)[1])
-        embedded = self.source_embedding(source_ids) + self.source_positions(positions)
+        embedded = self.source_embedding(source_ids)
+        embedded = embedded + self.source_positions(embedded)
         # The sum is computed in float32 and rounded once.
         return self.source_dropout(ops.cast(embedded, self.compute_dtype), training=training)
 
@@ -240,9 +230,7 @@ class Transformer(EncoderDecoder):
         """Embeds int `[B, T]`, all at one `position`, or at the positions 0 to T - 1 if None."""
         if not self.built:
             self.build()
-        if position is None:
-            positions = ops.arange(ops.shape(target_ids)[1])
-        else:
-            positions = ops.reshape(position, (1,))
-        embedded = self.target_embedding(target_ids) + self.target_positions(positions)
+        embedded = self.target_embedding(target_ids)
+        positions = embedded if position is None else ops.reshape(position, (1,))
+        embedded = embedded + self.target_positions(positions)
         return self.target_dropout(ops.cast(embedded, self.compute_dtype), training=training)
