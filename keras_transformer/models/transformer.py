@@ -178,13 +178,13 @@ class Transformer(EncoderDecoder):
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         mask = padding_mask(source_ids, self.config.pad_id)
         embedded = self._embed_source(source_ids, training)
-        return Memory(self.encoder(embedded, mask, training=training), mask)
+        return Memory(self.encoder(embedded, mask=mask, training=training), mask)
 
     def encoder_attention(self, source_ids: Any) -> list[Any]:
         """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
         mask = padding_mask(source_ids, self.config.pad_id)
         embedded = self._embed_source(source_ids, training=False)
-        _, weights = self.encoder(embedded, mask, return_attention_scores=True, training=False)
+        _, weights = self.encoder(embedded, mask=mask, return_attention_scores=True, training=False)
         return list(weights)
 
     def project_memory(self, memory: Memory) -> Memory:
