@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import MaskedLayer
+from keras_transformer.layers.base import MaskedLayer, new_initializer
 from keras_transformer.layers.dropout import Dropout
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
@@ -153,16 +153,13 @@ def merge_heads(heads: Any) -> Any:
 class _FusedInitializer(keras.initializers.Initializer):
     """Initializes each part of a fused kernel as if the parts were separate kernels."""
 
-    def __init__(self, initializer: keras.Initializer, widths: tuple[int, ...]):
+    def __init__(self, initializer: Any, widths: tuple[int, ...]):
         self.initializer = initializer
         self.widths = widths
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        # A clone has another random seed, unless the user has chosen one.
-        initializers = [self.initializer, *(self.initializer.clone() for _ in self.widths[1:])]
         parts = [
-            initializer((shape[0], width), dtype)
-            for initializer, width in zip(initializers, self.widths, strict=True)
+            new_initializer(self.initializer)((shape[0], width), dtype) for width in self.widths
         ]
         return ops.concatenate(parts, axis=-1)
 
@@ -216,10 +213,10 @@ class MultiHeadAttention(MaskedLayer):
         self.value_dim: Any = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
         self.weights_dropout = Dropout(dropout, name="weights_dropout", dtype=self.dtype_policy)
 
     def _set_head_sizes(self, d_model: int) -> None:
@@ -246,7 +243,7 @@ class MultiHeadAttention(MaskedLayer):
         if self.use_bias:
             bias = self.add_weight(
                 shape=(sum(widths),),
-                initializer=self.bias_initializer,
+                initializer=new_initializer(self.bias_initializer),
                 regularizer=self.bias_regularizer,
                 name=f"{name}_bias",
             )

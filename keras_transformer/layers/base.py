@@ -39,6 +39,24 @@ class BaseLayer(keras.layers.Layer):
         return config
 
 
+def new_initializer(initializer: Any) -> keras.Initializer:
+    """Returns an initializer for one more weight.
+
+    A random initializer without a seed returns the same values whenever it is called, so each
+    weight needs its own.
+
+    Args:
+        initializer: a name, a config, or an initializer, which is cloned.
+
+    Example:
+    >>> new_initializer("zeros")((2,)).numpy()
+    array([0., 0.], dtype=float32)
+    """
+    if isinstance(initializer, keras.Initializer):
+        return initializer.clone()
+    return keras.initializers.get(initializer)
+
+
 class MaskedLayer(BaseLayer):
     """A layer whose `call` takes a keyword `mask` of the positions of its first argument.
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import BaseLayer, new_initializer
 from keras_transformer.layers.dropout import Dropout
 
 
@@ -57,10 +57,10 @@ class FeedForward(BaseLayer):
         self.d_ff = d_ff
         self.activation = activation
         self.dropout = dropout
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
         self.inner_dropout = Dropout(dropout, name="inner_dropout", dtype=self.dtype_policy)
         self._activate = keras.activations.get(activation)
 
@@ -73,14 +73,13 @@ class FeedForward(BaseLayer):
     def _add_linear(self, name: str, inputs: int, outputs: int) -> tuple[Any, Any]:
         kernel = self.add_weight(
             shape=(inputs, outputs),
-            # A clone, because a random initializer returns the same values when it is used again.
-            initializer=self.kernel_initializer.clone(),
+            initializer=new_initializer(self.kernel_initializer),
             regularizer=self.kernel_regularizer,
             name=f"{name}_kernel",
         )
         bias = self.add_weight(
             shape=(outputs,),
-            initializer=self.bias_initializer,
+            initializer=new_initializer(self.bias_initializer),
             regularizer=self.bias_regularizer,
             name=f"{name}_bias",
         )

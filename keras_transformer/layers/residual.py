@@ -62,10 +62,10 @@ class ResidualLayer(MaskedLayer):
         self.attention_dropout = dropout if attention_dropout is None else attention_dropout
         self.activation_dropout = dropout if activation_dropout is None else activation_dropout
         self.residual_dropout = dropout if residual_dropout is None else residual_dropout
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
         self._sublayer_names: tuple[str, ...] = ()
         self._add_sublayers()
 
@@ -76,8 +76,8 @@ class ResidualLayer(MaskedLayer):
     def _projection_arguments(self) -> dict[str, Any]:
         """Returns the arguments that all sublayers with kernels share."""
         return {
-            "kernel_initializer": self.kernel_initializer.clone(),
-            "bias_initializer": self.bias_initializer.clone(),
+            "kernel_initializer": self.kernel_initializer,
+            "bias_initializer": self.bias_initializer,
             "kernel_regularizer": self.kernel_regularizer,
             "bias_regularizer": self.bias_regularizer,
             "dtype": self.dtype_policy,
@@ -206,13 +206,13 @@ class ResidualStack(MaskedLayer):
             "bias_regularizer": bias_regularizer,
         }
         self.num_layers = num_layers
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
         self.layers = [
             self.layer_class(
                 **arguments,
-                kernel_initializer=self.kernel_initializer.clone(),
-                bias_initializer=self.bias_initializer.clone(),
+                kernel_initializer=self.kernel_initializer,
+                bias_initializer=self.bias_initializer,
                 name=f"layer_{i}",
                 dtype=self.dtype_policy,
             )
