@@ -122,14 +122,14 @@ class Clients:
         return answers
 
     async def _ask(self, connection: Connection, sentence: int) -> Answer:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             async with asyncio.timeout(self._limit_s):
                 status, body = await connection.ask(self._requests[sentence])
         except (OSError, EOFError, asyncio.LimitOverrunError) as error:
             status, body = 0, f"{type(error).__name__}: {error}".encode()
         ended = time.perf_counter()
-        return Answer(sentence, status, ended, ended - begun, body)
+        return Answer(sentence, status, ended, ended - started, body)
 
     async def _connect(self) -> Connection:
         return Connection(*await asyncio.open_connection("127.0.0.1", self._port))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from absl import flags
 
 from keras_transformer.cli.app import run
+from keras_transformer.console import say
 
 flags.disclaim_key_flags()  # --help lists the flags defined here under the calling benchmark
 
 
 __all__ = ["define_numbers", "run", "say"]
-
-
-def say(line: str) -> None:
-    """Prints a status line to standard error."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def define_numbers(name: str, default: Sequence[int], help_text: str) -> None:

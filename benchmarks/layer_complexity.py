@@ -133,11 +133,11 @@ def measure_point(length: int, width: int) -> tuple[dict[str, dict[str, float]],
     """Returns the milliseconds of each layer, and whether the machine was quiet."""
 
     def turn(run: Callable[[], Any]) -> Turn:
-        calls, core_use, begun = 0, CoreUse(), time.perf_counter()
-        while not calls or time.perf_counter() - begun < FLAGS.seconds:
+        calls, core_use, started = 0, CoreUse(), time.perf_counter()
+        while not calls or time.perf_counter() - started < FLAGS.seconds:
             run()
             calls += 1
-        per_second = calls / (time.perf_counter() - begun)
+        per_second = calls / (time.perf_counter() - started)
         return {"per_second": per_second, "other_cores": core_use.read()[1]}
 
     shape = (FLAGS.batch, length, width)

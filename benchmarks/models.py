@@ -59,8 +59,7 @@ def joint_vocabulary(path: str | None, texts: list[str] | None, vocab_size: int)
         assert texts is not None
         lines = (line for text in texts for line in read_lines(Path(text)))
         return Vocabulary(learn_vocabulary(lines, vocab_size))
-    file = Path(path)
-    vocabulary = Vocabulary(file.read_bytes()) if file.is_file() else Vocabulary.load(file)
+    vocabulary = Vocabulary.load(path)
     if not vocabulary.joint:
         raise InputError(f"{path} has separate vocabularies. Give a joint vocabulary.")
     return vocabulary
@@ -184,7 +183,7 @@ def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str
     """
     import keras  # late: TensorFlow takes seconds
 
-    from keras_transformer.export.litert import export, flatbuffer
+    from keras_transformer.export.litert import export, fast_tokenizer, flatbuffer
     from keras_transformer.inference.litert import append_archive
     from keras_transformer.inference.translator import Translator
     from keras_transformer.models.transformer import Transformer
@@ -194,7 +193,9 @@ def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
     translator = Translator(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
-    model = export.convert(translator, "none" if precision == "float32" else precision)
+    problem = fast_tokenizer.text_problem(translator.tokenizer.vocabulary, [])
+    quantization = "none" if precision == "float32" else precision
+    model = export.convert(translator, quantization, with_text=problem is None)
     path.write_bytes(flatbuffer.write(model))
     append_archive(
         path, export.make_metadata(translator, model, None), translator.tokenizer.vocabulary

@@ -152,11 +152,11 @@ def prepare(source: Path, target: Path, output: Path, pairs: int) -> Turn:
     command += [f"--{flag}" for flag in FLAGS.prepare_flags]
     if FLAGS.vocab_from:
         command.append(f"--vocab_from={FLAGS.vocab_from}")
-    begun = time.perf_counter()
+    started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     watch = Watch(process, output.parent)
     watch.join()
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}.")
     report = json.loads((output / "report.json").read_bytes())
@@ -176,12 +176,12 @@ def spm_encode(source: Path, target: Path, pairs: int) -> Turn:
     """Runs spm_encode on both files, and returns its rate."""
     models = Path(FLAGS.vocab_from)
     [model] = [*models.glob("joint.model"), *models.glob("tokenizer/joint.model")]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for path in (source, target):
         with path.open("rb") as lines, path.with_suffix(".ids").open("wb") as ids:
             command = [FLAGS.spm_encode, f"--model={model}", "--output_format=id"]
             subprocess.run([*command, "--extra_options=eos"], stdin=lines, stdout=ids, check=True)
-    return {"per_second": pairs / (time.perf_counter() - begun)}
+    return {"per_second": pairs / (time.perf_counter() - started)}
 
 
 def main() -> int:

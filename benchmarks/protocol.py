@@ -216,11 +216,11 @@ def serve(engine: str, task: str) -> None:
     settings = json.loads(sys.stdin.readline())
     if settings.get("cores"):
         os.sched_setaffinity(0, settings["cores"])
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         module = importlib.import_module(f"engines.{engine}_engine")
         imported = {
-            "import_seconds": time.monotonic() - begun,
+            "import_seconds": time.monotonic() - start,
             "import_mb": resident_mb("VmRSS"),
         }
         facts, commands = getattr(module, task)(settings)

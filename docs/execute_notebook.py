@@ -4,9 +4,9 @@
 Example:
     docs/execute_notebook.py
 
-To be run after its sources have been changed, or what they print, on a machine that is
-otherwise idle, since the notebook says how long training took: some minutes. If a cell
-fails or warns, the file stays as it was.
+Run it after a change of the code cells, or of what they print. It takes some minutes. The machine
+should be idle, because the notebook shows how long training took. If a cell fails or warns, the
+file is not changed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NOTEBOOK = Path(__file__).parent / "attention_is_all_you_need.ipynb"
 
 
 class _ClientWithoutHeartbeat(AsyncKernelClient):
-    """Does not ask a kernel whether it lives: nbclient sees that from its process.
+    """A client that does not check the heartbeat of a kernel. nbclient watches its process.
 
-    In jupyter_client 8.10, the thread that asks can wait for a kernel that has ended, and who stops
-    the thread waits for it: then all cells have run, and the execution never returns.
+    In jupyter_client 8.10, the heartbeat thread can wait forever for a kernel that has ended. Then
+    the execution never returns, although all cells have run.
     """
 
     def start_channels(self, *args: Any, **kwargs: Any) -> None:
@@ -48,11 +48,11 @@ class _KernelManager(AsyncKernelManager):
 
 
 def execute(notebook: NotebookNode, environment: Mapping[str, str] | None = None) -> NotebookNode:
-    """Returns a copy with the outputs of a fresh kernel, which runs in a folder of its own.
+    """Executes a copy of a notebook in a fresh kernel and a temporary folder, and returns it.
 
     Args:
-        notebook: its outputs do not matter.
-        environment: variables of the kernel, beside those of this process.
+        notebook: the notebook. Its outputs are ignored.
+        environment: environment variables of the kernel, in addition to the current ones.
 
     Raises:
         CellExecutionError: for a cell that fails.
@@ -61,7 +61,7 @@ def execute(notebook: NotebookNode, environment: Mapping[str, str] | None = None
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             executed,
-            timeout=1800,  # seconds a cell
+            timeout=1800,  # seconds per cell
             kernel_name="python3",
             kernel_manager_class=_KernelManager,
             resources={"metadata": {"path": folder}},
@@ -73,17 +73,16 @@ def execute(notebook: NotebookNode, environment: Mapping[str, str] | None = None
 
 
 def sources_hash(notebook: NotebookNode) -> str:
-    """Returns the SHA-256 of the code cells' sources, in hex."""
+    """Returns the SHA-256 of the sources of all code cells, in hexadecimal."""
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
 
 
 def strip(notebook: NotebookNode) -> None:
-    """Takes away what tells of a machine, and adds which sources were executed.
+    """Removes the metadata of the machine, and adds the hash of the executed sources.
 
     Raises:
-        ValueError: for a cell that wrote to standard error: a warning is to be looked at, and
-            not to be saved.
+        ValueError: if a cell wrote to standard error. A warning must be fixed, not saved.
     """
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -104,7 +103,7 @@ def strip(notebook: NotebookNode) -> None:
 def main(argv: Sequence[str]) -> None:
     """Executes, strips and saves the notebook."""
     if len(argv) > 1:
-        raise app.UsageError(f"{argv[1]!r} was not expected: this command takes no arguments.")
+        raise app.UsageError(f"The argument is {argv[1]!r}, but this command takes no arguments.")
     try:
         executed = execute(nbformat.read(NOTEBOOK, as_version=4))
         strip(executed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -22,6 +23,13 @@ _MODULES = {
     "preset": "presets",
 }
 
+# Modules with Keras classes, which `keras.models.load_model` finds once they are imported.
+_KERAS_MODULES = (
+    "models.transformer",  # and all layers
+    "paper.baselines.architectures",
+    "training.schedules",
+)
+
 __all__ = [*_MODULES]  # noqa: PLE0604
 
 
@@ -33,3 +41,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if "keras" in sys.modules:
+    for _module in _KERAS_MODULES:
+        importlib.import_module(f"{__name__}.{_module}")

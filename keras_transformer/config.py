@@ -282,6 +282,9 @@ class DecodingConfig:
         no_repeat_ngram: size of n-grams that no output repeats, 0 for no limit.
         banned: phrases that no output contains, separated by "|". They are matched as tokens: the
             same letters in other tokens are possible, and longer words with this beginning are not.
+        allow_unknown: let outputs contain the unknown token, which is written as " ⁇ ".
+        replace_unknown: allow the unknown token, and write the source token with the highest
+            attention (the mean over the heads of the last layer) in its place.
         diversity_penalty: γ of Li et al. (2016, arXiv:1611.08562): the r-th best continuation of a
             hypothesis counts γ r less, so that the results differ more.
         sample: draw `n_best` outputs at random instead of searching; `beam_size` is not used.
@@ -303,6 +306,8 @@ class DecodingConfig:
     repetition_penalty: RepetitionPenalty = 1.0
     no_repeat_ngram: SearchCount = 0
     banned: str = ""
+    allow_unknown: bool = False
+    replace_unknown: bool = False
     diversity_penalty: SearchWeight = 0.0
     sample: bool = False
     temperature: SearchWeight = 1.0

@@ -20,7 +20,7 @@ class DivergedError(InputError):
 
 
 class StoppedError(InputError):
-    """Work was stopped for a reason outside the data. The same command continues it."""
+    """Work was stopped for a reason outside the data. The same command resumes it."""
 
 
 class MissingExtra(InputError):

@@ -60,8 +60,8 @@ class Visit:
 
     Attributes:
         page: Playwright's `Page`.
-        said: messages of the console, and errors that no script has caught.
-        requests: URLs of all that was asked for, the page itself first.
+        said: messages of the console, and uncaught errors of scripts.
+        requests: requested URLs. The first one is the page.
     """
 
     def __init__(self, browser: Any, **options: Any):

@@ -88,7 +88,7 @@ class TestSettings:
         assert Config.from_json(config.to_json()) == config
 
 
-# Values that are refused, as strings of `--set`.
+# Invalid values, as strings of `--set`.
 BAD_VALUES = """
 training.max_steps=many training.max_steps=1.5 training.max_steps=0 training.epsilon=nan
 training.learning_rate=inf training.learning_rate=0 training.label_smoothing=1 training.clip_norm=-1
@@ -271,7 +271,7 @@ def test_wrong_json_names_the_file(text, message):
 
 
 @pytest.mark.parametrize("architecture", ["perceptron", [7]])
-def test_an_unregistered_architecture_is_refused_with_advice(architecture):
+def test_the_error_for_an_unregistered_architecture_has_advice(architecture):
     text = json.dumps({"architecture": architecture, "model": {}})
     message = f"run/config.json has the architecture {architecture!r}, which is not registered. "
     with pytest.raises(InputError, match=re.escape(message) + ".*keras_transformer.paper"):
@@ -313,7 +313,7 @@ def test_runs_with_retired_fields_load_unless_they_used_them():
 
 def test_configurations_name_their_architecture():
     assert json.loads(Config().to_json())["architecture"] == "transformer"
-    # Runs from before the field existed are Transformers.
+    # Runs that are older than the field are Transformers.
     assert Config.from_json(json.dumps(dataclasses.asdict(Config()))) == Config()
 
 

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
 ROOT = Path(__file__).resolve().parents[1]
 
-# The background jobs of a shell ignore Ctrl-C, and so do their child processes. Tests send Ctrl-C
-# to processes and to themselves.
+# The background jobs of a shell ignore Ctrl-C, those of nohup ignore SIGHUP, and so do their child
+# processes. Tests send these signals to processes and to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
@@ -133,6 +135,16 @@ PHRASES = (
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A run of a tiny model with random weights and three checkpoints. Copy it before changes."""
+    return _random_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="session")
+def tagged_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The same for a vocabulary with the tags <2de> and <2fr>, and the symbol <number>."""
+    return _random_run(tmp_path_factory.mktemp("tagged") / "run", "<2fr>", "<2de>", "<number>")
+
+
+def _random_run(path: Path, *symbols: str) -> RunDirectory:
     import keras
 
     from keras_transformer.config import Config
@@ -141,7 +153,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     from keras_transformer.text.tokenizer import Tokenizer
     from keras_transformer.text.vocabulary import learn_vocabulary
 
-    tokenizer = Tokenizer(learn_vocabulary((p.encode() for p in PHRASES), 60))
+    tokenizer = Tokenizer(learn_vocabulary((p.encode() for p in PHRASES), 60, symbols=symbols))
     config = Config().replace(
         model__source_vocab_size=tokenizer.source_vocab_size,
         model__target_vocab_size=tokenizer.target_vocab_size,
@@ -154,9 +166,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         decoding__max_source_tokens=40,
         training__checkpoint_steps=100,
     )
-    run = RunDirectory.create(
-        tmp_path_factory.mktemp("runs") / "run", config, tokenizer, "fingerprint"
-    )
+    run = RunDirectory.create(path, config, tokenizer, "fingerprint")
     for step in (100, 200, 300):
         keras.utils.set_random_seed(step)
         model = Transformer(config.model, dtype="float32")

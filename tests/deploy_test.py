@@ -135,7 +135,7 @@ def test_the_model_is_mounted_read_only(compose: dict[str, Any], container: dict
     assert read_only["/models"] and read_only["/etc/serving"]
 
 
-def test_prometheus_asks_where_tf_serving_answers(
+def test_prometheus_scrapes_the_address_of_tf_serving(
     compose: dict[str, Any], resources: dict[str, Any]
 ) -> None:
     monitoring = text_format.Parse(

@@ -34,7 +34,7 @@ FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z_][a-z0-9_]*)")
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the commands of a text: the file, and the flags, also on continued lines."""
+    """Yields the commands of a text: the file, and its flags, including continuation lines."""
     for file, command, arguments in COMMAND.findall(text):
         flags = FLAG.findall(arguments.split(" -- ")[0])
         script = {"average": "average_checkpoints"}.get(command, command)

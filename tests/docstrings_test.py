@@ -1,4 +1,4 @@
-"""The examples in docstrings: they run, and the rooms below show one wherever one is useful."""
+"""Runs the examples in docstrings, and checks that the API has them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1] / "keras_transformer"
 # Every public class and function has an example here.
-ROOMS_WITH_EXAMPLES: tuple[str, ...] = (
+COMPONENTS_WITH_EXAMPLES: tuple[str, ...] = (
     *("data", "decoding", "evaluation", "export", "inference", "layers", "models", "text"),
     "training",
 )
 # An example that needs a download.
 NEEDS = [PACKAGE / "evaluation" / "test_sets.py"]
 SCRIPT = PACKAGE / "export" / "litert" / "example.py"  # it is copied next to a model
-# The modules of the API reference, which show examples, too.
+# The modules of the API reference also have examples.
 API_MODULES = sorted(
     name
     for page in (PACKAGE.parent / "docs" / "api").glob("*.md")
@@ -73,7 +73,7 @@ def test_examples_print_what_they_show(
 
 
 def public_definitions(path: Path) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-    """Public classes and functions at a module's top."""
+    """Public classes and functions of a module."""
     for node in ast.parse(path.read_bytes()).body if path != SCRIPT else ():
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             yield node
@@ -88,9 +88,9 @@ def missing_examples(paths: Iterable[Path]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("room", ROOMS_WITH_EXAMPLES)
-def test_public_names_show_an_example(room: str) -> None:
-    top = PACKAGE / room
+@pytest.mark.parametrize("component", COMPONENTS_WITH_EXAMPLES)
+def test_public_names_show_an_example(component: str) -> None:
+    top = PACKAGE / component
     paths = sorted(top.rglob("*.py")) if top.is_dir() else [top.with_suffix(".py")]
     assert paths
     assert missing_examples(paths) == []
@@ -108,10 +108,10 @@ def arguments(node: ast.ClassDef | ast.FunctionDef) -> list[str]:
     return [each.arg for each in found if each.arg != "self"]
 
 
-@pytest.mark.parametrize("room", ROOMS_WITH_EXAMPLES)
-def test_docstrings_name_every_argument(room: str) -> None:
+@pytest.mark.parametrize("component", COMPONENTS_WITH_EXAMPLES)
+def test_docstrings_name_every_argument(component: str) -> None:
     missing = []
-    for path in sorted((PACKAGE / room).rglob("*.py")):
+    for path in sorted((PACKAGE / component).rglob("*.py")):
         for node in public_definitions(path):
             names = arguments(node) if node.name != "ResidualLayer" else []  # its subclasses do
             documented = " ".join(

@@ -49,19 +49,19 @@ for line in sys.stdin:
 
 
 class Ended(NamedTuple):
-    """How a binary ended."""
+    """The result of a binary."""
 
-    code: Any  # of its exit; "exception" where it had none
+    code: Any  # exit code, or "exception" if it had none
     out: str
     err: str
-    left: list[str]  # files that were not there before, below the folder
+    left: list[str]  # new files below the folder
 
 
 class Driver:
     """The process; it ends with the block.
 
     Args:
-        environment: variables besides those of this process.
+        environment: environment variables, in addition to the current ones.
     """
 
     def __init__(self, **environment: str):

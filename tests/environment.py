@@ -1,4 +1,4 @@
-"""Environments in which the package is installed from a wheel, created in seconds.
+"""Creates environments in seconds, in which the package is installed from a wheel.
 
 A virtual environment gets the wheel, and links to those packages of this process's environment
 that the wheel requires. An extra is one more folder of links.
@@ -45,7 +45,7 @@ class Environment:
     """A virtual environment with a wheel of the package and its hard requirements.
 
     Args:
-        folder: is made.
+        folder: folder to create.
         wheel: the file.
     """
 
@@ -90,7 +90,7 @@ class Environment:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the environment variables of this process, without other paths of packages."""
+    """Returns the environment variables of this process without paths of other packages."""
     mine = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {**mine, "PYTHONNOUSERSITE": "1"}
 

@@ -1,4 +1,4 @@
-"""The sentence that names the extra of an optional package."""
+"""Error messages name the extra of an optional package."""
 
 from __future__ import annotations
 

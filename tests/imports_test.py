@@ -1,4 +1,4 @@
-"""The layout of the package: which room may import which, and which may import TensorFlow."""
+"""The layout of the package: which component may import which, and which may import TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ PACKAGE = ROOT / "keras_transformer"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 BINARIES = sorted((ROOT / "bin").glob("*.py"))
 
-# Rooms that each room may import, besides itself and `errors`. A room may only name rooms above it.
-ROOMS: dict[str, set[str]] = {
+# Each component (a folder or module) with the components that it may import. It may also import
+# itself and `errors`. All of them must be above it.
+COMPONENTS: dict[str, set[str]] = {
     "errors": set(),
     "console": set(),
     "schema": set(),
@@ -27,18 +28,18 @@ ROOMS: dict[str, set[str]] = {
     "models": {"config", "layers"},
     "text": set(),
     "presets": {"config", "text"},
-    "runs": {"config", "text"},
+    "runs": {"config", "console", "text"},
     "data": {"console", "runs", "text"},
     "decoding": {"config", "models"},
     "evaluation": {"data"},
-    "runs.report": {"config", "runs", "schema"},
+    "runs.report": {"config", "console", "runs", "schema"},
     "inference": {
         *("config", "console", "data", "decoding", "evaluation", "models", "runs", "schema"),
         "text",
     },
     "training": {
-        *("config", "data", "evaluation", "inference", "layers", "models", "presets", "runs"),
-        *("runs.report", "text"),
+        *("config", "console", "data", "evaluation", "inference", "layers", "models", "presets"),
+        *("runs", "runs.report", "text"),
     },
     "export": {
         *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "schema"),
@@ -50,11 +51,11 @@ ROOMS: dict[str, set[str]] = {
         *("config", "data", "export", "inference", "runs", "runs.report", "schema", "serving"),
     },
     "paper": {
-        *("config", "data", "decoding", "evaluation", "export", "inference", "layers", "models"),
-        *("presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
+        *("config", "console", "data", "decoding", "evaluation", "export", "inference", "layers"),
+        *("models", "presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
     "cli": {
-        *("config", "data", "evaluation", "export", "inference", "paper", "runs"),
+        *("config", "console", "data", "evaluation", "export", "inference", "paper", "runs"),
         *("runs.report", "serving", "tf_import", "training", "visualization"),
     },
 }
@@ -68,9 +69,9 @@ def name_of(path: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
-def room_of(name: str) -> str:
+def component_of(name: str) -> str:
     first_two = ".".join(name.split(".")[:2])
-    return first_two if first_two in ROOMS else name.split(".")[0]
+    return first_two if first_two in COMPONENTS else name.split(".")[0]
 
 
 def imported_names(path: Path) -> Iterator[str]:
@@ -95,26 +96,30 @@ def imported_modules(path: Path) -> set[str]:
     return modules - {""}
 
 
-def test_rooms_only_name_rooms_above_them() -> None:
+def test_components_import_only_components_above_them() -> None:
     above: set[str] = set()
-    for room, allowed in ROOMS.items():
-        assert allowed <= above, f"{room} may not import {allowed - above}"
-        above.add(room)
+    for component, allowed in COMPONENTS.items():
+        assert allowed <= above, f"{component} may not import {allowed - above}"
+        above.add(component)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_only_imports_rooms_that_its_room_may_import(path: Path) -> None:
-    room = room_of(name_of(path))
-    assert room in ROOMS, f"{path} is in a room that is missing from the table"
+def test_modules_import_only_allowed_components(path: Path) -> None:
+    component = component_of(name_of(path))
+    assert component in COMPONENTS, f"{path} belongs to no component of the table"
     for module in imported_modules(path):
-        assert room_of(module) in ROOMS[room] | {room, "errors"}, f"{path} imports {module}"
+        assert component_of(module) in COMPONENTS[component] | {component, "errors"}, (
+            f"{path} imports {module}"
+        )
 
 
-def test_rooms_import_everything_that_they_may() -> None:
-    unused = {room: set(allowed) for room, allowed in ROOMS.items()}
+def test_every_allowed_import_is_used() -> None:
+    unused = {component: set(allowed) for component, allowed in COMPONENTS.items()}
     for path in PACKAGE.rglob("*.py"):
         if name_of(path):
-            unused[room_of(name_of(path))] -= {room_of(module) for module in imported_modules(path)}
+            unused[component_of(name_of(path))] -= {
+                component_of(module) for module in imported_modules(path)
+            }
     assert not any(unused.values()), f"these permissions are not needed: {unused}"
 
 
@@ -128,24 +133,24 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("path", [*MODULES, *BINARIES], ids=lambda path: str(path.name))
-def test_package_does_not_import_what_is_only_in_a_clone(path: Path) -> None:
+def test_package_does_not_import_modules_that_exist_only_in_a_clone(path: Path) -> None:
     packages = {name.partition(".")[0] for name in imported_names(path)}
     assert not packages & {"tests", "benchmarks", "docs", "bin"}
 
 
-@pytest.mark.parametrize("room", WITHOUT_TENSORFLOW)
-def test_room_does_not_import_tensorflow(room: str) -> None:
-    paths = [path for path in MODULES if room_of(name_of(path)) == room]
-    assert paths, f"no files in {room}"
+@pytest.mark.parametrize("component", WITHOUT_TENSORFLOW)
+def test_component_does_not_import_tensorflow(component: str) -> None:
+    paths = [path for path in MODULES if component_of(name_of(path)) == component]
+    assert paths, f"no files in {component}"
     for path in paths:
         for name in imported_names(path):
             assert not name.startswith("tensorflow"), f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("room", WITHOUT_KERAS)
-def test_room_does_not_import_keras(room: str) -> None:
+@pytest.mark.parametrize("component", WITHOUT_KERAS)
+def test_component_does_not_import_keras(component: str) -> None:
     for path in MODULES:
-        if room_of(name_of(path)) == room:
+        if component_of(name_of(path)) == component:
             packages = {name.partition(".")[0] for name in imported_names(path)}
             assert not packages & {"keras", "tf_keras", "jax"}, f"{path} imports {packages}"
 
@@ -183,7 +188,7 @@ def test_functions_have_at_most_eight_parameters() -> None:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                if node.name == "__init__" and room_of(name_of(path)) == "layers":
+                if node.name == "__init__" and component_of(name_of(path)) == "layers":
                     continue
                 parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 names = [each.arg for each in parameters if each.arg not in ("self", "cls")]

@@ -14,7 +14,7 @@ class Pattern(str):
 def mentions(*facts: object) -> Pattern:
     """Returns a pattern for `re.search` that matches a line with all facts.
 
-    A fact is found only as a whole: 5 neither in 50 nor in 0.5, and no number within a path.
+    Facts match only whole words and numbers. 5 is not found in 50, in 0.5 or in a path.
 
     Example:
         >>> bool(re.search(mentions("seed", 5), "seed is 5, not a text"))

@@ -8,7 +8,7 @@ from keras_transformer.presets import PRESET_NAMES, TABLE_3, preset, resolve_con
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.messages import mentions
 
-# The paper's Table 3 from above: perplexity, BLEU, and millions of parameters where it prints them.
+# Table 3 from top to bottom: perplexity, BLEU, and millions of parameters if printed.
 FIGURES = """
 4.92 25.8 65
 5.29 24.9
@@ -86,7 +86,7 @@ def test_rows_a_keep_the_computation_constant():
         assert model.key_dim == model.value_dim == 512 // heads
 
 
-def test_rows_b_to_e_change_what_they_name():
+def test_rows_b_to_e_change_the_fields_in_their_names():
     assert (preset("B_dk16").model.key_dim, preset("B_dk16").model.value_dim) == (16, 64)
     assert (preset("C_d256").model.key_dim, preset("C_d256").model.value_dim) == (32, 32)
     assert (preset("C_d1024").model.key_dim, preset("C_d1024").model.value_dim) == (128, 128)

@@ -267,7 +267,7 @@ def transformer(
 ) -> Array:
     """The whole model: int [B, S] and [B, T] to logits [B, T, V].
 
-    Rows of the result at padded target positions carry no meaning.
+    Rows at padded target positions are meaningless.
     """
     mask = padding_mask(source_ids, config.pad_id)
     memory = encoder(embed(source_ids, weights, "source", config), mask, weights, config)

@@ -1,4 +1,4 @@
-"""Checks of JSON values name the place of a wrong value."""
+"""Checks of JSON values: errors name the path of the wrong value."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Person(_Named, total=False):
         (Person, {"name": "Ada", "age": None}),
     ],
 )
-def test_what_fits(hint: Any, value: Any) -> None:
+def test_valid_values(hint: Any, value: Any) -> None:
     check_json("it", hint, value)
 
 
@@ -74,7 +74,7 @@ def test_what_fits(hint: Any, value: Any) -> None:
         (Person, {"name": "Ada", "age": "36"}, mentions("it.age", "36")),
     ],
 )
-def test_what_does_not(hint: Any, value: Any, message: str) -> None:
+def test_invalid_values(hint: Any, value: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
         check_json("it", hint, value)
     assert re.search(message, str(error.value))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,7 @@ def test_loading_is_quiet_and_freezes_the_objects_of_libraries() -> None:
 def test_unused_packages_are_not_loaded_but_can_be_imported_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "jax")  # the setting of a user for other work
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # a setting of the user for other programs
     ended = run_python(
         "import sys\n"
         "from keras_transformer.tf_import import load_tensorflow\n"
@@ -64,3 +66,54 @@ def test_messages_are_shown_if_loading_fails() -> None:
     assert ended.returncode == 1
     assert "said by native code" in ended.stderr
     assert ended.stderr.splitlines()[-1] == "ImportError: broken"
+
+
+def test_the_settings_of_keras_for_other_work_have_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"floatx": "float16", "backend": "torch", "image_data_format": "channels_first"}
+    (tmp_path / ".keras").mkdir()
+    (tmp_path / ".keras" / "keras.json").write_text(json.dumps({**settings, "epsilon": 0.1}))
+    for name, value in {
+        "HOME": str(tmp_path),
+        "KERAS_MAX_EPOCHS": "1",
+        "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "cpp",
+        "TF2_BEHAVIOR": "0",
+        "TF_USE_LEGACY_KERAS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KERAS_HOME", raising=False)
+    ended = run_python(
+        "from keras_transformer.tf_import import load_tensorflow\n"
+        "load_tensorflow()\n"
+        "import keras, tensorflow as tf\n"
+        "config = keras.config\n"
+        "print(config.floatx(), config.backend(), config.image_data_format(), config.epsilon())\n"
+        "print(config.max_epochs(), tf.executing_eagerly(), tf.keras.Model is keras.Model)\n"
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "float32 tensorflow channels_last 1e-07\nNone True True\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("XLA_FLAGS", "rubbish", 'file "rubbish"'),
+        ("XLA_FLAGS", "--xla_cpu_rubbish=1", "--xla_cpu_rubbish"),
+        ("XLA_FLAGS", "--xla_gpu_autotune_level=x", "value x for flag xla_gpu_autotune_level"),
+        ("TF_XLA_FLAGS", "--rubbish", "--rubbish"),
+        ("TF_XLA_FLAGS", "--tf_xla_auto_jit=0", None),
+    ],
+)
+def test_flags_that_would_end_tensorflow_are_an_error(
+    name: str, value: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    ended = run_python("from keras_transformer import tf_import\ntf_import.load_tensorflow()\n")
+    assert ended.stdout == ""
+    if reason is None:
+        assert (ended.returncode, ended.stderr) == (0, "")
+    else:
+        sentence = ended.stderr.splitlines()[-1]
+        assert ended.returncode == 1 and "errors.InputError: TensorFlow does not accept" in sentence
+        assert f"{name}={value}" in sentence and reason in sentence

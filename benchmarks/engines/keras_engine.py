@@ -136,9 +136,9 @@ def product_ceilings(sizes: Sizes, tokens: int) -> dict[str, float]:
             a, b = (tf.cast(tf.random.normal(shape), dtype) for shape in ((m, k), (k, n)))
             product(a, b)
             for _ in range(5):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 product(a, b)
-                best[dtype] = max(best[dtype], 2.0 * m * k * n / (time.perf_counter() - begun))
+                best[dtype] = max(best[dtype], 2.0 * m * k * n / (time.perf_counter() - started))
     return best
 
 

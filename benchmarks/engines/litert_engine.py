@@ -68,12 +68,12 @@ def start_up(settings: dict[str, Any]) -> Started:
     Args:
         settings: `path`, `threads`, `low_memory`, and the source `ids`.
     """
-    bare_mb, begun = resident_mb(), time.perf_counter()
+    bare_mb, started = resident_mb(), time.perf_counter()
     translate = _translate(settings)
     loaded = time.perf_counter()
     translate(settings["ids"], _FIRST)
     facts = {
-        "load_seconds": loaded - begun,
+        "load_seconds": loaded - started,
         "first_seconds": time.perf_counter() - loaded,
         "peak_mb": resident_mb() - bare_mb,
         "package_mb": bare_mb,
@@ -85,9 +85,9 @@ def start_up(settings: dict[str, Any]) -> Started:
         for length in lengths:
             seconds = []
             for _ in range(_ROUNDS):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 tokens = translate(settings["ids"], length)
-                seconds.append(time.perf_counter() - begun)
+                seconds.append(time.perf_counter() - started)
             found[tokens] = round(1e3 * statistics.median(seconds) / tokens, 3)
         return found
 

@@ -27,10 +27,10 @@ def start_up(settings: dict[str, Any]) -> Started:
         return translate
 
     def load_graph() -> Answer:
-        begun = time.monotonic()
+        started = time.monotonic()
         options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)
         tf.saved_model.load(settings["path"], options=options)
-        return {"graph_load_seconds": time.monotonic() - begun}
+        return {"graph_load_seconds": time.monotonic() - started}
 
     facts, _ = tasks.start_up(settings, load)
     return facts, {"load_graph": load_graph}

@@ -26,15 +26,15 @@ Arrays = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # source ids and labels, pad
 _WARM_UP = 2  # batches
 
 
-def turn(begun: float, core_use: CoreUse, count: int) -> Answer:
+def turn(started: float, core_use: CoreUse, count: int) -> Answer:
     """Returns the costs of a turn that has just ended.
 
     Args:
-        begun: `time.perf_counter()` at its start.
+        started: `time.perf_counter()` at its start.
         core_use: created at its start.
         count: number of tokens or sentences that were processed.
     """
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     cores, other_cores = core_use.read()
     return {
         "seconds": seconds,
@@ -63,9 +63,9 @@ def train(
     """
     seconds, losses = [], []
     for batch in shapes:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         losses.append(float(take_step(batch)))
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     facts = {
         "first_loss": losses[0],
         "first_step_seconds": seconds[0],
@@ -77,7 +77,7 @@ def train(
     def train(steps: int) -> Answer:
         nonlocal step
         taken, wait = [], 0.0
-        core_use, begun = CoreUse(), time.perf_counter()
+        core_use, started = CoreUse(), time.perf_counter()
         for _ in range(steps):
             asked = time.perf_counter()
             batch, arrays = next_batch(step)
@@ -86,7 +86,7 @@ def train(
             taken.append(arrays)
             step += 1
         loss = float(loss)
-        costs = turn(begun, core_use, 0)
+        costs = turn(started, core_use, 0)
         counted = [_count(sizes, pad_id, *arrays()) for arrays in taken]
         tokens, positions, flop = (sum(each) for each in zip(*counted, strict=True))
         return {
@@ -130,24 +130,24 @@ def decode_ids(
         rows: [[prepare(part) for part in np.array_split(ids, min(at_once, rows))] for ids in many]
         for rows, many in sentence_batches.read(settings["batches"]).items()
     }
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for many in prepared.values():
         chosen = [part for parts in many[:_WARM_UP] for part in parts]
         if shape_of is not None:
             chosen = list({shape_of(part): part for parts in many for part in parts}.values())
         for batch in chosen:
             decode(batch)
-    facts = {"warm_up_seconds": time.perf_counter() - begun}
+    facts = {"warm_up_seconds": time.perf_counter() - started}
     pool = ThreadPoolExecutor(at_once)
 
     def decode_batches(rows: int, first: int, count: int) -> Answer:
         lengths: list[int] = []
-        core_use, begun = CoreUse(), time.perf_counter()
+        core_use, started = CoreUse(), time.perf_counter()
         for parts in prepared[rows][first : first + count]:
             results = pool.map(decode, parts) if len(parts) > 1 else map(decode, parts)
             lengths += [length for result in results for length in result]
         extremes = [int(min(lengths)), int(max(lengths))]
-        return {**turn(begun, core_use, len(lengths)), "lengths": extremes}
+        return {**turn(started, core_use, len(lengths)), "lengths": extremes}
 
     return facts, {"decode": decode_batches}
 
@@ -169,20 +169,20 @@ def decode_text(
     groups = sentence_batches.sorted_groups(
         [len(line.encode()) for line in lines], settings["rows"]
     )
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for group in groups if compiled else groups[:_WARM_UP]:
         translate([lines[i] for i in group])
-    facts = {"warm_up_seconds": time.perf_counter() - begun}
+    facts = {"warm_up_seconds": time.perf_counter() - started}
     pool = ThreadPoolExecutor(settings["at_once"])
 
     def decode() -> Answer:
         translations = [""] * len(lines)
         texts = ([lines[i] for i in group] for group in groups)
-        core_use, begun = CoreUse(), time.perf_counter()
+        core_use, started = CoreUse(), time.perf_counter()
         for group, translated in zip(groups, pool.map(translate, texts), strict=True):
             for index, translation in zip(group, translated, strict=True):
                 translations[index] = translation
-        return {**turn(begun, core_use, len(lines)), "translations": translations}
+        return {**turn(started, core_use, len(lines)), "translations": translations}
 
     return facts, {"decode": decode}
 
@@ -194,7 +194,7 @@ def start_up(settings: Mapping[str, Any], load: Callable[[], Callable[[str], str
         settings: `sentence`.
         load: returns a function that translates a sentence.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     translate = load()
     loaded, loaded_mb = time.monotonic(), resident_mb("VmRSS")
     texts, ends = [], []
@@ -204,7 +204,7 @@ def start_up(settings: Mapping[str, Any], load: Callable[[], Callable[[str], str
     if not texts[0] or texts[0] != texts[1]:
         raise RuntimeError(f"The same sentence was translated as {texts[0]!r} and {texts[1]!r}.")
     facts = {
-        "load_seconds": loaded - begun,
+        "load_seconds": loaded - started,
         "first_seconds": ends[0] - loaded,
         "second_seconds": ends[1] - ends[0],
         "first_ended": ends[0],  # on the clock that all processes share

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-r"""KServe's Python server as the host of an export, by its protocols v1 and v2.
+r"""Serves an export with the Python server of KServe, over its protocols v1 and v2.
 
     python3 -m venv kserve && kserve/bin/pip install kserve tensorflow tensorflow-text
     kserve/bin/python deploy/kserve/server.py --model_dir=build/export/1 --model_name=export
     curl localhost:8080/v1/models/export:predict -H 'Content-Type: application/json' \
         -d '{"instances": ["A man is playing a guitar."]}'
 
-It needs an environment of its own: KServe holds some packages at other versions than this
-project does. Requests are translated as they come, and not merged.
+It needs a separate environment, because KServe pins different versions of some packages. Requests
+are not merged into batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tensorflow_text  # noqa: F401  the model needs its ops
 
 
 class Translator(kserve.Model):
-    """A version of an export, by its `serving_default`."""
+    """Serves the signature `serving_default` of one version of an export."""
 
     def __init__(self, name: str, path: str):
         super().__init__(name)
@@ -30,7 +30,7 @@ class Translator(kserve.Model):
         self.ready = True
 
     def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Translates the strings in `instances`, or a v2 request's only input."""
+        """Translates the strings in `instances`, or the only input of a v2 request."""
         if isinstance(payload, kserve.InferRequest):
             texts = payload.inputs[0].as_numpy().ravel().tolist()
         else:
@@ -50,6 +50,8 @@ class Translator(kserve.Model):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(parents=[kserve.model_server.parser])
-    parser.add_argument("--model_dir", required=True, help="a version, such as build/export/1")
+    parser.add_argument(
+        "--model_dir", required=True, help="version of an export, such as build/export/1"
+    )
     arguments = parser.parse_args()
     kserve.ModelServer().start([Translator(arguments.model_name, arguments.model_dir)])

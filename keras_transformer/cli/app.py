@@ -13,7 +13,7 @@ flags are its `--help`:
 
     def main() -> None:
         app.load_tensorflow()
-        from keras_transformer.training import training_run  # late: --help stays quick
+        from keras_transformer.training import training_run  # late, so that --help is fast
         training_run.train(flags.FLAGS.data_dir, settings=config_flags.config_settings())
 
     if __name__ == "__main__":
@@ -23,9 +23,10 @@ flags are its `--help`:
 from __future__ import annotations
 
 import contextlib
+import difflib
+import errno
 import logging
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +34,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from keras_transformer import tf_import
+from keras_transformer.cli import environment
+from keras_transformer.console import with_command_names
 from keras_transformer.errors import InputError, install_command
-from keras_transformer.tf_import import load_tensorflow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is loaded
 
@@ -72,7 +75,6 @@ __all__ = [
 ]
 
 FLAGS = flags.FLAGS
-CONSOLE_COMMAND = "keras-transformer"
 
 
 def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
@@ -96,16 +98,8 @@ def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
 def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoReturn:
     """Parses the flags, calls `main` and exits.
 
-    Exit codes:
-
-    * the result of `main`, or 0
-    * 1 after an `InputError`, whose message goes to stderr without a stack trace, and for a missing
-      package
-    * 2 for an invalid command line
-    * 130 after Ctrl-C, or after a SIGTERM that ended training with a checkpoint
-    * 141 if the reader of standard output has ended, as in a pipe
-
-    Other exceptions are defects and print a stack trace.
+    Exit codes are those of `environment.run`. Besides, a missing package gives 1, and an invalid
+    command line 2.
 
     Args:
         main: a function of the module that has the docstring and has defined the flags.
@@ -113,24 +107,19 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
     """
     module = main.__module__
 
-    def guarded(_: list[str]) -> int:
-        try:
-            with hard_dependencies():
-                code = main()
-            sys.stdout.flush()  # reports a broken pipe here, not while Python shuts down
-        except InputError as error:
-            print(f"error: {_in_console(str(error))}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print("\nerror: stopped by Ctrl-C or SIGTERM before the end", file=sys.stderr)
-            return 130
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 141
-        return code or 0
+    def guarded(_: list[str]) -> int | None:
+        with hard_dependencies():
+            return main()
 
-    absl_app.run(guarded, argv, flags_parser=lambda argv: _parse(argv, module))
-    raise AssertionError("absl's run exits")
+    environment.run(
+        lambda: absl_app.run(guarded, argv, flags_parser=lambda argv: _parse(argv, module))
+    )
+
+
+def load_tensorflow() -> None:
+    """Loads TensorFlow quietly. A signal ends the process while it loads."""
+    with environment.ended_by_signals():
+        tf_import.load_tensorflow()
 
 
 def refuse(names: Iterable[str], reason: str) -> None:
@@ -151,12 +140,12 @@ def read_input(path: str | None) -> bytes:
     Raises:
         InputError: if it cannot be read.
     """
-    if path is None:
-        return sys.stdin.buffer.read()
     try:
-        return Path(path).read_bytes()
+        return sys.stdin.buffer.read() if path is None else Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+        is_closed = path is None and error.errno == errno.EBADF
+        reason = "is closed" if is_closed else f"cannot be read ({error.strerror})"
+        raise InputError(f"{path or 'standard input'} {reason}.") from error
 
 
 def data_folder(name: str) -> Path:
@@ -178,7 +167,16 @@ def _parse(argv: list[str], module: str) -> list[str]:
         rest = FLAGS(argv)
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]!r} is not a flag. Flags have the form --name=value.")
-        _refuse_empty(module)
+        _reject_empty(module)
+    except flags.UnrecognizedFlagError as error:
+        names = [flag.name for flag in _key_flags(module)]
+        near = difflib.get_close_matches(error.flagname.replace("-", "_"), names, n=1, cutoff=0.5)
+        hint = f" Did you mean --{near[0]}?" if near else ""
+        print(
+            f"error: --{error.flagname} is not a flag.{hint} --help shows the flags.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value
         message = str(error)
         if message.endswith(_MISSING):  # "flag --x=None: Flag --x must have …"
@@ -203,7 +201,7 @@ def _key_flags(module: str) -> list[flags.Flag]:
     return FLAGS.get_key_flags_for_module(sys.argv[0] if module == "__main__" else module)
 
 
-def _refuse_empty(module: str) -> None:
+def _reject_empty(module: str) -> None:
     """Raises `flags.Error` for a flag with an empty value, such as an unset variable of a shell.
 
     Fields of the configuration may be empty. Their values are checked later.
@@ -234,14 +232,6 @@ def _help(module: str) -> str:
             text += f" (default: {flag.default})"
         indent = " " * 24
         start = f"  {name:<21} " if len(name) <= 21 else f"  {name}\n{indent}"
-        filled = textwrap.fill(_in_console(text), 76, break_on_hyphens=False)
+        filled = textwrap.fill(with_command_names(text), 76, break_on_hyphens=False)
         lines.append(start + filled.replace("\n", "\n" + indent))
-    return _in_console("\n".join(lines))
-
-
-def _in_console(text: str) -> str:
-    """Replaces the scripts of bin/ by command names in the output of the console command."""
-    if Path(sys.argv[0]).name != CONSOLE_COMMAND:
-        return text
-    text = text.replace("bin/average_checkpoints.py", "bin/average.py")
-    return re.sub(r"\bbin/(\w+)\.py", rf"{CONSOLE_COMMAND} \1", text)
+    return with_command_names("\n".join(lines))

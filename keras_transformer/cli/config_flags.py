@@ -34,8 +34,12 @@ PATHS: dict[str, str] = {
 
 # Flags that are neither paths nor fields: name → (type, default, help).
 OPTIONS: dict[str, tuple[str, Any, str]] = {
-    "tokenize": ("string", None, "sacreBLEU's tokenizer for BLEU; none takes text as it is"),
-    "lowercase": ("boolean", False, "score without regard to case"),
+    "tokenize": (
+        "string",
+        None,
+        "sacreBLEU tokenizer for BLEU; none: the text is already tokenized",
+    ),
+    "lowercase": ("boolean", False, "ignore case in scores"),
     "max_minutes": (
         "float",
         None,
@@ -44,8 +48,9 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     "host": ("string", "127.0.0.1", "address; 0.0.0.0 for all addresses of this machine"),
     "workers": ("integer", None, "number of processes; default: enough to use all cores"),
     "threads": ("integer", None, "threads of a LiteRT model; default: all cores"),
-    "vocab_size": ("integer", None, "number of tokens to learn, at most"),
-    "max_tokens": ("integer", None, "longest sentence kept, in tokens"),
+    "source_tag": ("string", None, "token added before each source sentence, as in '<2de>'"),
+    "vocab_size": ("integer", None, "maximum number of tokens to learn"),
+    "max_tokens": ("integer", None, "maximum tokens of a sentence"),
     "valid_pairs": (
         "integer",
         None,
@@ -59,20 +64,20 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 # Flags with a choice that depends on the command: name → help.
 CHOICES: dict[str, str] = {
     "format": "format of the output",
-    "precision": "of weights and products",
+    "precision": "precision of weights and matrix products",
 }
 
-SEED_HELP = "seed of everything that is random"
+SEED_HELP = "seed of all random numbers"
 
 # Flags that stand for one field of the configuration: name → (field, help).
 FIELDS: dict[str, tuple[str, str]] = {
-    "max_steps": ("training.max_steps", "training steps in all"),
-    "batch_tokens": ("training.batch_tokens", "target tokens of a batch, padding included"),
+    "max_steps": ("training.max_steps", "total number of training steps"),
+    "batch_tokens": ("training.batch_tokens", "target tokens of a batch, including padding"),
     "subword_alpha": (
         "training.subword_alpha",
-        "draw new segmentations in every epoch, such as 0.2; none: the best ones",
+        "sample new segmentations in each epoch, as in 0.2; none: use the best",
     ),
-    "num_microbatches": ("training.num_microbatches", "parts a batch is computed in, for memory"),
+    "num_microbatches": ("training.num_microbatches", "split batches into parts to save memory"),
     "optimizer": ("training.optimizer", "adam|adamw"),
     "weight_decay": ("training.weight_decay", "weight decay of adamw"),
     "schedule": (
@@ -80,31 +85,37 @@ FIELDS: dict[str, tuple[str, str]] = {
         f"learning rate by step: {'|'.join(get_args(Schedule))}",
     ),
     "learning_rate": ("training.learning_rate", "factor of the schedule noam, peak of the others"),
-    "warmup_steps": ("training.warmup_steps", "steps in which the learning rate rises"),
-    "clip_norm": ("training.clip_norm", "largest global norm of the gradients; 0 does not clip"),
+    "warmup_steps": ("training.warmup_steps", "steps until the peak of the learning rate"),
+    "clip_norm": ("training.clip_norm", "maximum global norm of the gradients; 0: no limit"),
     "freeze": ("training.freeze", "weights not to train, as in 'embedding/*,encoder/*'"),
     "ema_decay": (
         "training.ema_decay",
         "decay of the moving average of weights, as in 0.999; 0: none",
     ),
-    "checkpoint_steps": ("training.checkpoint_steps", "steps from validation to validation"),
+    "checkpoint_steps": (
+        "training.checkpoint_steps",
+        "steps between checkpoints, which are validated",
+    ),
     "keep_checkpoints": ("training.keep_checkpoints", "number of last checkpoints to keep"),
     "keep_best": ("training.keep_best", "number of best checkpoints to keep"),
     "best_metric": ("training.best_metric", "loss|bleu: validation metric of the best checkpoints"),
     "early_stopping": (
         "training.early_stopping",
-        "end after N validations without a better one; 0: never",
+        "stop after N validations without improvement; 0: never",
     ),
-    "bleu_steps": ("training.bleu_steps", "steps from BLEU to BLEU of validation; 0: never"),
+    "bleu_steps": (
+        "training.bleu_steps",
+        "steps between computations of validation BLEU; 0: never",
+    ),
     "bleu_sentences": ("training.bleu_sentences", "validation sentences for BLEU; 0: all"),
     "seed": ("training.seed", SEED_HELP),
-    "deterministic": ("training.deterministic", "the same bits every time, slower on a GPU"),
+    "deterministic": ("training.deterministic", "bit-identical results; slower on a GPU"),
     "mixed_precision": (
         "training.mixed_precision",
-        "auto|float32|bfloat16|float16; auto takes the fastest",
+        "auto|float32|bfloat16|float16; auto: the fastest",
     ),
     "jit_compile": ("training.jit_compile", "auto|true|false: compile the step with XLA"),
-    "beam_size": ("decoding.beam_size", "open hypotheses of the search; 1 is greedy"),
+    "beam_size": ("decoding.beam_size", "number of open hypotheses; 1: greedy search"),
     "length_penalty": ("decoding.length_penalty", "exponent alpha of the length penalty"),
     "n_best": ("decoding.n_best", "translations of each sentence, best first"),
     "sample": ("decoding.sample", "sample translations instead of searching"),
@@ -122,7 +133,7 @@ def define_path_flags(*names: str, required: bool = False, repeatable: bool = Fa
 
 
 def define_option_flags(*names: str, **defaults: Any) -> None:
-    """Defines flags of `OPTIONS`; those that are given by keyword have this default."""
+    """Defines flags of `OPTIONS`. Keyword arguments set defaults."""
     for name in (*names, *defaults):
         kind, default, help_text = OPTIONS[name]
         limits = {}

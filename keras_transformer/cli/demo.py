@@ -8,7 +8,7 @@ Examples:
 Two models, of --model_dir or --server, are compared.
 
 Needs the extra [demo]. The page loads nothing from other machines. It has neither users nor
-passwords: anyone who reaches the port may translate. Ctrl-C ends it.
+passwords: anyone who reaches the port may translate. Ctrl-C stops it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
         )
     app.load_tensorflow()
     with needs_extra("demo", "the page"):
-        from keras_transformer.visualization.playground import page  # late: --help stays quick
+        from keras_transformer.visualization.playground import page  # late, so that --help is fast
     from keras_transformer.visualization.playground.models import open_playground_model
 
     settings = config_flags.config_settings()
@@ -65,5 +65,5 @@ def main() -> None:
     blocks = page.build_page(models, FLAGS.example)
     open_browser = _has_screen() if FLAGS.browser is None else FLAGS.browser
     address = page.serve(blocks, FLAGS.host, FLAGS.port, open_browser=open_browser)
-    print(f"the playground is at {address}; Ctrl-C ends it", flush=True)
+    print(f"The playground is at {address} (Ctrl-C stops it)", flush=True)
     blocks.block_thread()

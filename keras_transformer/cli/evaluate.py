@@ -14,13 +14,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -35,11 +35,13 @@ def define_flags() -> None:
         "test_set", None, "test set of sacreBLEU, such as wmt14/full, instead of files"
     )
     flags.DEFINE_string("language_pair", None, "languages of --test_set, as in en-de")
-    config_flags.define_option_flags("tokenize", "lowercase", "threads")
+    config_flags.define_option_flags("tokenize", "lowercase", "threads", "source_tag")
     flags.DEFINE_boolean(
-        "paper_bleu", False, "also BLEU as in the paper, for German: tokenized, compounds split"
+        "paper_bleu",
+        False,
+        "also print BLEU as in the paper, for German: tokenized, compounds split",
     )
-    flags.DEFINE_string("baseline", None, "another system's translations, to compare BLEU with")
+    flags.DEFINE_string("baseline", None, "translations of another system, to compare BLEU")
     config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     config_flags.define_config_flags("beam_size", "length_penalty")
 
@@ -59,11 +61,18 @@ def _check_flags() -> None:
             raise InputError(f"--{one} and --{other}: both given. Remove one of them.")
     if FLAGS.model_dir and not (FLAGS.source or FLAGS.test_set):
         raise InputError("--source is missing. --model_dir needs the source text.")
+    if FLAGS.hypothesis:
+        app.refuse(("source_tag",), "with --hypothesis. Use --model_dir, or remove it.")
 
 
 def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
     """Returns the translations of the model, and the seconds of the translation."""
-    from keras_transformer.inference import batching, loading, translate  # late: --help stays quick
+    from keras_transformer.inference import (
+        batching,
+        loading,
+        tags,
+        translate,
+    )  # late, so that --help is fast
     from keras_transformer.runs import atomic
 
     batching.use_cores_for_batches(len(sources))
@@ -73,13 +82,17 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         precision=FLAGS.precision,
         threads=FLAGS.threads,
     )
+    tags.check_tag(FLAGS.source_tag, model.tags, model.place)
+    sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
+    if remark := tags.missing_tags(sources, model.tags):
+        console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         seconds = time.perf_counter() - start
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
     for warning in translate.translation_warnings(model, sources):
-        print(f"{FLAGS.source or FLAGS.test_set}: {warning}", file=sys.stderr)
+        console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")
     return hypotheses, seconds
 
 
@@ -116,12 +129,11 @@ def main() -> None:
     print(result.summary())
     own = metrics.blind_score(test.references[0], FLAGS.tokenize, FLAGS.lowercase)
     if own is not None:
-        print(
-            f"warning: the reference scores BLEU {own:.2f} against itself, so this BLEU says "
-            "nothing. Its sentences have fewer than four tokens. Use chrF, or another --tokenize.",
-            file=sys.stderr,
+        console.warn(
+            f"the reference scores BLEU {own:.2f} against itself, so this BLEU means nothing. "
+            "The sentences have fewer than four tokens. Use chrF, or --tokenize."
         )
     if "seconds" in fields:
         a_second = len(sources) / max(seconds, 1e-9)
-        print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences a second)")
+        print(f"translated in {seconds:.1f} s ({a_second:,.0f} sentences per second)")
     print(json.dumps({**result.fields(), **fields}))

@@ -5,7 +5,7 @@ Example:
     bin/export.py --run_dir=build/run --data_dir=build/data --output_dir=build/litert \
         --format=litert --quantization=int8
 
---run_dir=RUN@WEIGHTS exports other weights than the selected ones. --run_dir=RUN,RUN exports an
+--run_dir=RUN@WEIGHTS exports weights other than the selected ones. --run_dir=RUN,RUN exports an
 ensemble of runs with one vocabulary.
 
 Writes the next version under the output directory, such as build/export/1. Before that, the export
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -38,12 +39,12 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "quantization",
         None,
-        "how weights are held: litert none|float16|int8; ctranslate2 also "
+        "type of stored weights: litert none|float16|int8; ctranslate2 also "
         "int8_float32|int8_float16|int16|bfloat16",
     )
     config_flags.define_choice_flag("precision", "float32", "bfloat16")
     flags.DEFINE_float(
-        "max_bleu_loss", None, "BLEU that rounded weights may lose; default: 0.1, for int8 0.3"
+        "max_bleu_loss", None, "maximum BLEU loss of rounded weights; default: 0.1, for int8 0.3"
     )
     config_flags.define_option_flags("tokenize")
     flags.DEFINE_list(
@@ -93,7 +94,7 @@ def _card() -> ModelCardData | None:
 def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.export import ExportOptions, export  # late: --help stays quick
+    from keras_transformer.export import ExportOptions, export  # late, so that --help is fast
     from keras_transformer.paper.parsing.parser import parser_signatures
 
     sentences, references = _sentences()
@@ -114,18 +115,18 @@ def main() -> None:
         settings=config_flags.config_settings(),
     )
     if exported.warning is not None:
-        print(exported.warning)
+        console.warn(exported.warning)
     for tie in exported.ties:
-        print(f"a tie, translated with other tokens of the same score: {tie}")
+        print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
         rounded = (FLAGS.quantization or "none") != "none"
-        how = "about as well as" if rounded else "as"
-        print(f"exported {exported.path}, which translates {compared} {how} the run does")
+        how = "about as well as" if rounded else "like"
+        print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:
-            print(f"on them BLEU {exported.scores.bleu:.2f}  {exported.scores.signature}")
+            print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")
     else:
         print(
-            f"exported {exported.path}, which gives the run's translations of {compared} "
-            f"log-probabilities that differ by at most {exported.largest_difference:.2g}"
+            f"Exported {exported.path}. On {compared}, its log-probabilities differ from the run "
+            f"by at most {exported.largest_difference:.2g}."
         )

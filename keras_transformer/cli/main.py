@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from keras_transformer import __version__
-from keras_transformer.cli import app
+from keras_transformer.cli import environment
+from keras_transformer.console import COMMAND
 
 GROUPS = {
     "From text to a translator": ("prepare", "train", "average", "evaluate", "export"),
@@ -28,22 +29,7 @@ COMMANDS = tuple(command for commands in GROUPS.values() for command in commands
 
 def main() -> NoReturn:
     """Runs the command that the first argument names, and exits."""
-    command, *options = sys.argv[1:] or [""]
-    if command in ("--help", "-help", "-h", "-?", "--helpshort", "help"):
-        print(_help())
-        sys.exit(0)
-    if command == "--version":
-        print(f"{app.CONSOLE_COMMAND} {__version__}")
-        sys.exit(0)
-    if command in COMMANDS:
-        run(command, [sys.argv[0], *options])
-    near = difflib.get_close_matches(command.replace("-", "_"), COMMANDS, n=1, cutoff=0.5)
-    print(
-        f"error: {f'{command!r} is not a command' if command else 'A command is missing'}. "
-        f"{f'Did you mean {near[0]}? ' if near else ''}{app.CONSOLE_COMMAND} --help lists them.",
-        file=sys.stderr,
-    )
-    sys.exit(2)
+    environment.run(_main)
 
 
 def run(command: str, argv: list[str] | None = None) -> NoReturn:
@@ -53,18 +39,45 @@ def run(command: str, argv: list[str] | None = None) -> NoReturn:
         command: one of `COMMANDS`.
         argv: the program's name and the flags; `sys.argv` if None, as for the scripts of bin/.
     """
+    environment.run(lambda: _run(command, sys.argv if argv is None else argv))
+
+
+def _main() -> int:
+    command, *options = sys.argv[1:] or [""]
+    if command in ("--help", "-help", "-h", "-?", "--helpshort", "help"):
+        print(_help())
+        return 0
+    if command == "--version":
+        print(f"{COMMAND} {__version__}")
+        return 0
+    if command in COMMANDS:
+        _run(command, [sys.argv[0], *options])
+    near = difflib.get_close_matches(command.replace("-", "_"), COMMANDS, n=1, cutoff=0.5)
+    print(
+        f"error: {f'{command!r} is not a command' if command else 'A command is missing'}. "
+        f"{f'Did you mean {near[0]}? ' if near else ''}{COMMAND} --help lists them.",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def _run(command: str, argv: list[str]) -> NoReturn:
+    from keras_transformer.cli import app  # late: signals are handled by now
+
     with app.hard_dependencies():
         module = importlib.import_module(f"keras_transformer.cli.{command}")
-    app.run_command(module, sys.argv if argv is None else argv)
+    app.run_command(module, argv)
 
 
 def _help() -> str:
+    from keras_transformer.cli import app
+
     lines = [
         "Trains, evaluates and serves Transformers that translate.",
         "",
         "Usage:",
-        f"    {app.CONSOLE_COMMAND} COMMAND --flag=value ...",
-        f"    {app.CONSOLE_COMMAND} COMMAND --help",
+        f"    {COMMAND} COMMAND --flag=value ...",
+        f"    {COMMAND} COMMAND --help",
     ]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]

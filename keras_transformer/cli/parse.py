@@ -17,10 +17,9 @@ are reported on standard error, and the exit code is 3.
 
 from __future__ import annotations
 
-import sys
-
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 
 FLAGS = flags.FLAGS
@@ -41,7 +40,7 @@ def main() -> int:
     """Parses the input of the flags. Returns 3 if it reports a problem with a line."""
     app.load_tensorflow()
     from keras_transformer.data.corpora.reading import decode_lines
-    from keras_transformer.inference import batching  # late: --help stays quick
+    from keras_transformer.inference import batching  # late, so that --help is fast
     from keras_transformer.paper.parsing import parser
     from keras_transformer.runs import atomic
 
@@ -55,5 +54,5 @@ def main() -> int:
         file.writelines(f"{result.tree}\n".encode() for result in results)
     remarks = parser.remarks(results)
     for remark in remarks:
-        print(remark, file=sys.stderr)
+        console.warn(remark)
     return 3 if remarks else 0

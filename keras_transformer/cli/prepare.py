@@ -24,7 +24,7 @@ from absl import flags
 from keras_transformer.cli import app, config_flags
 from keras_transformer.data.corpora import corpus
 from keras_transformer.data.preparation import prepare
-from keras_transformer.data.preparation.pipeline import OF_LEARNING
+from keras_transformer.data.preparation.pipeline import LEARNING_OPTIONS
 from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.report.data_page import write_data_page
@@ -43,7 +43,7 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "tsv_columns",
         None,
-        "columns of these files: numbers, or names in the first line; as in 1,2",
+        "columns of the --tsv files, as in 1,2, or as names from the first line",
     )
     flags.DEFINE_multi_string("tmx", [], "translation memories to train on")
     flags.DEFINE_multi_string("valid_tmx", [], "translation memories to validate on")
@@ -51,10 +51,10 @@ def define_flags() -> None:
         "tfds", None, "TFDS translation set, as in wmt14_translate/de-en, or translate_folder:DIR"
     )
     flags.DEFINE_string(
-        "tfds_split", "train", "its split to train on, or a slice, as in train[:10%]"
+        "tfds_split", "train", "split of --tfds to train on, or a slice, as in train[:10%]"
     )
-    flags.DEFINE_string("tfds_valid_split", None, "its split to validate on")
-    flags.DEFINE_string("tfds_data_dir", None, "where TFDS keeps its data")
+    flags.DEFINE_string("tfds_valid_split", None, "split of --tfds to validate on")
+    flags.DEFINE_string("tfds_data_dir", None, "directory of the TFDS data")
     flags.DEFINE_boolean("tfds_download", False, "let TFDS download a missing dataset")
     flags.DEFINE_string("source_language", None, "source language of --tfds or --tmx, as in de")
     flags.DEFINE_string("target_language", None, "target language of --tfds or --tmx, as in en")
@@ -76,20 +76,20 @@ def define_flags() -> None:
     )
     flags.DEFINE_multi_string("symbols", [], "tokens that are never split, such as '<2de>,<2fr>'")
     flags.DEFINE_string(
-        "vocab_from", None, "take the vocabulary of this prepared data or tokenizer"
+        "vocab_from",
+        None,
+        "prepared data, a tokenizer, or a .model file to take the vocabulary from",
     )
-    flags.DEFINE_string("source_tag", None, "begins every source sentence, as in '<2de>'")
-    flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "longest sentence kept, in bytes")
+    config_flags.define_option_flags("source_tag")
+    flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "maximum bytes of a sentence")
     flags.DEFINE_float(
         "max_length_ratio",
         DEFAULTS.max_length_ratio,
-        "largest length ratio of the sides of a pair; 0 for any",
+        "maximum ratio of the lengths of both sides; 0 for no limit",
     )
     flags.DEFINE_boolean("drop_identical", False, "drop pairs with the same text on both sides")
-    flags.DEFINE_boolean(
-        "drop_repetitive", False, "drop pairs with a side that repeats the same words"
-    )
-    flags.DEFINE_boolean("drop_duplicates", False, "drop repeated pairs, except for the first")
+    flags.DEFINE_boolean("drop_repetitive", False, "drop pairs if a side repeats the same words")
+    flags.DEFINE_boolean("drop_duplicates", False, "keep only the first of equal pairs")
     flags.DEFINE_list(
         "check_languages", None, "drop pairs that are not in these languages, as in en,de"
     )
@@ -98,11 +98,11 @@ def define_flags() -> None:
 
 
 def _corpora(prefix: str, split: str | None) -> list[corpus.Corpus]:
-    """Returns the corpora of the flags with a prefix."""
+    """Returns the corpora of the flags whose names start with `prefix`."""
 
     def given(name: str) -> list[str]:
         values = FLAGS[f"{prefix}{name}"].value or []
-        # A file whose name has a comma is one file.
+        # A comma can be part of a file name.
         paths = ([value] if Path(value).is_file() else value.split(",") for value in values)
         return [path for each in paths for path in each]
 
@@ -136,7 +136,7 @@ def _corpora(prefix: str, split: str | None) -> list[corpus.Corpus]:
 
 
 def _options() -> prepare.PrepareOptions:
-    """Returns the options. Each has a flag with its name."""
+    """Returns the options. Each option has a flag of the same name."""
     values: dict[str, Any] = {
         field.name: FLAGS[field.name].value for field in dataclasses.fields(DEFAULTS)
     }
@@ -148,10 +148,10 @@ def _options() -> prepare.PrepareOptions:
     return prepare.PrepareOptions(**values)
 
 
-def _refuse_what_does_nothing() -> None:
-    """Raises `InputError` for a flag that would change nothing, given the others."""
+def _check_flags() -> None:
+    """Raises `InputError` for a flag that would have no effect with the other flags."""
     if FLAGS.vocab_from is not None:
-        app.refuse(OF_LEARNING, "together with --vocab_from. Remove one of them.")
+        app.refuse(LEARNING_OPTIONS, "together with --vocab_from. Remove one of them.")
     if FLAGS.tsv_columns is not None and len(FLAGS.tsv_columns) != 2:
         raise InputError(
             f"--tsv_columns is {','.join(FLAGS.tsv_columns)}. Give a source and a target column, "
@@ -160,19 +160,25 @@ def _refuse_what_does_nothing() -> None:
     if not (FLAGS.tsv or FLAGS.valid_tsv):
         app.refuse(["tsv_columns"], "without --tsv. Give both, or neither.")
     if not FLAGS.tfds:
-        of_tfds = ("tfds_split", "tfds_valid_split", "tfds_data_dir", "tfds_download")
-        app.refuse(of_tfds, "without --tfds. Give both, or neither.")
+        tfds_flags = ("tfds_split", "tfds_valid_split", "tfds_data_dir", "tfds_download")
+        app.refuse(tfds_flags, "without --tfds. Give both, or neither.")
     if not (FLAGS.tfds or FLAGS.tmx or FLAGS.valid_tmx):
         languages = ("source_language", "target_language")
         app.refuse(languages, "without --tfds or --tmx. Give both, or neither.")
-    to_validate_on = ("valid_source", "valid_target", "valid_tsv", "valid_tmx", "tfds_valid_split")
-    if any(FLAGS[name].value for name in to_validate_on):
+    validation_flags = (
+        "valid_source",
+        "valid_target",
+        "valid_tsv",
+        "valid_tmx",
+        "tfds_valid_split",
+    )
+    if any(FLAGS[name].value for name in validation_flags):
         app.refuse(["valid_pairs"], "together with validation text. Remove one of them.")
 
 
 def main() -> None:
     """Runs `prepare` with the flags."""
-    _refuse_what_does_nothing()
+    _check_flags()
     prepared = prepare.prepare(
         _corpora("", FLAGS.tfds_split),
         FLAGS.output_dir,

@@ -8,7 +8,7 @@ Example:
 Files contain trees in brackets, as in the Penn Treebank, with any line breaks. --trees takes files,
 or quoted patterns. Give several by repeating the flag or with commas. --ids is a file with one name
 per line, which selects files. Traces, function tags and indices are removed. Without --valid_trees,
-some sentences are held out. The vocabulary is that of the words, and --max_tokens also limits the
+some sentences are held out. The vocabulary options apply to the words. --max_tokens also limits the
 symbols of a tree.
 
 OUTPUT_DIR is prepared data, as from bin/prepare.py, with report.html.

@@ -20,12 +20,12 @@ after all pairs were scored. A target of more than 4,096 tokens is refused.
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -62,13 +62,13 @@ def _read_pairs() -> tuple[list[str], list[str]]:
     if "pairs" in given:
         return scoring.split_pairs(read_text(FLAGS.pairs), FLAGS.pairs)
     name = "standard input"
-    return scoring.split_pairs(decode_lines(sys.stdin.buffer.read(), name), name)
+    return scoring.split_pairs(decode_lines(app.read_input(None), name), name)
 
 
 def main() -> int:
     """Scores the pairs of the flags. Returns 3 if a source was empty or truncated."""
     app.load_tensorflow()
-    from keras_transformer.inference import batching, scoring  # late: --help stays quick
+    from keras_transformer.inference import batching, scoring  # late, so that --help is fast
     from keras_transformer.runs import atomic
 
     sources, targets = _read_pairs()
@@ -85,6 +85,6 @@ def main() -> int:
     seconds = time.perf_counter() - start
     warnings = batching.source_warnings(scorer.translator.lengths, sources)
     for warning in warnings:
-        print(warning, file=sys.stderr)
-    print(scoring.summary(results, seconds), file=sys.stderr)
+        console.warn(warning)
+    console.say(scoring.summary(results, seconds))
     return 3 if warnings else 0

@@ -5,24 +5,24 @@ Examples:
     bin/score_trees.py --hypothesis=trees.txt --gold=dev.tree
 
 A model parses the words of the gold trees. --output keeps its trees. Traces, function tags, the
-outermost bracket and punctuation (by the tags of the gold tree) are not scored. Sentences with
-other words than the gold tree count as errors and are listed on standard error. The exit code is
-then 3.
+outermost bracket and punctuation (by the tags of the gold tree) are not scored. Sentences
+whose words differ from the gold tree count as errors. They are listed on standard error, and the
+exit code is 3.
 
-The last line of standard output is one JSON object with the scores of all sentences and of those
-of up to 40 words.
+The last line of standard output is one JSON object with two scores: for all sentences, and for
+sentences of up to 40 words.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -79,13 +79,11 @@ def main() -> int:
         seconds, predicted = _parse([" ".join(tree.words) for tree in gold])
     scores = bracket_scoring.score_trees(gold, predicted)
     for error in scores.errors:
-        print(error, file=sys.stderr)
+        console.warn(error)
     print(scores.summary())
     fields = scores.fields()
     if seconds is not None:
-        print(
-            f"parsed in {seconds:.1f} s ({len(gold) / max(seconds, 1e-9):,.0f} sentences a second)"
-        )
+        print(f"parsed in {seconds:.1f} s ({len(gold) / max(seconds, 1e-9):,.0f} sentences/s)")
         fields["seconds"] = round(seconds, 3)
     print(json.dumps(fields))
     return 3 if scores.errors else 0

@@ -7,8 +7,8 @@ Example:
 
 --model_dir is the directory of versions, such as build/export, not a version such as
 build/export/1. The highest version is served. When a new version appears, the server changes to it
-without losing a request. SIGTERM and Ctrl-C stop the server after it has answered the waiting
-requests, or after --grace_seconds. A second signal stops it immediately.
+without losing a request. SIGTERM, SIGHUP and Ctrl-C stop the server after it has answered the
+waiting requests, or after --grace_seconds. A second signal stops it immediately.
 
     /v1/models/NAME:predict             predictions; also /v1/models/NAME/versions/N:predict
     /v1/models/NAME, .../metadata       states of the versions; signatures
@@ -17,7 +17,8 @@ requests, or after --grace_seconds. A second signal stops it immediately.
 
 Requests that arrive at the same time are computed in one batch. When --max_queue rows wait, further
 requests get the status 429 (gRPC: RESOURCE_EXHAUSTED). Connections are not encrypted, and clients
-are not authenticated. Use a proxy for clients on other machines.
+are not authenticated. Use a proxy for clients on other machines. Scripts of web pages may use REST
+only if --cors_origins names their origins.
 """
 
 from __future__ import annotations
@@ -42,11 +43,16 @@ def define_flags() -> None:
     flags.DEFINE_integer("grpc_port", 8500, "port of gRPC; 0 for any free port")
     flags.DEFINE_integer("max_batch_size", 64, "maximum rows of a batch")
     flags.DEFINE_float("batch_timeout_ms", 2.0, "time that a request waits for others")
-    flags.DEFINE_integer("max_queue", 1024, "maximum rows that wait")
+    flags.DEFINE_integer("max_queue", 1024, "maximum number of waiting rows")
     flags.DEFINE_integer("max_body_bytes", 16 * 2**20, "maximum bytes of a request")
     flags.DEFINE_integer("batches_at_once", None, "parallel batches; default: one per core")
     flags.DEFINE_float("poll_seconds", 1.0, "seconds between checks for new versions")
     flags.DEFINE_float("grace_seconds", 25, "seconds that requests may take after a stop signal")
+    flags.DEFINE_list(
+        "cors_origins",
+        [],
+        "origins of web pages that may use REST, as in https://a.example; *: all",
+    )
 
 
 def main() -> None:
@@ -72,5 +78,6 @@ def main() -> None:
             FLAGS.batches_at_once,
             FLAGS.poll_seconds,
             FLAGS.grace_seconds,
+            tuple(FLAGS.cors_origins),
         )
     )

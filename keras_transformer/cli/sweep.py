@@ -9,9 +9,9 @@ Each row is a change of the paper's Table 3, with sizes in proportion, applied t
 --set changes all rows. With tiny, a row has 3,000 steps of 2,048 target tokens. Other presets keep
 their settings. Rows are trained one after the other and scored on the validation set.
 
-The same command resumes after an interruption, also in the middle of a row. Other --rows are added
-to the existing results. A row that diverges is marked in the table, and training goes on with the
-next. Ctrl-C stops after the current step and writes a checkpoint.
+The same command resumes after an interruption, even in the middle of a row. Other --rows are added
+to the existing results. A row that diverges is marked in the table, and training continues with the
+next row. Ctrl-C stops after the current step and writes a checkpoint.
 
 The work directory has a run for each row, table.txt, table.md, delta_bleu.svg and results.json,
 which is also the last line of standard output.
@@ -54,7 +54,7 @@ def main() -> None:
     """Runs `run_table3` with the flags."""
     with needs_extra("plots", "the chart of the results"):
         import matplotlib  # noqa: F401  found missing now, not after training
-    from keras_transformer.paper.table3 import printed, running  # late: --help stays quick
+    from keras_transformer.paper.table3 import printed, running  # late, so that --help is fast
 
     if not FLAGS.table3:
         raise InputError("Name a table: --table3.")

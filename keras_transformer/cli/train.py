@@ -56,12 +56,14 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("mix", None, "share of the steps for each --data_dir, as in a:2,b:1")
     flags.DEFINE_float(
-        "mix_temperature", None, "shares are sizes to the power of 1 / this value, as in 5"
+        "mix_temperature", None, "shares are sizes to the power of 1 / temperature, as in 5"
     )
     flags.DEFINE_string(
-        "init_from", None, "initial weights: RUN for its selected ones, or RUN@NAME (last, best...)"
+        "init_from", None, "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"
     )
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], "auto takes all GPUs, or the CPU")
+    flags.DEFINE_enum(
+        "device", "auto", ["auto", "cpu", "gpu"], "auto: all GPUs, or the CPU if there are none"
+    )
     flags.DEFINE_integer("logical_cpus", None, "number of replicas to split the CPU into")
     config_flags.define_option_flags("max_minutes")
 
@@ -69,10 +71,17 @@ def define_flags() -> None:
 def main() -> int:
     """Runs `training_run.train` with the flags."""
     app.load_tensorflow()
-    from keras_transformer.paper.parsing.alignment import auxiliary_loss  # late: --help stays quick
+    from keras_transformer.paper.parsing.alignment import (
+        auxiliary_loss,
+    )  # late, so that --help is fast
     from keras_transformer.training import training_run
-    from keras_transformer.training.multi_worker import Cluster, WorkerLost
+    from keras_transformer.training.multi_worker import Cluster, EvaluatorTask, WorkerLost
 
+    try:
+        is_chief = Cluster.from_environment().is_chief
+    except EvaluatorTask as error:  # ends well, because an operator would fail the whole job
+        print(error, file=sys.stderr)
+        return 0
     try:
         trained = training_run.train(
             FLAGS.data_dir.split(","),
@@ -91,11 +100,11 @@ def main() -> int:
         )
     except WorkerLost as error:
         print(
-            f"error: {error}. Start this command again, on every worker, to continue from the "
+            f"error: {error}. Start this command again on every worker, to resume from the "
             "last checkpoint.",
             file=sys.stderr,
         )
         return WORKER_LOST
-    if Cluster.from_environment().is_chief:  # only the chief has a run directory
+    if is_chief:  # only the chief has a run directory
         print(trained.summary(FLAGS.run_dir))
     return 130 if trained.interrupted else 0

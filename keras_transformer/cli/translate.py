@@ -15,6 +15,12 @@ log-probabilities and alignment of each translation.
 With --document, a line may have several sentences, which are translated separately and joined
 again. Line breaks, empty lines and indents stay.
 
+A model for several target languages needs a tag in each line, such as <2de>. --source_tag=<2de>
+adds it to every line. With --document, the tag of a line applies to all of its sentences.
+
+With --interactive, a line of standard input is translated when it arrives. This is the default if
+standard input is a terminal.
+
 An empty line gives an empty line. A line over decoding.max_source_tokens is truncated (a sentence
 of a document is translated in parts). A line longer than all training sentences is translated. All
 of these are reported on standard error, and the exit code is 3.
@@ -23,10 +29,12 @@ of these are reported on standard error, and the exit code is 3.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
@@ -36,15 +44,18 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("model_dir", "server", "input", "output")
-    flags.DEFINE_boolean("document", False, "lines may have several sentences; see above")
-    flags.DEFINE_string("prefix", None, "file with the beginning of the translations of each line")
+    flags.DEFINE_boolean("document", False, "lines may contain several sentences; see above")
+    flags.DEFINE_boolean(
+        "interactive", None, "translate each line when it arrives; default: on a terminal"
+    )
+    flags.DEFINE_string("prefix", None, "file with the start of each translation")
     config_flags.define_choice_flag("format", "text", "jsonl")
-    flags.DEFINE_boolean("attention", False, "with --format=jsonl: also the whole attention")
+    flags.DEFINE_boolean("attention", False, "with --format=jsonl: also write the attention")
     config_flags.define_choice_flag("precision", *config_flags.PRECISIONS)
     flags.DEFINE_boolean(
-        "compile_search", False, "compile a run's search with XLA, for single lines"
+        "compile_search", False, "compile the search of a run with XLA, for single lines"
     )
-    config_flags.define_option_flags("threads")
+    config_flags.define_option_flags("threads", "source_tag")
     config_flags.define_config_flags("beam_size", "length_penalty", "n_best", "sample")
 
 
@@ -71,6 +82,17 @@ def _check_flags() -> None:
                 f"--{name} works only for plain translation. Remove --format=jsonl and --prefix."
             )
 
+    for name in ("input", "document", "prefix"):
+        if FLAGS.interactive and FLAGS[name].value:
+            raise InputError(f"--interactive and --{name}: both given. Remove one of them.")
+
+
+def _is_interactive() -> bool:
+    if FLAGS.interactive is None:
+        needs_all = FLAGS.input is not None or FLAGS.document or FLAGS.prefix is not None
+        return not needs_all and sys.stdin is not None and sys.stdin.isatty()
+    return bool(FLAGS.interactive)
+
 
 def _model() -> Any:
     if FLAGS.server is not None:
@@ -88,30 +110,71 @@ def _model() -> Any:
     )
 
 
+def _inputs() -> Iterator[bytes]:
+    """Yields the whole input, or each line of standard input when it arrives."""
+    if _is_interactive():
+        yield from iter(sys.stdin.buffer.readline, b"")
+    else:
+        yield app.read_input(FLAGS.input)
+
+
+def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tuple[str, list[str]]:
+    """Returns the output for a part of the input, and warnings."""
+    from keras_transformer.data.corpora.reading import read_text
+    from keras_transformer.inference import documents, tags, translate
+
+    tag = FLAGS.source_tag or ""
+    if FLAGS.document:  # UTF-8 with unchanged line ends
+        document = data.decode("utf-8-sig").splitlines(keepends=True)
+        text = "".join(tags.add_tag(line, tag) for line in document)
+        return documents.translate_document(model, text)
+    return translate.translate_to_text(
+        model,
+        [tags.add_tag(line, tag) for line in lines],
+        as_json=FLAGS.format == "jsonl",
+        prefixes=None if FLAGS.prefix is None else read_text(FLAGS.prefix),
+        attention=FLAGS.attention,
+        first_line=first_line,
+    )
+
+
+def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
+    """Translates each part of the input. Returns the number of warnings."""
+    from keras_transformer.data.corpora.reading import decode_lines
+    from keras_transformer.inference import tags
+
+    count, first_line, remarked = 0, 1, False
+    for data in parts:
+        lines = decode_lines(data, FLAGS.input or "standard input", first_line)
+        remark = None if FLAGS.source_tag or remarked else tags.missing_tags(lines, model.tags)
+        if remark:
+            console.warn(remark)
+            remarked = True
+        text, warnings = _translate(model, data, lines, first_line)
+        file.write(text.encode())
+        file.flush()
+        for warning in warnings:
+            console.warn(warning)
+        count += len(warnings)
+        first_line += len(lines)
+    return count
+
+
 def main() -> int:
     """Translates the input of the flags. Returns 3 if it reports a problem with a line."""
     _check_flags()
     app.load_tensorflow()
-    from keras_transformer.data.corpora.reading import decode_lines, read_text
-    from keras_transformer.inference import batching, documents, translate
+    from keras_transformer.data.corpora.reading import decode_lines
+    from keras_transformer.inference import batching, tags
     from keras_transformer.runs import atomic
 
-    data = app.read_input(FLAGS.input)
-    lines = decode_lines(data, FLAGS.input or "standard input")
-    batching.use_cores_for_batches(len(lines))
+    parts = _inputs()
+    if not _is_interactive():  # reports errors of the input before the model is loaded
+        data = next(parts)
+        batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
+        parts = iter([data])
     model = _model()
+    tags.check_tag(FLAGS.source_tag, model.tags, model.place)
     with atomic.output_file(FLAGS.output) as file:
-        if FLAGS.document:  # UTF-8 with unchanged line ends
-            text, warnings = documents.translate_document(model, data.decode("utf-8-sig"))
-        else:
-            text, warnings = translate.translate_to_text(
-                model,
-                lines,
-                as_json=FLAGS.format == "jsonl",
-                prefixes=None if FLAGS.prefix is None else read_text(FLAGS.prefix),
-                attention=FLAGS.attention,
-            )
-        file.write(text.encode())
-    for warning in warnings:
-        print(warning, file=sys.stderr)
+        warnings = _translate_all(model, parts, file)
     return 3 if warnings else 0

@@ -30,7 +30,7 @@ def main() -> None:
     """Runs `translate_corpus` with the flags."""
     app.load_tensorflow()
     from keras_transformer.inference import (
-        batching,  # late: --help stays quick
+        batching,  # late, so that --help is fast
     )
     from keras_transformer.inference.corpus_translation import BLOCK_LINES, translate_corpus
 
@@ -44,6 +44,6 @@ def main() -> None:
     )
     without = f", {report['untranslated']:,} without translation" if report["untranslated"] else ""
     print(
-        f"{output_dir}/translations.txt has {report['lines']:,} lines{without}; "
-        f"{report['lines'] / max(report['seconds'], 1e-9):,.0f} a second"
+        f"{output_dir}/translations.txt has {report['lines']:,} lines{without} ("
+        f"{report['lines'] / max(report['seconds'], 1e-9):,.0f} per second)"
     )

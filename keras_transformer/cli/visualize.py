@@ -20,10 +20,10 @@ with the names of the files.
 from __future__ import annotations
 
 import json
-import sys
 
 from absl import flags
 
+from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import needs_extra
 
@@ -48,7 +48,7 @@ def main() -> int:
     """Runs `visualize`. Returns 3 if it reports a problem with the sentences."""
     app.load_tensorflow()
     with needs_extra("plots", "drawing"):
-        from keras_transformer.visualization.gallery import (  # late: --help stays quick
+        from keras_transformer.visualization.gallery import (  # late, so that --help is fast
             VisualizationOptions,
             visualize,
         )
@@ -65,7 +65,7 @@ def main() -> int:
         ),
     )
     for remark in drawn.remarks:
-        print(remark, file=sys.stderr)
+        console.warn(remark)
     print(f"Wrote {drawn.path / 'index.html'}.")
     print(json.dumps(drawn.fields()))
     return 3 if drawn.remarks else 0

@@ -162,7 +162,9 @@ class TokenStore:
 
     def _shards_of(self, pairs: IntArray) -> list[int]:
         if len(pairs) and not 0 <= pairs.min() <= pairs.max() < len(self):
-            raise IndexError(f"pairs {pairs.min()} to {pairs.max()} of a store of {len(self)}")
+            raise IndexError(
+                f"pairs {pairs.min()} to {pairs.max()}: the store has {len(self)} pairs"
+            )
         return list((np.searchsorted(self._first, pairs, side="right") - 1).tolist())
 
     def _take_lines(self, side: _SideReader, pairs: IntArray) -> list[bytes]:
@@ -203,7 +205,7 @@ class _SideReader:
         lengths = self.lengths[pairs].astype(np.int64)
         after = np.cumsum(lengths)
         taken = np.empty(int(after[-1]) if len(after) else 0, np.int32)
-        # Shard by shard, so that each is mapped once, and few at the same time.
+        # Reads shard by shard, so that each is mapped once, and few are mapped at the same time.
         order = np.argsort(shards, kind="stable")
         ends = self._ends[pairs]
         for place, shard, end, length in zip(
@@ -229,7 +231,7 @@ class _SideReader:
         return text[ends[place - 1] + 1 if place else 0 : ends[place]].tobytes()
 
     def text(self) -> list[str]:
-        # Not str.splitlines, which also splits at characters other than \n.
+        # str.splitlines would also split at characters other than \n.
         texts = (path.read_bytes().decode() for path in self._texts)
         return [line for text in texts for line in text.split("\n")[:-1]]
 

@@ -48,14 +48,14 @@ def search(
 ) -> SearchResult:
     """Returns the best outputs of each sentence, by beam search, greedy search or sampling.
 
-    The pad and start ids are never generated. They are excluded after the softmax, so that
+    The pad, start and unknown ids are never generated. They are excluded after the softmax, so that
     scores consist of the model's own log-probabilities.
 
     Args:
         decoder: the model, with `config.rows_per_sentence` hypotheses of each sentence.
         inputs: tensors of the sentences.
         config: how to search.
-        ids: the start, end and pad ids.
+        ids: the special ids.
         outputs: optional fields of the result.
 
     Raises:
@@ -83,7 +83,7 @@ def search(
         array([[0.64, 0.2 ]], dtype=float32)
     """
     for name, value in ids._asdict().items():
-        if not 0 <= value < decoder.vocab_size:
+        if value is not None and not 0 <= value < decoder.vocab_size:
             raise InputError(
                 f"The {name} id is {value}, but the vocabulary has only {decoder.vocab_size} ids."
             )
@@ -160,7 +160,10 @@ def _ordinary(
     prefix: tf.Tensor, ids: SpecialIds, vocab_size: int, length_limit: int | tf.Tensor
 ) -> tf.Tensor:
     """Returns the prefix as int32 `[batch, length_limit]`, -1 from its end on."""
-    prefix, special = tf.cast(prefix, tf.int32), tf.constant(sorted({*ids}))
+    prefix, special = (
+        tf.cast(prefix, tf.int32),
+        tf.constant(sorted({each for each in ids if each is not None})),
+    )
     is_ordinary = (prefix >= 0) & (prefix < vocab_size)
     # --> [batch, any, special ids] --> [batch, any]
     is_ordinary &= tf.reduce_all(tf.expand_dims(prefix, -1) != special, axis=-1)

@@ -36,7 +36,7 @@ def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -
     """Returns `beta` times the sum over source tokens of log(min(coverage, 1)): at most 0.
 
     Args:
-        coverage: float32 `[batch, beam, source]`, the attention that each source token got,
+        coverage: float32 `[batch, beam, source]`, the attention that each source token received,
             summed over the target tokens.
         source_mask: bool `[batch, source]`, True for real tokens.
         beta: weight.
@@ -77,13 +77,14 @@ class _BeamState(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Continuations of the open hypotheses by one token; C of each sentence, best first."""
+    """The best C continuations of each sentence, best first. Each adds one token."""
 
-    ranks: tf.Tensor  # float32 [batch, C]: candidates are chosen by them
+    ranks: tf.Tensor  # float32 [batch, C]: log_probs minus the diversity penalty
     log_probs: tf.Tensor  # float32 [batch, C]: of the whole hypothesis
     tokens: tf.Tensor  # int32 [batch, C]
     parents: tf.Tensor  # int32 [batch, C]: index into the beam
-    # float32 [batch, C]: of the token, by the model, without constraints; None unless needed
+    # float32 [batch, C]: the model's log-probability of the token, before constraints and
+    # penalties. None if no output needs it.
     model_log_probs: tf.Tensor | None
 
 
@@ -97,8 +98,8 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
 
     A hypothesis that reaches the maximum length without the end token is scored as it stands,
     and marked as unfinished. A sentence ends as soon as no open hypothesis can enter its
-    `n_best` results. Then it does not change any more, so that the rest of the batch does not
-    influence it.
+    `n_best` results. After that, its results no longer change, so they do not depend on the rest
+    of the batch.
 
     Example:
     >>> from keras_transformer.config import DecodingConfig
@@ -118,7 +119,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         n_best = self._config.n_best
         complete = map_tensors(lambda each: each[:, :n_best], self._run(inputs))
         histories, log_probs = complete.histories, complete.log_probs
-        if self._config.repetition_penalty != 1:  # they were ranked by other log-probabilities
+        if self._config.repetition_penalty != 1:  # the search used penalized log-probabilities
             log_probs = tf.where(
                 complete.lengths > 0, tf.reduce_sum(histories.token_log_probs, axis=-1), log_probs
             )
@@ -182,7 +183,8 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         complete = _best_complete(
             state.complete,
             _Complete(
-                # Minus infinity is below the score of empty places, which stay empty.
+                # Empty places have the score NEG_INF. Minus infinity is lower, so that an invalid
+                # candidate never replaces an empty place.
                 scores=tf.where(valid & is_complete, scores, -float("inf")),
                 log_probs=new.log_probs,
                 lengths=tf.fill(tf.shape(scores), length),
@@ -206,7 +208,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         return _BeamState(
             position=length,
             tokens=tokens,
-            log_probs=self._end_decided(log_probs, complete.scores, state.longest_penalty),
+            log_probs=self._close_decided(log_probs, complete.scores, state.longest_penalty),
             coverage=coverage,
             histories=histories,
             complete=complete,
@@ -215,22 +217,22 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         )
 
     def _candidates(self, next_tokens: NextTokenScores, state: _BeamState) -> _Candidates:
-        """Returns the best 2K continuations of each sentence: at most K end, so K stay open."""
+        """Returns the best 2K continuations of each sentence. At most K of them end."""
         beam, gamma = self._rows, self._config.diversity_penalty
-        # --> [batch * beam, each]
+        # --> [batch * beam, width]
         log_probs, tokens = next_tokens.top(2 * beam)
-        each = tokens.shape[1] or tf.shape(tokens)[1]  # static if possible
-        count = beam * (min(2, each) if isinstance(each, int) else tf.minimum(2, each))
+        width = tokens.shape[1] or tf.shape(tokens)[1]  # static if possible
+        count = beam * (min(2, width) if isinstance(width, int) else tf.minimum(2, width))
         siblings = tf.cumsum(tf.cast(is_valid(log_probs), tf.float32), 1, exclusive=True)
-        # --> [batch, beam, each] --> [batch, beam * each]
-        log_probs = tf.reshape(log_probs, [-1, beam, each]) + tf.expand_dims(state.log_probs, -1)
-        log_probs = tf.reshape(log_probs, [-1, beam * each])
-        ranks = log_probs - gamma * tf.reshape(siblings, [-1, beam * each]) if gamma else log_probs
+        # --> [batch, beam, width] --> [batch, beam * width]
+        log_probs = tf.reshape(log_probs, [-1, beam, width]) + tf.expand_dims(state.log_probs, -1)
+        log_probs = tf.reshape(log_probs, [-1, beam * width])
+        ranks = log_probs - gamma * tf.reshape(siblings, [-1, beam * width]) if gamma else log_probs
         # --> [batch, C]
         ranks, chosen = tf.math.top_k(ranks, count)
-        tokens = _take(tf.reshape(tokens, [-1, beam * each]), chosen)
+        tokens = _take(tf.reshape(tokens, [-1, beam * width]), chosen)
         log_probs = _take(log_probs, chosen) if gamma else ranks
-        parents, model_log_probs = chosen // each, None
+        parents, model_log_probs = chosen // width, None
         if state.histories.token_log_probs is not None:
             vocab_size = tf.shape(next_tokens.model_log_probs)[1]
             by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * vocab_size])
@@ -258,20 +260,23 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         histories = _take(state.histories, new.parents)
         return write(histories, values, state.position), coverage
 
-    def _end_decided(
+    def _close_decided(
         self, log_probs: tf.Tensor, scores: tf.Tensor, longest_penalty: tf.Tensor
     ) -> tf.Tensor:
-        """Returns the open hypotheses' log-probabilities, none left in sentences that have ended.
+        """Closes all hypotheses of the sentences whose results can no longer change.
 
         A hypothesis only loses probability as it grows, the length penalty only grows, and the
-        coverage penalty is at most 0. So no extension can score more than its log-probability
-        so far, divided by the length penalty of the longest output. If even the best open
-        hypothesis cannot beat the last of the requested results, these are final.
+        coverage penalty is at most 0. So the log-probability of a hypothesis, divided by the length
+        penalty of the longest output, bounds the scores of all its extensions. The results of a
+        sentence are final if this bound does not exceed the score of the last one.
 
         Args:
             log_probs: float32 `[batch, beam]`, of the open hypotheses.
             scores: float32 `[batch, beam]`, of the complete ones, best first.
-            longest_penalty: float32 `[batch]`.
+            longest_penalty: float32 `[batch]`, the length penalty of the longest output.
+
+        Returns:
+            `log_probs`, with `NEG_INF` for closed hypotheses.
         """
         bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty
         undecided = bound > scores[:, self._config.n_best - 1]
@@ -279,7 +284,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
 
 
 def _best_complete(complete: _Complete, ends: _Complete) -> _Complete:
-    """Returns the best of the complete hypotheses and of the first K of `ends`."""
+    """Returns the best K of the complete hypotheses and the first K of `ends`."""
     beam = complete.scores.shape[1]
     # --> [batch, 2 * beam, ...]
     both = map_tensors(lambda old, new: tf.concat([old, new[:, :beam]], axis=1), complete, ends)
@@ -290,5 +295,5 @@ def _best_complete(complete: _Complete, ends: _Complete) -> _Complete:
 
 
 def _take(structure: Any, indices: tf.Tensor) -> Any:
-    """Returns each tensor `[batch, many, ...]` at `indices`, int32 `[batch, few]`."""
+    """Selects rows of each tensor `[batch, rows, ...]` by `indices`, int32 `[batch, selected]`."""
     return map_tensors(lambda each: tf.gather(each, indices, batch_dims=1), structure)

@@ -102,15 +102,15 @@ class Constraints:
         self, histories: tf.Tensor, length: tf.Tensor, phrase: Sequence[int]
     ) -> tf.Tensor:
         """Marks the last token of `phrase`, bool `[R, vocab]`, in rows that end with the rest."""
-        begun = len(phrase) - 1
+        prefix_length = len(phrase) - 1
         # The padding of outputs that are shorter than the phrase, -1, is not a token.
-        padded = tf.pad(histories, [[0, 0], [begun, 0]], constant_values=-1)
-        last = tf.gather(padded, length + tf.range(begun), axis=1)
+        padded = tf.pad(histories, [[0, 0], [prefix_length, 0]], constant_values=-1)
+        last = tf.gather(padded, length + tf.range(prefix_length), axis=1)
         # --> [R]
-        is_begun = tf.reduce_all(last == tf.constant(phrase[:-1]), axis=-1)
+        ends_with_prefix = tf.reduce_all(last == tf.constant(phrase[:-1]), axis=-1)
         token = tf.one_hot(phrase[-1], self._vocab_size, True, False)
         # --> [R, vocab]
-        return tf.expand_dims(is_begun, -1) & token
+        return tf.expand_dims(ends_with_prefix, -1) & token
 
     def _completes_ngram(self, histories: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         """Marks the tokens, bool `[R, vocab]`, that would repeat an n-gram of the history."""
@@ -127,7 +127,7 @@ class Constraints:
         return self._tokens_at(histories, same)
 
     def _tokens_at(self, histories: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Marks the tokens, bool `[R, vocab]`, that stand at `places`, bool `[R, longest]`."""
+        """Marks the tokens, bool `[R, vocab]`, at `places`, bool `[R, longest]`."""
         rows = tf.shape(histories)[0]
         row = tf.broadcast_to(tf.expand_dims(tf.range(rows), 1), tf.shape(histories))
         # --> [R, longest, 2]

@@ -142,8 +142,8 @@ class StepDecoder:
 class TokenConstraint(Protocol):
     """A rule for outputs, which returns the tokens that may come next.
 
-    It decides where an output may end: `DecodingConfig.min_length` is not applied. If it allows no
-    token in a row, the hypothesis of that row is lost.
+    The rule decides where an output may end: `DecodingConfig.min_length` is not applied. If the
+    rule allows no token for a row, the hypothesis of that row is dropped.
 
     Example:
     >>> class OnlyEven:
@@ -171,18 +171,20 @@ class SpecialIds(NamedTuple):
     """Ids with a special meaning. The start and pad ids are never generated.
 
     Example:
-    >>> SpecialIds(start=2, end=3, pad=0).excluded
-    [0, 2]
+    >>> SpecialIds(start=2, end=3, pad=0, unknown=1).excluded
+    [0, 1, 2]
     """
 
     start: int  # the decoder's first input
     end: int  # ends a hypothesis; may equal the start or pad id
     pad: int  # fills ids after the end of a hypothesis
+    unknown: int | None = None  # never generated; None to allow it, or if there is none
 
     @property
     def excluded(self) -> list[int]:
         """The ids that are never generated."""
-        return sorted({self.start, self.pad} - {self.end})
+        ids = {self.start, self.pad, *([] if self.unknown is None else [self.unknown])}
+        return sorted(ids - {self.end})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ class NextTokenScores(NamedTuple):
     Attributes:
         log_probs: float32 `[R, V]`, with all constraints applied; `NEG_INF` for forbidden tokens.
             The search adds them up.
-        model_log_probs: float32 `[R, V]`, of the model, without constraints.
+        model_log_probs: float32 `[R, V]`, before constraints are applied.
 
     Example:
     >>> outputs = PartialOutputs(ids=tf.zeros([1, 1], tf.int32), length=tf.constant(0))
@@ -48,8 +48,8 @@ class NextTokenScores(NamedTuple):
 
         Args:
             scores: any float type `[R, V]`, logits or log-probabilities.
-            outputs: the hypotheses so far. A forced token comes regardless of all other rules.
-            ids: the start and pad ids are never generated.
+            outputs: the hypotheses so far. A forced token overrides all other rules.
+            ids: the start, pad and unknown ids are never generated.
             constraints: rules for the next token.
             min_length: minimum number of tokens of an output, including the end token.
             are_log_probs: True if the scores are log-probabilities.
@@ -101,7 +101,7 @@ def top_k(values: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the same as `tf.math.top_k` for two dimensions, faster if the last one is large.
 
     The last dimension is split into groups. The `count` best values lie in the `count` groups
-    with the largest maxima, so that only one pass sees all values.
+    with the largest maxima, so only one pass reads all values.
 
     Args:
         values: float `[rows, size]`.
@@ -121,7 +121,7 @@ def top_k(values: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.math.top_k(values, tf.minimum(count, tf.shape(values)[-1]))
     width = next((w for w in range(64, 160) if size % w == 0), 100)
     num_groups = -(-size // width)
-    if size < _MIN_SIZE_FOR_GROUPS or num_groups < 2 * count:  # would look into most groups
+    if size < _MIN_SIZE_FOR_GROUPS or num_groups < 2 * count:  # groups would save nothing
         return tf.math.top_k(values, min(count, size))
     if size % width:
         values = tf.pad(values, [[0, 0], [0, -size % width]], constant_values=-float("inf"))
@@ -135,5 +135,5 @@ def top_k(values: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     # --> [rows, count]
     top_values, places = tf.math.top_k(candidates, count)
     group = tf.gather(best, places // width, batch_dims=1)
-    # Padding comes last, and is only among the best of a row of NaNs.
+    # Padding comes last, so it is selected only in a row of NaNs.
     return top_values, tf.minimum(group * width + places % width, size - 1)

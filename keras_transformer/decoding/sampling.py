@@ -68,7 +68,7 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
             coverage = tf.reduce_sum(histories.attention, axis=2)
             scores += coverage_penalty(coverage, inputs.source_mask, config.coverage_penalty)
         log_probs = outputs.log_probs
-        if config.repetition_penalty != 1:  # the sum has other log-probabilities
+        if config.repetition_penalty != 1:  # the sum has penalized log-probabilities
             log_probs = tf.reduce_sum(histories.token_log_probs, axis=-1)
         requested = self._outputs
         result = SearchResult(

@@ -147,7 +147,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
             lambda carried: tf.size(carried[0]) > 0,
             steps_and_compaction,
             (origin, state, inputs, results),
-            shape_invariant=_of_any_batch,
+            shape_invariant=_with_unknown_batch,
             # Each but the first starts with open sentences only, and takes at least one step.
             maximum_iterations=None if max_steps is None else max_steps + 1,
         )
@@ -202,7 +202,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
                 "The decoder returns no attention, which a coverage penalty, alignments and "
                 "attention need. Turn them off, or use a decoder with attention."
             )
-        # --> [batch, K, source], with the batch as a number: XLA needs to know all shapes.
+        # --> [batch, K, source]. The batch size is given, because XLA cannot infer it from -1.
         shape = [tf.shape(state.tokens)[0], self._rows, tf.shape(attention)[-1]]
         return next_tokens, cache, tf.reshape(tf.cast(attention, tf.float32), shape)
 
@@ -257,7 +257,7 @@ def write(
 
 
 def map_tensors(function: Callable[..., tf.Tensor], first: Any, *others: Any) -> Any:
-    """Calls `tf.nest.map_structure`, and keeps None where the first structure has it.
+    """Calls `tf.nest.map_structure`, and keeps each None of the first structure.
 
     Args:
         function: takes one tensor of each structure.
@@ -301,5 +301,5 @@ def _while_loop(
     return structure(last)
 
 
-def _of_any_batch(tensor: tf.Tensor) -> tf.TensorShape:
+def _with_unknown_batch(tensor: tf.Tensor) -> tf.TensorShape:
     return tf.TensorShape([None, *tensor.shape[1:]]) if tensor.shape.rank else tensor.shape

@@ -36,7 +36,7 @@ _SCRIPTS = {
     )
 }  # fmt: skip
 _LETTER = re.compile(r"[^\W\d_]")
-_SHARE = 0.3  # of letters; text in another script may quote some
+_SHARE = 0.3  # minimum share of letters, because texts quote words in other scripts
 _LANGUAGES = {
     **dict.fromkeys(("zh", "yue", "wuu"), "zh"),
     "ja": "ja-mecab",

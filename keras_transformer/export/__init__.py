@@ -34,7 +34,7 @@ _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class ExtraSignatures:
-    """Signatures that a model for another task than translation adds to its SavedModel.
+    """Additional signatures of a model for a task other than translation.
 
     Attributes:
         functions: `tf.function`s with an input signature, by name.

@@ -18,11 +18,13 @@ from keras_transformer.decoding import NEG_INF, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores, blind_score
 from keras_transformer.export import ExtraSignatures, fresh_process
+from keras_transformer.export.probes import ProbeTexts, escaped, token_difference
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.translator import Translator
 
 _TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
 _MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
+_TOKENIZED_AT_ONCE = 1000
 _SIGNATURES = ("serving_default", "translate", "translate_ids")
 
 
@@ -76,8 +78,9 @@ def compare(
     path: Path,
     sentences: Sequence[str],
     extra: ExtraSignatures | None = None,
+    probes: ProbeTexts | None = None,
 ) -> Comparison:
-    """Translates the sentences with the run and with its SavedModel, and compares the results.
+    """Translates sentences with the run and with its SavedModel, and compares the results.
 
     The SavedModel is loaded in another process, so that it cannot depend on this package.
 
@@ -86,10 +89,11 @@ def compare(
         path: directory of the SavedModel.
         sentences: source sentences.
         extra: additional signatures, which are also compared.
+        probes: generated texts, which are also compared.
 
     Raises:
-        InputError: if the scores of a sentence differ by more than rounding, or if the run
-            finds no translation.
+        InputError: if a text has other tokens in the export, if the scores of a sentence differ by
+            more than rounding, or if the run finds no translation.
         RuntimeError: if the SavedModel needs more than TensorFlow and tensorflow-text.
 
     Example:
@@ -98,24 +102,32 @@ def compare(
     >>> compare(translator, Path("build/export/1"), ["a dog"]).ties
     []
     """
-    todo = batches(sentences)
-    texts = [[sentences[i] for i in batch] for batch in todo]
+    probes = probes or ProbeTexts([], [])
+    compared_texts = [*sentences, *probes.translated]
+    todo = batches(compared_texts)
+    texts = [[compared_texts[i] for i in batch] for batch in todo]
     compared = {} if extra is None else dict(extra.compared)
     request = {
         "batches": texts,
+        "tokenized": probes.tokenized,
         "length_penalty": translator.config.length_penalty,
         "extra_signatures": compared,
     }
     with _fresh_process(path, request) as wait:
         results = [translator.search(tf.constant(batch)) for batch in texts]
         arrays = wait()
-    translations, ties = [""] * len(sentences), {}
+    ends = np.cumsum(arrays["token_counts"])
+    tokens = [row.tolist() for row in np.split(arrays["tokens"], ends[:-1])]
+    check_tokens(translator, probes.tokenized, tokens[: len(ends)])
+    translations, ties = [""] * len(compared_texts), {}
     for number, (batch, result) in enumerate(zip(todo, results, strict=True)):
-        served = map(Hypotheses, *(arrays[f"{name}_{number}"] for name in Hypotheses._fields))
-        best = translator.texts(result)[:, 0].numpy()
+        served = map(Hypotheses, *(arrays[f"{field}_{number}"] for field in Hypotheses._fields))
+        best = translator.texts(result, tf.constant(batch))[:, 0].numpy()
         for index, own, other, text in zip(batch, Hypotheses.of(result), served, best, strict=True):
             translations[index] = text.decode("utf-8", "replace")
-            tie = compare_sentence(own, other, f"sentence {index + 1}", sentences[index])
+            sentence = compared_texts[index]
+            name = text_name(sentence, index + 1, len(sentences))
+            tie = compare_sentence(own, other, name, sentence)
             if tie:
                 ties[index] = tie
     for name in (*_SIGNATURES, *compared):
@@ -129,8 +141,8 @@ def compare(
                 f"The scores of the export's signature {name} differ from the scores of the "
                 "run's search. Nothing was exported."
             )
-    check_ties([*ties.values()], len(sentences))
-    return Comparison([ties[index] for index in sorted(ties)], translations)
+    check_ties([*ties.values()], len(compared_texts))
+    return Comparison([ties[index] for index in sorted(ties)], translations[: len(sentences)])
 
 
 def check_ties(ties: Sequence[str], sentences: int) -> None:
@@ -152,7 +164,7 @@ def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: st
     Args:
         own: results of the run.
         other: results of the export.
-        name: what messages call the sentence, such as "sentence 7".
+        name: what messages call the sentence, such as "sentence 7 ('A dog .')".
         sentence: the sentence.
 
     Returns:
@@ -164,24 +176,71 @@ def compare_sentence(own: Hypotheses, other: Hypotheses, name: str, sentence: st
 
     Example:
     >>> own = Hypotheses(np.array([[7, 3]]), np.array([2]), np.array([-0.5]))
-    >>> compare_sentence(own, own, "sentence 1", "A dog .") is None
+    >>> compare_sentence(own, own, "sentence 1 ('A dog .')", "A dog .") is None
     True
     """
     if sentence.strip() and own.scores[0] <= NEG_INF / 2:
         raise InputError(
-            f"The run finds no translation of {name} ({sentence[:60]!r}). Its weights may contain "
-            "NaN. Nothing was exported."
+            f"The run finds no translation of {name}. Its weights may contain NaN. Nothing was "
+            "exported."
         )
     same = np.abs(own.scores - other.scores) < _TIE  # False for NaN
     if not np.all(same):
         place = int(np.argmin(same))
         raise InputError(
-            f"The score of {name} ({sentence[:60]!r}) is {other.scores[place]:.5f} in the export, "
-            f"but {own.scores[place]:.5f} in the run. Nothing was exported."
+            f"The score of {name} is {other.scores[place]:.5f} in the export, but "
+            f"{own.scores[place]:.5f} in the run. Nothing was exported."
         )
     if own.tokens() != other.tokens():
-        return f"{name}: {sentence[:60]!r}, score {own.scores[0]:.5f}"
+        return f"{name}, score {own.scores[0]:.5f}"
     return None
+
+
+def text_name(text: str, number: int, sentences: int) -> str:
+    """Returns what messages call a compared text.
+
+    Args:
+        text: the text.
+        number: its number, from 1; the sentences come first, then generated texts.
+        sentences: number of sentences.
+
+    Example:
+    >>> text_name("A dog .", 7, sentences=10), text_name("<2de>", 11, sentences=10)
+    ("sentence 7 ('A dog .')", "the generated text '<2de>'")
+    """
+    if number > sentences:
+        return f"the generated text {escaped(text)}"
+    return f"sentence {number} ({text[:60]!r})"
+
+
+def check_tokens(
+    translator: Translator, texts: Sequence[str], found: Sequence[Sequence[int]]
+) -> None:
+    """Compares the source ids of texts in the run and in the export.
+
+    Args:
+        translator: the translator of the run.
+        texts: generated texts.
+        found: the ids that the export uses for each text, truncated, with the end token.
+
+    Raises:
+        InputError: if the ids of a text differ.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run")
+    >>> check_tokens(translator, [""], [[translator.tokenizer.end_id]])
+    """
+    own: list[list[int]] = []
+    for begin in range(0, len(texts), _TOKENIZED_AT_ONCE):
+        ids, lengths = translator.source_ids(
+            tf.constant(texts[begin : begin + _TOKENIZED_AT_ONCE], tf.string)
+        )
+        pairs = zip(ids.numpy().tolist(), lengths.numpy().tolist(), strict=True)
+        own += [row[:length] for row, length in pairs]
+    difference = token_difference(texts, own, found)
+    if difference is not None:
+        raise InputError(f"The export tokenizes differently: {difference}. Nothing was exported.")
 
 
 # Exports with rounded weights are judged by BLEU.

@@ -1,8 +1,11 @@
 """CTranslate2: an engine that translates on CPUs and GPUs without TensorFlow.
 
 A version contains the files that `ctranslate2.Translator` reads (`model.bin`, `config.json`, the
-vocabularies) and the SentencePiece models: `joint.model`, or `source.model` and `target.model`. The
-engine takes and returns pieces, without end tokens. Make them from ids, as in
+vocabularies), the SentencePiece models (`joint.model`, or `source.model` and `target.model`), and
+`manifest.json`. CTranslate2 does not notice every damaged file, but
+`inference.manifest.check_manifest` does.
+
+The engine takes and returns pieces, without end tokens. Make them from ids, as in
 `model.id_to_piece(model.encode(text))`. Pieces encoded directly leave unknown characters unchanged,
 and such a character sequence could equal a special piece.
 
@@ -31,6 +34,9 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, ExportResult
+from keras_transformer.export.comparison import check_tokens, text_name
+from keras_transformer.export.manifest import Provenance, write_manifest
+from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
@@ -70,7 +76,8 @@ def export(
     """Writes the next version under `output_dir`.
 
     The version gets its number only after CTranslate2 has read it, and if it gives the run's
-    translations of `sentences` the same log-probabilities as the run. With quantization they may
+    translations of `sentences` and of a few generated texts the same log-probabilities as the run.
+    All generated texts must have the run's tokens. With quantization they may
     differ; the result reports by how much.
 
     Args:
@@ -118,15 +125,30 @@ def export(
             f"model.key_dim, {config.key_dim}."
         )
     vocabulary = translator.tokenizer.vocabulary
+    precision = "float32" if quantization == "none" else quantization
+    provenance = Provenance.of(run, translator, precision)
 
     def write(path: Path) -> float:
         vocabulary.save(path)
         _save(translator, vocabulary, quantization, path)
+        write_manifest(path, provenance, signatures={})
         # Types that every machine supports. Others would be converted with a warning.
         compute_type = "int8_float32" if quantization.startswith("int8") else "float32"
         exported = ctranslate2.Translator(str(path), device="cpu", compute_type=compute_type)
         limit = _TOLERANCE if quantization == "none" else np.inf
-        return _largest_difference(translator, vocabulary, exported, sentences, limit)
+        probes = probe_texts(vocabulary, sentences)
+        _compare_tokens(translator, path, probes.tokenized)
+        # Generated texts have no part in the reported difference, which measures quantization.
+        texts = [*sentences, *probes.translated]
+        differences = _differences(translator, vocabulary, exported, texts)
+        for number, (text, (found, own)) in enumerate(zip(texts, differences, strict=True), 1):
+            if not abs(found - own) < limit:  # also fails for NaN
+                name = text_name(text, number, len(sentences))
+                raise InputError(
+                    f"The export gives the translation of {name} the log-probability "
+                    f"{found:.5f}, the run {own:.5f}. Nothing was exported."
+                )
+        return max(abs(found - own) for found, own in differences[: len(sentences)])
 
     path, difference = write_version(output_dir, write)
     return ExportResult(path, len(sentences), [], difference)
@@ -239,23 +261,30 @@ def _fill_norm(spec: Any, weights: Arrays, place: str) -> None:
     spec.gamma, spec.beta = weights[f"{place}/gamma"], weights[f"{place}/beta"]
 
 
-def _largest_difference(
-    translator: Translator,
-    vocabulary: Vocabulary,
-    exported: Any,
-    sentences: Sequence[str],
-    limit: float,
-) -> float:
-    """Returns the largest difference between run and export in the log P of a run's translation.
+def _compare_tokens(translator: Translator, path: Path, texts: Sequence[str]) -> None:
+    """Raises `InputError` if the exported models give a text other tokens than the run.
 
-    Raises:
-        InputError: if a difference is not below `limit`, or is NaN.
+    The pieces of these tokens must also be in the engine's vocabulary under the same ids.
     """
+    vocabulary, limit = Vocabulary.load(path), translator.max_source_tokens
+    pieces, _ = _pieces(vocabulary)
+    ids_of_pieces = {piece: i for i, piece in enumerate(pieces)}
+    found = []
+    for ids in vocabulary.encode_source([text.encode() for text in texts]):
+        used = ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
+        found.append([ids_of_pieces[pieces[i]] for i in used])
+    check_tokens(translator, texts, found)
+
+
+def _differences(
+    translator: Translator, vocabulary: Vocabulary, exported: Any, texts: Sequence[str]
+) -> list[tuple[float, float]]:
+    """Returns log P of the run's translation of each text, in the export and in the run."""
     scorer, end_id = Scorer(translator), vocabulary.end_id
     source_pieces, target_pieces = _pieces(vocabulary)
-    largest = 0.0
-    for batch in batches(sentences):
-        text = tf.constant([sentences[i] for i in batch])
+    log_probs = [(0.0, 0.0)] * len(texts)
+    for batch in batches(texts):
+        text = tf.constant([texts[i] for i in batch])
         source_ids, source_lengths = translator.source_ids(text)
         result = translator.search(text)
         # The engine takes pieces without end tokens.
@@ -271,12 +300,5 @@ def _largest_difference(
         ended = tf.ragged.constant([[*ids, end_id] for ids in targets], tf.int32)
         scores = scorer.score_ids(text, ended.to_tensor(), tf.cast(ended.row_lengths(), tf.int32))
         for index, own, found in zip(batch, scores["log_probs"].numpy(), results, strict=True):
-            difference = abs(np.sum(found.log_probs) - own)
-            if not difference < limit:  # also fails for NaN
-                raise InputError(
-                    f"The export gives the translation of sentence {index + 1} "
-                    f"({sentences[index][:60]!r}) the log-probability "
-                    f"{np.sum(found.log_probs):.5f}, the run {own:.5f}. Nothing was exported."
-                )
-            largest = max(largest, float(difference))
-    return largest
+            log_probs[index] = float(np.sum(found.log_probs)), float(own)
+    return log_probs

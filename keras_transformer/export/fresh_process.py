@@ -3,11 +3,13 @@
 This file runs as a script: `python -I fresh_process.py MODEL BATCHES RESULTS`. It does not
 import this package, because the package could provide what the export lacks.
 
-    BATCHES  JSON: `batches`, lists of sentences; `length_penalty` of the export;
-             `extra_signatures`, the name of the string input of each extra signature
+    BATCHES  JSON: `batches`, lists of sentences; `tokenized`, texts that are only tokenized;
+             `length_penalty` of the export; `extra_signatures`, the name of the string input of
+             each extra signature
     RESULTS  an .npz file that is written: the arrays `ids_0`, `lengths_0` and `scores_0` for
-             batch 0, and so on; for each signature that translates, under its name, its scores
-             of the first batch
+             batch 0, and so on; `tokens`, the ids of all texts of `tokenized`, and
+             `token_counts`, how many each text has; for each signature that translates, under
+             its name, its scores of the first batch
 """
 
 from __future__ import annotations
@@ -57,6 +59,14 @@ def _main(model: str, batches: str, results: str) -> None:
         for name in ("ids", "lengths", "scores")
     }
     signatures = loaded.signatures
+    rows = []
+    for begin in range(0, len(request["tokenized"]), 100):
+        text = tf.constant(request["tokenized"][begin : begin + 100])
+        output = signatures["tokenize"](text=text)
+        pairs = zip(output["ids"].numpy(), output["lengths"].numpy(), strict=True)
+        rows += [ids[:length] for ids, length in pairs]
+    arrays["tokens"] = np.concatenate([np.zeros(0, np.int32), *rows])
+    arrays["token_counts"] = np.array([len(row) for row in rows], np.int64)
     first = texts[0]
     tokens = signatures["tokenize"](text=first)
     defaults = {

@@ -1,4 +1,4 @@
-"""`manifest.json` of an exported version: its origin, and the hash of each of its files."""
+"""Writes `manifest.json` of a version: its origin, and the hash of each of its files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import file_hashes, members
+from keras_transformer.inference.loading import members
+from keras_transformer.inference.manifest import FILE, FORMAT_VERSION, describe_files
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
 
-FORMAT_VERSION = 1
-_FILE = "manifest.json"
 _MODULES = (tf, tensorflow_text, keras, sentencepiece)
 
 
@@ -121,19 +119,26 @@ class Provenance:
         )
 
 
-def write_manifest(path: Path, provenance: Provenance, signatures: Mapping[str, Any]) -> None:
+def write_manifest(
+    path: Path,
+    provenance: Provenance,
+    signatures: Mapping[str, Any],
+    warning: str | None = None,
+) -> None:
     """Writes `manifest.json` into a version. It must be the last file that is written.
 
     Args:
         path: directory of the version.
         provenance: origin and settings.
         signatures: `{name: {"inputs": ..., "outputs": ...}}`, as JSON values.
+        warning: a limitation of this export.
 
     Example:
     >>> version = Path("1")
     >>> version.mkdir()
     >>> _ = (version / "saved_model.pb").write_bytes(b"model")
     >>> write_manifest(version, Provenance((), DecodingConfig(), "float32", 1024, 1074), {})
+    >>> from keras_transformer.inference.manifest import check_manifest
     >>> check_manifest(version)["files"]["saved_model.pb"]["bytes"]
     5
     """
@@ -153,56 +158,7 @@ def write_manifest(path: Path, provenance: Provenance, signatures: Mapping[str, 
         "max_output_tokens": provenance.max_output_tokens,
         "decoding": dataclasses.asdict(provenance.decoding),
         "signatures": dict(signatures),
-        "files": _files(path),
+        "warning": warning,
+        "files": describe_files(path),
     }
-    (path / _FILE).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def check_manifest(path: Path) -> dict[str, Any]:
-    """Compares every file of a version with the version's manifest.
-
-    Args:
-        path: directory of a version.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        InputError: if a file was changed, removed or added, or if the manifest cannot be read.
-
-    Example:
-    >>> check_manifest(Path("build/export/1"))["precision"]
-    'float32'
-    """
-    file = path / _FILE
-    try:
-        manifest = json.loads(file.read_bytes())
-        version, listed = manifest["format_version"], dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else repr(error)
-        raise InputError(f"{file} is not a readable manifest: {reason}.") from error
-    if version != FORMAT_VERSION:
-        raise InputError(
-            f"{file} has format version {version!r}. This program reads {FORMAT_VERSION}."
-        )
-    found = _files(path)
-    for name in sorted({*listed, *found}):
-        if name not in found:
-            raise InputError(f"{path / name} is missing, but {_FILE} lists it.")
-        if name not in listed:
-            raise InputError(f"{path / name} was added after the export: {_FILE} does not list it.")
-        if found[name] != listed[name]:
-            raise InputError(
-                f"{path / name} was changed after the export: its SHA-256 is "
-                f"{found[name]['sha256']}, not the one in {_FILE}."
-            )
-    return dict(manifest)
-
-
-def _files(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the SHA-256 and the size of every file except the manifest."""
-    return {
-        name: {"sha256": digest, "bytes": (path / name).stat().st_size}
-        for name, digest in file_hashes(path).items()
-        if name != _FILE
-    }
+    (path / FILE).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.console import progress_bar
 from keras_transformer.runs.machine import available_cores
+from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE
 
 # The memory of the search's cache grows with both limits.
 MAX_BATCH_LINES = 64
@@ -130,10 +131,28 @@ def in_batches(
     return map_batches(outputs, lines)
 
 
+class TokenCounts(NamedTuple):
+    """The source tokens of a text.
+
+    Attributes:
+        tokens: all of them, including the end token.
+        used: those that are translated; fewer if the text is truncated.
+        unknown: those that are not in the vocabulary.
+
+    Example:
+    >>> TokenCounts(tokens=9, used=9, unknown=1).unknown
+    1
+    """
+
+    tokens: int
+    used: int
+    unknown: int
+
+
 def token_counts(
     lengths: Callable[..., dict[str, tf.Tensor]], lines: Sequence[str]
-) -> Iterator[tuple[int, int]]:
-    """Yields for each line its number of tokens, including the end token, and how many are used.
+) -> Iterator[TokenCounts]:
+    """Yields the token counts of each line.
 
     Args:
         lengths: `LoadedModel.lengths` or `Translator.lengths`.
@@ -141,26 +160,50 @@ def token_counts(
 
     Example:
     >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
-    >>> list(token_counts(lengths, ["three", "a"]))
-    [(5, 5), (1, 1)]
+    >>> [counts.tokens for counts in token_counts(lengths, ["three", "a"])]
+    [5, 1]
     """
     for start in range(0, len(lines), _COUNTED_LINES):
         counts = lengths(text=tf.constant(lines[start : start + _COUNTED_LINES]))
-        pairs = zip(counts["tokens"].numpy(), counts["used"].numpy(), strict=True)
-        yield from ((int(tokens), int(used)) for tokens, used in pairs)
+        # Exports of version 0.1.0 do not count unknown tokens.
+        unknown = counts.get("unknown", tf.zeros_like(counts["tokens"]))
+        columns = (each.numpy().tolist() for each in (counts["tokens"], counts["used"], unknown))
+        yield from map(TokenCounts, *columns)
+
+
+def unknown_warning(counts: Sequence[TokenCounts], first_line: int = 1) -> str | None:
+    """Returns a warning if more than 1 % of the source tokens are unknown, otherwise None.
+
+    Example:
+    >>> unknown_warning([TokenCounts(9, 9, 0), TokenCounts(8, 8, 4)])
+    '23.5% of the source tokens are not in the vocabulary, first in line 2. Their meaning is lost.'
+    """
+    tokens = sum(each.tokens for each in counts)
+    unknown = sum(each.unknown for each in counts)
+    if unknown <= MAX_UNKNOWN_RATE * tokens:
+        return None
+    first = next(number for number, each in enumerate(counts, first_line) if each.unknown)
+    return (
+        f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
+        f"{first:,}. Their meaning is lost."
+    )
 
 
 def source_warnings(
     lengths: Callable[..., dict[str, tf.Tensor]],
     lines: Sequence[str],
     max_train_source_length: int | None = None,
+    first_line: int = 1,
 ) -> list[str]:
-    """Returns a warning for each source that is empty, truncated, or longer than any in training.
+    """Returns warnings about sources that are empty, truncated, or longer than any in training.
+
+    Many unknown tokens get one warning for all sources.
 
     Args:
         lengths: `LoadedModel.lengths` or `Translator.lengths`.
         lines: the sources.
         max_train_source_length: tokens of the longest source in training, if known.
+        first_line: number of the first line.
 
     Example:
     >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
@@ -168,7 +211,8 @@ def source_warnings(
     ['Line 2: the source is empty.']
     """
     warnings = []
-    for number, (tokens, used) in enumerate(token_counts(lengths, lines), start=1):
+    counts = list(token_counts(lengths, lines))
+    for number, (tokens, used, _) in enumerate(counts, first_line):
         if tokens == 1:  # only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:
@@ -181,4 +225,6 @@ def source_warnings(
                 f"Line {number}: the source has {tokens:,} tokens, but the longest source in "
                 f"training has {max_train_source_length:,}. The quality may be lower."
             )
+    if unknown := unknown_warning(counts, first_line):
+        warnings.append(unknown)
     return warnings

@@ -20,7 +20,8 @@ from keras_transformer.data.corpora.corpus import Block, BlockReader, TextFile, 
 from keras_transformer.data.corpora.reading import decode_lines
 from keras_transformer.data.preparation.workers import run_tasks
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import LoadedModel, file_hashes, load_model
+from keras_transformer.inference.loading import LoadedModel, load_model
+from keras_transformer.inference.manifest import file_hashes
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import atomic_path, work_directory
 from keras_transformer.runs.run_directory import RunDirectory

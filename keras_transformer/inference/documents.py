@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.loading import LoadedModel
+from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.inference.translate import translate_lines
 
 # Patterns of RE2, which need linear time and also work inside a graph.
@@ -79,12 +80,17 @@ def segment(text: str) -> list[str]:
     >>> segment("It rains. She sleeps.\n")
     ['It rains.', ' She sleeps.\n']
     """
-    lines = text.splitlines()
-    marked = _mark_ends(tf.constant(lines, tf.string)).numpy()
-    pieces: list[str] = []
-    for line, whole, ends in zip(lines, text.splitlines(keepends=True), marked, strict=True):
+    return [piece for line in _segment_lines(text.splitlines(keepends=True)) for piece in line]
+
+
+def _segment_lines(lines: Sequence[str]) -> list[list[str]]:
+    """Returns the pieces of each line; lines may end with a line break."""
+    texts = [line.splitlines()[0] for line in lines]
+    marked = _mark_ends(tf.constant(texts, tf.string)).numpy()
+    pieces = []
+    for text, line, ends in zip(texts, lines, marked, strict=True):
         *others, last = ends.decode().split("\n")
-        pieces += [*others, last + whole[len(line) :]]
+        pieces.append([*others, last + line[len(text) :]])
     return pieces
 
 
@@ -155,27 +161,39 @@ def translate_document(model: LoadedModel, text: str) -> tuple[str, list[str]]:
             f"{model.place} returns {model.n_best} translations per sentence, but a document needs "
             "exactly 1 (decoding.n_best)."
         )
-    pieces, warnings = _split_long_sentences(model, segment(text))
-    results = translate_lines(model, [piece.strip() for piece in pieces if piece.strip()])
-    return join_translations(pieces, [best.text for best, *_ in results]), warnings
+    tagged = [split_tags(line, model.tags) for line in text.splitlines(keepends=True)]
+    lines = _segment_lines([line for _, line in tagged])
+    sentences = [
+        (tag, piece) for (tag, _), line in zip(tagged, lines, strict=True) for piece in line
+    ]
+    pieces, warnings = _split_long_sentences(model, sentences)
+    results = translate_lines(
+        model, [add_tag(piece.strip(), tag) for tag, piece in pieces if piece.strip()]
+    )
+    translations = [best.text for best, *_ in results]
+    return join_translations([piece for _, piece in pieces], translations), warnings
 
 
-def _split_long_sentences(model: LoadedModel, pieces: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns pieces whose sentences fit, and warnings."""
-    result: list[str] = []
+def _split_long_sentences(
+    model: LoadedModel, pieces: Sequence[tuple[str, str]]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Returns pieces, with the tags of each, whose sentences fit, and warnings."""
+    result: list[tuple[str, str]] = []
     warnings: list[str] = []
     line = 1
-    counts = token_counts(model.lengths, [piece.strip() for piece in pieces if piece.strip()])
-    for piece in pieces:
+    counts = token_counts(
+        model.lengths, [add_tag(piece.strip(), tag) for tag, piece in pieces if piece.strip()]
+    )
+    for tag, piece in pieces:
         sentence = piece.strip()
         start = piece.index(sentence)
         line += piece[:start].count("\n")
         parts = [sentence]
         if sentence:
-            tokens, used = next(counts)
+            tokens, used, _ = next(counts)
             fitting = min(used, model.max_train_source_length or used)
             if fitting < tokens:
-                parts = _parts(model, sentence, tokens, fitting)
+                parts = _parts(model, tag, sentence, tokens, fitting)
                 limit = "the longest source in training"
                 if fitting == used:
                     limit = "decoding.max_source_tokens"
@@ -185,19 +203,21 @@ def _split_long_sentences(model: LoadedModel, pieces: Sequence[str]) -> tuple[li
                 )
             elif tokens == 1:  # only the end token
                 warnings.append(f"Line {line} has a sentence without tokens, which was left out.")
-        result += [piece[:start], *parts, piece[start + len(sentence) :]]
+        split = [piece[:start], *parts, piece[start + len(sentence) :]]
+        result += [(tag, part) for part in split]
         line += piece[start:].count("\n")
     return result, warnings
 
 
-def _parts(model: LoadedModel, sentence: str, tokens: int, limit: int) -> list[str]:
-    """Splits a sentence into parts of at most `limit` tokens, or of one character."""
+def _parts(model: LoadedModel, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:
+    """Splits a sentence into parts of at most `limit` tokens with the tag, or of one character."""
     pieces = _divide(sentence, max(2, round(tokens / (_FILL * limit))))
     if len(pieces) == 1:
         return pieces
     parts = []
-    for piece, (count, _) in zip(pieces, token_counts(model.lengths, pieces), strict=True):
-        parts += _parts(model, piece, count, limit) if count > limit else [piece]
+    counts = token_counts(model.lengths, [add_tag(piece, tag) for piece in pieces])
+    for piece, (count, *_) in zip(pieces, counts, strict=True):
+        parts += _parts(model, tag, piece, count, limit) if count > limit else [piece]
     return parts
 
 

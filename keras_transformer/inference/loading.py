@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,12 +12,15 @@ import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
+from keras_transformer.inference import manifest
+from keras_transformer.inference.tags import language_tags
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
 
-_EXPORTS = ("saved_model.pb", "model.tflite")  # the file that each kind of version contains
+# A version contains one of these. A damaged one may have lost its model.
+_EXPORTS = ("saved_model.pb", "model.tflite", manifest.FILE)
 _LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
@@ -30,13 +32,15 @@ class LoadedModel(NamedTuple):
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
             `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`.
-        lengths: a function from `text`, string `(batch,)`, to `tokens` and `used`, int32
-            `(batch,)`, as in `Translator.lengths`.
+        lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
+            int32 `(batch,)`, as in `Translator.lengths`.
         owner: the object that keeps the weights alive.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
             of `Translator.translate_verbose`. LiteRT models and servers have None.
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
+        tags: the tags of target languages in the source vocabulary, such as <2de>, or None if they
+            are unknown: of servers and old exports.
 
     Example:
     >>> model = load_model("build/run")
@@ -51,6 +55,7 @@ class LoadedModel(NamedTuple):
     owner: Any
     translate_verbose: Callable[..., dict[str, tf.Tensor]] | None = None
     max_train_source_length: int | None = None
+    tags: tuple[str, ...] | None = None
 
 
 def load_model(
@@ -74,7 +79,7 @@ def load_model(
         threads: threads of a LiteRT model. The default is the number of cores.
 
     Raises:
-        InputError: if the model is missing, or if an argument does not apply to it.
+        InputError: if the model is missing or damaged, or if an argument does not apply to it.
 
     Example:
     >>> load_model("build/run", {"decoding.n_best": 3}).n_best
@@ -93,6 +98,7 @@ def load_model(
             translator,
             translator.translate_verbose,
             max_train_source_length(model_dir),
+            language_tags(translator.tokenizer.vocabulary.source_symbols()),
         )
     path = _newest_version(path)
     if precision != "float32" or jit_compile:
@@ -100,6 +106,7 @@ def load_model(
             f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "
             "cannot compile it. Use the run directory."
         )
+    manifest.check_needed_files(path)
     litert_file = path / "model.tflite" if path.is_dir() else path
     if litert_file.is_file():
         return _load_litert(litert_file, settings or {}, threads or available_cores())
@@ -156,8 +163,8 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
         }
 
     def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        tokens, used = zip(*map(model.lengths, _lines(text)), strict=True)
-        return {"tokens": tf.constant(tokens), "used": tf.constant(used)}
+        counts = zip(*map(model.lengths, _lines(text)), strict=True)
+        return dict(zip(("tokens", "used", "unknown"), map(tf.constant, counts), strict=True))
 
     return LoadedModel(
         str(path),
@@ -166,6 +173,7 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
         lengths,
         model,
         max_train_source_length=model.metadata.max_train_source_length,
+        tags=language_tags(model.vocabulary.source_symbols()),
     )
 
 
@@ -176,7 +184,7 @@ def _lines(text: tf.Tensor) -> list[str]:
 def _load_saved_model(path: Path) -> LoadedModel:
     try:
         loaded = tf.saved_model.load(str(path))
-    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+    except Exception as error:  # TensorFlow raises many exceptions for damaged files
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
     try:
@@ -190,9 +198,11 @@ def _load_saved_model(path: Path) -> LoadedModel:
     # Version 0.1.0 wrote the second names.
     verbose = getattr(loaded, "translate_verbose", getattr(loaded, "translate_in_detail", None))
     longest = getattr(loaded, "max_train_source_length", getattr(loaded, "trained_tokens", None))
+    tags = getattr(loaded, "tags", None)
     return LoadedModel(
         str(path), n_best, translate, lengths, loaded, verbose,
         int(longest.numpy()) or None if longest is not None else None,
+        tuple(tags.numpy().decode().split()) if tags is not None else None,
     )  # fmt: skip
 
 
@@ -275,24 +285,3 @@ def load_translator(
         transformer.assign_weights(run.named_weights(name))
         transformers.append(transformer)
     return Translator(transformers, tokenizer, first.config.updated(settings or {}).decoding)
-
-
-def file_hashes(path: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file of a model, by its path relative to `path`.
-
-    Raises:
-        InputError: if a file cannot be read.
-
-    Example:
-    >>> sorted(file_hashes(Path("build/run/tokenizer")))
-    ['joint.model']
-    """
-    hashes = {}
-    for file in sorted(each for each in path.rglob("*") if each.is_file()) or [path]:
-        try:
-            with file.open("rb") as content:
-                digest = hashlib.file_digest(content, "sha256").hexdigest()
-        except OSError as error:
-            raise InputError(f"{file} cannot be read: {error.strerror}.") from None
-        hashes[file.relative_to(path).as_posix()] = digest
-    return hashes

@@ -84,7 +84,7 @@ def translate_verbose(
     prefixes = [""] * len(lines) if prefixes is None else prefixes
     if len(prefixes) != len(lines):
         raise InputError(f"There are {len(lines):,} lines, but {len(prefixes):,} prefixes.")
-    source_lengths = [used for _, used in token_counts(model.lengths, lines)]
+    source_lengths = [each.used for each in token_counts(model.lengths, lines)]
     results: list[dict[str, Any]] = [{} for _ in lines]
     for batch, outputs in in_batches(model.translate_verbose, lines, prefix=prefixes):
         for row, index in enumerate(batch):
@@ -129,6 +129,7 @@ def translation_warnings(
     lines: Sequence[str],
     results: Sequence[Sequence[Translation]] | None = None,
     prefixes: Sequence[str] | None = None,
+    first_line: int = 1,
 ) -> list[str]:
     """Returns warnings about lines and their translations.
 
@@ -137,6 +138,7 @@ def translation_warnings(
         lines: the texts. See `source_warnings`.
         results: the translations; lines without a translation get a warning.
         prefixes: the prefixes; translations that do not begin with theirs get a warning.
+        first_line: number of the first line.
 
     Example:
     >>> from keras_transformer.inference.loading import load_model
@@ -145,17 +147,19 @@ def translation_warnings(
     """
     warnings = [
         f"Line {number} has no translation: the model's logits are NaN, or all tokens are banned."
-        for number, result in enumerate(results or (), start=1)
+        for number, result in enumerate(results or (), start=first_line)
         if result[0] == NO_TRANSLATION
     ]
-    pairs = enumerate(zip(results or (), prefixes or (), strict=False), start=1)
+    pairs = enumerate(zip(results or (), prefixes or (), strict=False), start=first_line)
     warnings += [
         f"The translation of line {number} does not begin with its prefix ({prefix[:40]!r}). The "
         "prefix has characters that are not in the vocabulary, or is too long."
         for number, (result, prefix) in pairs
         if not result[0].text.startswith(" ".join(prefix.split()))
     ]
-    return warnings + source_warnings(model.lengths, lines, model.max_train_source_length)
+    return warnings + source_warnings(
+        model.lengths, lines, model.max_train_source_length, first_line
+    )
 
 
 def translate_to_text(
@@ -165,6 +169,7 @@ def translate_to_text(
     as_json: bool = False,
     prefixes: Sequence[str] | None = None,
     attention: bool = False,
+    first_line: int = 1,
 ) -> tuple[str, list[str]]:
     """Translates lines, and returns the text of an output file and warnings.
 
@@ -175,6 +180,7 @@ def translate_to_text(
             default is the format of `format_translations`.
         prefixes: for each line the beginning of its translations; may be empty.
         attention: also write the attention into the JSON.
+        first_line: number of the first line, for warnings and n-best lists.
 
     Raises:
         InputError: if the number of prefixes is wrong, or if the model does not return details.
@@ -187,7 +193,8 @@ def translate_to_text(
     """
     if not as_json and prefixes is None:
         results = translate_lines(model, lines)
-        return format_translations(model, results), translation_warnings(model, lines, results)
+        warnings = translation_warnings(model, lines, results, first_line=first_line)
+        return format_translations(model, results, first_line), warnings
     details = translate_verbose(model, lines, prefixes, attention)
     results = [
         [Translation(t["text"], t["score"]) for t in detail["translations"]] or [NO_TRANSLATION]
@@ -196,11 +203,13 @@ def translate_to_text(
     if as_json:
         text = "".join(json.dumps(detail, ensure_ascii=False) + "\n" for detail in details)
     else:
-        text = format_translations(model, results)
-    return text, translation_warnings(model, lines, results, prefixes)
+        text = format_translations(model, results, first_line)
+    return text, translation_warnings(model, lines, results, prefixes, first_line)
 
 
-def format_translations(model: LoadedModel, results: Sequence[Sequence[Translation]]) -> str:
+def format_translations(
+    model: LoadedModel, results: Sequence[Sequence[Translation]], first_line: int = 1
+) -> str:
     r"""Returns one line per result, or n-best lists in the format of Moses.
 
     A line of an n-best list is `index ||| text ||| score`. The index of the first line is 0.
@@ -208,6 +217,7 @@ def format_translations(model: LoadedModel, results: Sequence[Sequence[Translati
     Args:
         model: the model.
         results: the translations of each line.
+        first_line: number of the first line, counted from 1.
 
     Example:
     >>> model = LoadedModel("build/run", 1, None, None, None)
@@ -218,7 +228,7 @@ def format_translations(model: LoadedModel, results: Sequence[Sequence[Translati
         return "".join(f"{best.text}\n" for best, *_ in results)
     return "".join(
         f"{index} ||| {translation.text} ||| {translation.score:.4f}\n"
-        for index, result in enumerate(results)
+        for index, result in enumerate(results, start=first_line - 1)
         for translation in result
     )
 
@@ -278,7 +288,7 @@ def evaluate(
     """
     if len(sources) != len(references):
         raise InputError(
-            f"The source has {len(sources):,} lines, but the reference {len(references):,}."
+            f"The source has {len(sources):,} lines, but the reference has {len(references):,}."
         )
     metrics.evaluate(references[:1], references[:1], tokenize=tokenize, lowercase=lowercase)
     start = time.perf_counter()

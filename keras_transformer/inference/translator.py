@@ -69,6 +69,11 @@ class Translator(tf.Module):
         self.tokenizer = tokenizer
         self.config = config
         _check_vocabularies(self.transformers, tokenizer)
+        if config.replace_unknown and not all(t.can_return_attention for t in self.transformers):
+            raise InputError(
+                "decoding.replace_unknown is true, but this architecture has no attention to the "
+                "source. Set decoding.allow_unknown instead."
+            )
         # Learned positions limit the length.
         positions = [transformer.max_positions for transformer in self.transformers]
         self._max_positions = min((p for p in positions if p is not None), default=None)
@@ -85,10 +90,10 @@ class Translator(tf.Module):
 
         Returns:
             `translations`, string `[B, K]`, best first, and their `scores`, float32 `[B, K]`; K is
-            `config.n_best`. An unused place has an empty text and the score -1e9.
+            `config.n_best`. Unused places have an empty text and the score -1e9.
         """
         result = self.search(text)
-        return {"translations": self.texts(result), "scores": result.scores}
+        return {"translations": self.texts(result, text), "scores": result.scores}
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def search(self, text: tf.Tensor) -> SearchResult:
@@ -112,12 +117,17 @@ class Translator(tf.Module):
             prefix: UTF-8 strings `[B]`, the beginning of the translations; may be empty.
 
         Returns:
-            `translations`, string, and `scores`, float32, `[B, K]`, best first; `log_probs`
-            float32 `[B, K]`, without penalties; `finished` bool `[B, K]`; `lengths` int32
-            `[B, K]`, including the end token; `ids` int32, `tokens` string (the pieces) and
-            `token_log_probs` float32, all `[B, K, L]`; `attention` float32 `[B, K, L, S]`, the mean
-            over the heads of the last layer; `source_tokens` string `[B, S]`; `alignments` int32
-            `[B, K, L]`, the position of the source token with the highest attention.
+            A dictionary of tensors. The K translations of a text are sorted, best first.
+
+            - `translations` string `[B, K]`
+            - `scores` float32 `[B, K]`
+            - `log_probs` float32 `[B, K]`: without penalties
+            - `finished` bool `[B, K]`: whether the end token was generated
+            - `lengths` int32 `[B, K]`: including the end token
+            - `ids` int32, `tokens` string (the pieces), `token_log_probs` float32, all `[B, K, L]`
+            - `attention` float32 `[B, K, L, S]`: the mean over the heads of the last layer
+            - `alignments` int32 `[B, K, L]`: position of the source token with the most attention
+            - `source_tokens` string `[B, S]`
         """
         prefix_ids = self.tokenizer.tokenize_target(prefix)[:, :-1].to_tensor(-1)
         source_ids, lengths = self.source_ids(text)
@@ -129,7 +139,7 @@ class Translator(tf.Module):
             RequestedOutputs(token_log_probs=True, alignment=True, attention=True),
         )
         return {
-            "translations": self.texts(result),
+            "translations": self.texts(result, text),
             "scores": result.scores,
             "log_probs": result.log_probs,
             "finished": result.finished,
@@ -144,9 +154,9 @@ class Translator(tf.Module):
 
     @tf.function(autograph=False)
     def encode(self, source_ids: tf.Tensor) -> list[Memory]:
-        """Returns the memory of each model for int32 `[B, S]`, projected for its decoder.
+        """Encodes source ids, int32 `[B, S]`, with each model, and projects them for its decoder.
 
-        An export contains this function once. Translations, scores and embeddings share it.
+        The signatures of an export share this function, so an export contains it only once.
         """
         return [
             each.project_memory(each.encode(source_ids, training=False))
@@ -157,13 +167,14 @@ class Translator(tf.Module):
     def read_targets(
         self, read_ids: tf.Tensor, memories: Sequence[Memory], attention: bool
     ) -> list[tuple[tf.Tensor, list[dict[str, tf.Tensor]] | None]]:
-        """Returns the features of given targets, and the attention, for each model.
+        """Decodes given targets with each model.
 
-        An export contains this function once: its scores and its attention share it.
+        The signatures `score` and `attention` share this function, so an export contains it only
+        once.
 
         Args:
-            read_ids: int32 `[B, T]`, which begin with the start id.
-            memories: the encoded sources, as `encode` returns them.
+            read_ids: int32 `[B, T]`. Each row begins with the start id.
+            memories: the result of `encode` for the sources.
             attention: whether the weights of every layer are returned.
 
         Returns:
@@ -178,12 +189,23 @@ class Translator(tf.Module):
             results.append((decoded.features, decoded.attention if attention else None))
         return results
 
-    def texts(self, result: SearchResult) -> tf.Tensor:
-        """Returns the texts of a search result, string `[B, K]`."""
+    def texts(self, result: SearchResult, source: tf.Tensor) -> tf.Tensor:
+        """Returns the texts of a search result, string `[B, K]`.
+
+        Args:
+            result: the result.
+            source: string `[B]`, which `decoding.replace_unknown` takes words from.
+        """
         batch, count, length = tf.unstack(tf.shape(result.ids))
-        # --> [batch * count, length]
-        ids = tf.reshape(result.ids, [batch * count, length])
-        texts = self.tokenizer.detokenize(ids, tf.reshape(result.lengths, [batch * count]))
+        ids = tf.reshape(result.ids, [batch * count, length])  # --> [batch * count, length]
+        lengths = tf.reshape(result.lengths, [batch * count])
+        texts = self.tokenizer.detokenize(ids, lengths)
+        if self.config.replace_unknown:
+            source, _ = truncate_text(source, self.config.max_source_bytes)
+            words = self.tokenizer.source_texts(source)  # --> [batch, source]
+            places = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)
+            words = tf.reshape(tf.gather(words, places, batch_dims=1), [batch * count, length])
+            texts = self.tokenizer.replace_unknown(texts, ids, lengths, words)
         return tf.reshape(texts, [batch, self.config.n_best])
 
     def search_ids(
@@ -206,6 +228,8 @@ class Translator(tf.Module):
             memories: the result of `encode` for the ids, if it is already known.
         """
         memories = self.encode(source_ids) if memories is None else memories
+        if self.config.replace_unknown:
+            outputs = dataclasses.replace(outputs, alignment=True)
         config = dataclasses.replace(
             self._search_config,
             constraint=constraint,
@@ -216,22 +240,24 @@ class Translator(tf.Module):
         )
         inputs = inputs._replace(source_mask=decoder.source_mask)
         ids = self.tokenizer
-        special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id)
+        allow_unknown = self.config.allow_unknown or self.config.replace_unknown
+        unknown_id = None if allow_unknown else ids.unknown_id
+        special_ids = SpecialIds(ids.start_id, ids.end_id, ids.pad_id, unknown_id)
         return decoding.search(decoder, inputs, config, special_ids, outputs)
 
     @property
     def transformer(self) -> EncoderDecoder:
-        """The only model, or the first."""
+        """The first model. It is the only one unless the translator is an ensemble."""
         return self.transformers[0]
 
     @property
     def max_source_tokens(self) -> int:
-        """The longest source, including the end token; longer ones are truncated."""
+        """Maximum length of a source, including the end token. Longer sources are truncated."""
         return min(self.config.max_source_tokens, self._max_positions or 2**31 - 1)
 
     @property
     def max_output_tokens(self) -> int:
-        """The longest translation, including the end token."""
+        """Maximum length of a translation, including the end token."""
         longest = max(self.max_source_tokens + self.config.max_extra_tokens, self.config.min_length)
         return min(longest, *self._output_limits)
 
@@ -252,13 +278,19 @@ class Translator(tf.Module):
         """Counts the source tokens of `text`, string `[B]`, including the end token.
 
         Returns:
-            `tokens`, int32 `[B]`, the tokens of the whole text, and `used`, int32 `[B]`, the
-            translated ones; fewer if the text is truncated.
+            int32 `[B]`: `tokens` of the whole text, `used` for the part that is translated, which
+            is smaller if the text is truncated, and `unknown`, which are not in the vocabulary.
         """
-        whole = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
+        tokens = self.tokenizer.tokenize_source(text)
+        unknown = tf.cast(tokens == self.tokenizer.unknown_id, tf.int32)
+        whole = tf.cast(tokens.row_lengths(), tf.int32)
         text, _ = truncate_text(text, self.config.max_source_bytes)
         used = tf.cast(self.tokenizer.tokenize_source(text).row_lengths(), tf.int32)
-        return {"tokens": whole, "used": tf.minimum(used, self.max_source_tokens)}
+        return {
+            "tokens": whole,
+            "used": tf.minimum(used, self.max_source_tokens),
+            "unknown": tf.reduce_sum(unknown, axis=1),
+        }
 
     def source_ids(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the truncated source: ids int32 `[B, S]`, padded, and lengths int32 `[B]`."""
@@ -272,7 +304,7 @@ class Translator(tf.Module):
 
         Args:
             text: string `[B]`.
-            max_tokens: a lower limit than `max_source_tokens`.
+            max_tokens: a limit below `max_source_tokens`.
         """
         limit = min(self.max_source_tokens, max_tokens or self.max_source_tokens)
         text, is_cut = truncate_text(text, self.config.max_source_bytes)
@@ -286,14 +318,14 @@ class Translator(tf.Module):
 
 
 class CompiledTranslator:
-    """A translator whose search is compiled by XLA; it cannot be exported.
+    """A translator whose search is compiled by XLA. It cannot be exported.
 
     Sources and outputs are padded to multiples of 8 and 16 tokens. The first batch of each shape
-    takes seconds to compile. After that, single sentences are translated faster on a CPU than with
-    the graph executor.
+    takes seconds to compile. After that, single sentences are faster on a CPU than in
+    `Translator`.
 
     Args:
-        translator: its model and configuration are used.
+        translator: provides the models, the tokenizer and the configuration.
 
     Example:
     >>> from keras_transformer.inference.loading import load_translator
@@ -308,11 +340,12 @@ class CompiledTranslator:
         self._search = tf.function(self._search_ids, autograph=False, jit_compile=True)
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates like `Translator.translate`, only eagerly."""
+        """Translates `text`, and returns the same fields as `Translator.translate`."""
         source_ids, max_lengths, offsets = self._prepare(text)
         longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
         result = self._search(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
-        return {"translations": self._translator.texts(result), "scores": result.scores}
+        translations = self._translator.texts(result, text)
+        return {"translations": translations, "scores": result.scores}
 
     def _prepared(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         source_ids, lengths = self._translator.source_ids(text)
@@ -330,7 +363,7 @@ class CompiledTranslator:
 
 def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:
     if not transformers:
-        raise InputError("There is no model. A Translator needs at least one to translate.")
+        raise InputError("The list of models is empty. A Translator needs at least one model.")
     own = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     for number, transformer in enumerate(transformers, start=1):
         config = transformer.config

@@ -1,4 +1,4 @@
-"""The part of the layers that Keras asks of every layer."""
+"""Methods that Keras requires of every layer."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class DecoderLayer(ResidualLayer):
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
             self._sublayer_names = ("self_attention", "feed_forward")
-        else:
+        else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
         self._build_sublayers(inputs_shape)
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from keras_transformer.data.preparation.workers import end_with_parent, interrupts_ignored
 from keras_transformer.errors import InputError
+from keras_transformer.runs.machine import stop_signals
 
 _Result = TypeVar("_Result")
 
@@ -28,7 +29,7 @@ _Result = TypeVar("_Result")
 def call(function: Callable[..., _Result], *arguments: Any) -> _Result:
     """Returns the result of `function` in a new process, which logs to standard error.
 
-    Ctrl-C and SIGTERM are passed on to the process, and this call waits until it has ended.
+    Ctrl-C, SIGTERM and SIGHUP are passed on to the process, and this call waits until it has ended.
 
     Args:
         function: a function at the top of a module, so that the other process finds it.
@@ -75,9 +76,6 @@ def call(function: Callable[..., _Result], *arguments: Any) -> _Result:
 def _signals_passed_to(process: BaseProcess) -> Iterator[list[int]]:
     """Passes on signals to a process inside the block. Yields the list of received signals."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received  # only the main thread can handle signals
-        return
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         # The first signal becomes SIGTERM, which is safe even before the process handles signals.
@@ -85,12 +83,12 @@ def _signals_passed_to(process: BaseProcess) -> Iterator[list[int]]:
         if process.is_alive():
             os.kill(process.pid or 0, number if len(received) > 1 else signal.SIGTERM)
 
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.signal(n, pass_on) for n in stop_signals()}
     try:
         yield received
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not set by Python
 
 
 def _run(
@@ -98,8 +96,9 @@ def _run(
 ) -> None:
     """Runs in the new process."""
     os.setpgid(0, 0)  # Ctrl-C in a terminal reaches it only through the parent process
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored while the process started
+    for number in stop_signals():
+        signal.signal(number, signal.default_int_handler)
     threading.Thread(target=end_with_parent, daemon=True).start()
     logging.basicConfig(format="%(message)s")
     logging.getLogger("keras_transformer").setLevel(level)

@@ -107,17 +107,17 @@ def check_identity(work_dir: Path, identity: Mapping[str, Any]) -> None:
         raise InputError(f"{work_dir} exists, but lacks {_IDENTITY}. Name a new directory.")
     if found and (difference := _difference(found, json.loads(json.dumps(identity)))):
         raise InputError(
-            f"{work_dir} was begun with {difference}. Use the settings, the data and the tests "
-            f"that it was begun with ({path}), or another directory."
+            f"{work_dir} was started with {difference}. Use the settings, the data and the tests "
+            f"that it was started with ({path}), or another directory."
         )
 
 
 @contextlib.contextmanager
-def begun(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[None]:
+def open_experiment(work_dir: Path, identity: Mapping[str, Any]) -> Iterator[None]:
     """Starts an experiment in a directory.
 
-    If the block writes nothing there, for example because settings are refused, the directory stays
-    as it was.
+    If the block writes nothing there, for example because of invalid settings, the directory does
+    not change.
 
     Args:
         work_dir: the directory.
@@ -176,29 +176,29 @@ def run_trials(
 ) -> dict[str, dict[str, Any]]:
     """Runs trials in their order until all are finished or time is over.
 
-    Finished trials are not run again. The first unfinished trial always begins, so every call
-    makes progress.
+    Finished trials are skipped. At least one unfinished trial is run, so every call makes
+    progress.
 
     Args:
         trials: the trials.
         work_dir: directory of the experiment.
-        deadline: the end of this call's training.
-        report: called with the results so far, by name, after each trial that was run.
+        deadline: the time at which this call stops training.
+        report: called after each trial, with all results so far by name.
 
     Returns:
-        The results of the trials that have some, by name.
+        The results by name, without the trials that have none yet.
 
     Raises:
-        InputError: for settings, data or a directory that do not fit together.
-        KeyboardInterrupt: if training was interrupted; it can be continued.
+        InputError: if the settings, the data and the directory do not fit together.
+        KeyboardInterrupt: if training was interrupted. It can be resumed.
     """
     metadata = run_metadata()  # read now, because the files may change while this process runs
     results: dict[str, dict[str, Any]] = {}
-    has_begun = False
+    has_run = False
     for number, trial in enumerate(trials, 1):
         found = read_results(work_dir / trial.name / RESULTS)
         if not found.get("finished"):
-            if has_begun and deadline.passed:
+            if has_run and deadline.passed:
                 break
             if len(trials) > 1:
                 title = f" ({trial.title})" if trial.title else ""
@@ -206,7 +206,7 @@ def run_trials(
             found = run_trial(
                 trial, work_dir, deadline, run_metadata() if trial.in_child else metadata
             )
-            has_begun = True
+            has_run = True
             if report is not None:
                 report({**results, trial.name: found})
         results[trial.name] = found
@@ -223,7 +223,7 @@ def run_trial(
     Args:
         trial: the trial.
         work_dir: directory of the experiment.
-        deadline: the end of this call's training.
+        deadline: the time at which this call stops training.
         metadata: from `run_metadata`.
 
     Raises:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from keras_transformer.console import warn
 from keras_transformer.errors import InputError, StoppedError
 
 log = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ def exclusive_lock(directory: Path) -> Iterator[None]:
         finally:
             if made:
                 with contextlib.suppress(OSError):
-                    directory.rmdir()  # if nothing has begun
+                    directory.rmdir()  # if it is still empty
     finally:
         os.close(descriptor)
 
@@ -216,7 +217,7 @@ def _lock(descriptor: int, problem: str) -> None:
 def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
     """Yields a binary file that gets the name `path` when the block ends without an error.
 
-    Without a path it is the standard output. Devices and pipes are written directly.
+    If the path is None, it is the standard output. Devices and pipes are written directly.
 
     Raises:
         InputError: if the file cannot be written.
@@ -235,7 +236,7 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
         raise InputError(f"{path} cannot be written ({error.strerror})") from error
 
 
-# Output that takes hours and is continued after a kill.
+# Output that takes hours, and that can be resumed after a kill.
 
 
 @contextlib.contextmanager
@@ -248,8 +249,8 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
     Raises:
         InputError: if another process is using the directory, if a disk is mounted at
             `output_dir` (it could not be renamed), or if it cannot be written. In the last
-            case the work is kept, as it is after a `StoppedError`. After any other
-            `InputError` it is removed.
+            case, and after a `StoppedError`, the work is kept. After an `InputError` in the
+            block it is removed.
     """
     place = output_dir.resolve()  # a symbolic link cannot be replaced by a directory
     if place.is_mount():
@@ -269,20 +270,18 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
             except KeyboardInterrupt:
-                log.warning(
-                    "The finished part is kept next to %s. The same command continues.", output_dir
-                )
+                warn(f"The finished part is kept next to {output_dir}. The same command resumes.")
                 raise
             shutil.rmtree(directory / _WORK, ignore_errors=True)
             for leftover in list(directory.rglob(f".*{_UNFINISHED}")):
                 _delete(leftover)
             directory.rename(place)
-            # Only now: if the rename fails, the work can be continued.
+            # These files are needed to resume, so they are removed only after the rename.
             for name in (_LOCK, _FINGERPRINT):
                 (place / name).unlink()
     except OSError as error:
         raise InputError(
-            f"{output_dir} cannot be written ({error}); once it can, the same command continues"
+            f"{output_dir} cannot be written ({error}). Fix this, then the same command resumes."
         ) from error
 
 
@@ -290,9 +289,9 @@ def _remove_other_work(directory: Path, fingerprint: str) -> None:
     """Empties a work directory that was made for another fingerprint."""
     path = directory / _FINGERPRINT
     if path.exists() and path.read_bytes() == fingerprint.encode():
-        log.info("continuing what was begun before")
+        log.info("resuming the interrupted preparation")
         return
-    # First: a kill while the rest is removed must not leave it next to incomplete work.
+    # The fingerprint is removed first, so that a kill cannot leave it next to incomplete work.
     path.unlink(missing_ok=True)
     for entry in directory.iterdir():
         if entry.is_dir():

@@ -44,8 +44,8 @@ def average_checkpoints(
     if len(checkpoints) < count:
         with_metric = f" with a validation {run.config.training.best_metric}" * (kind == "best")
         raise InputError(
-            f"{run.path} has {len(checkpoints)} checkpoints{with_metric}, but {count} are to be "
-            "averaged."
+            f"{run.path} has {len(checkpoints)} checkpoints{with_metric}, which is too few to "
+            f"average {count}."
         )
     chosen = checkpoints[:count]
     name = f"average-{kind}-{count}-step-{max(checkpoint.step for checkpoint in chosen)}"

@@ -147,7 +147,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(
             f"{path} cannot be written ({error.strerror}). Check the free space and the "
-            "permissions; the same command then resumes from the last checkpoint."
+            "permissions. Then the same command resumes from the last checkpoint."
         ) from error
 
 

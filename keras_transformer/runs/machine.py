@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import signal
+import threading
 from pathlib import Path
 
 
@@ -22,3 +24,15 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Returns the signals that stop work with a checkpoint: Ctrl-C, SIGTERM and SIGHUP.
+
+    A signal that this process ignores is left out: SIGHUP under nohup, and Ctrl-C in a background
+    job of a shell. Other threads than the main thread get none, because they cannot handle signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return ()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return tuple(number for number in signals if signal.getsignal(number) != signal.SIG_IGN)

@@ -71,7 +71,7 @@ def run_metadata() -> dict[str, Any]:
 def mixed_origins(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a warning if results come from several commits or processors, else "".
 
-    Results of earlier calls are kept. A table may therefore compare old with new results.
+    Results of earlier calls are kept, so a table may compare old with new results.
 
     Args:
         results: results with the fields of `run_metadata`, by name.
@@ -79,7 +79,7 @@ def mixed_origins(results: Mapping[str, Mapping[str, Any]]) -> str:
     Example:
     >>> seed = {"commit": "abc", "machine": {"processor": "x"}}
     >>> mixed_origins({"seed 1": seed, "seed 2": {**seed, "commit": "def"}})
-    'Not all of one commit and one processor: seed 1: abc on x; seed 2: def on x'
+    'Results from different commits or processors: seed 1: abc on x; seed 2: def on x'
     """
     origins = {
         name: (each["commit"], each["machine"]["processor"]) for name, each in results.items()
@@ -87,12 +87,11 @@ def mixed_origins(results: Mapping[str, Mapping[str, Any]]) -> str:
     if len(set(origins.values())) < 2:
         return ""
     listed = "; ".join(f"{name}: {commit} on {on}" for name, (commit, on) in origins.items())
-    return f"Not all of one commit and one processor: {listed}"
+    return f"Results from different commits or processors: {listed}"
 
 
 def _version(module: str) -> str:
-    """Returns the version of a module, also if its package has another name, such as
-    tensorflow-cpu.
+    """Returns the version of the package of a module, such as tensorflow-cpu for tensorflow.
 
     The module is not imported, because this process must not hold the GPU that its children need.
     """

@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import SCHEDULES_OVER_MAX_STEPS, RunConfig
+from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     is_leftover,
@@ -53,10 +53,8 @@ from keras_transformer.runs.checkpoints import (
 from keras_transformer.runs.results import trim_json_lines
 from keras_transformer.text.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
-
-# Settings that may change when a run resumes: how long and how often, and how a step is computed.
-# They do not change earlier steps. They change later steps only by rounding.  Another
+# Settings that may change when a run resumes: limits and intervals, and how a step is computed.
+# They change no earlier steps, and later steps only by rounding.  Another
 # num_microbatches, like another number of devices, changes the dropout masks. It may change,
 # because a run must be able to move to a machine with less memory.
 _FREE_TO_CHANGE = frozenset(
@@ -115,7 +113,9 @@ class RunDirectory:
         with reading(data, "JSON"):
             content = dict(json.loads(data.read_text(encoding="utf-8")))
             self.data_fingerprint = str(content["fingerprint"])
-            self.batch_order = int(content.get("batch_order", 1))  # older runs do not say
+            self.batch_order = int(
+                content.get("batch_order", 1)
+            )  # older runs do not have this field
             self.init_from: str | None = content.get("init_from")
 
     @staticmethod
@@ -184,19 +184,24 @@ class RunDirectory:
             tokenizer.save(path / "tokenizer")
             sync_tree(path / "tokenizer")
             _write_data(path, data_fingerprint, init_from, batch_order)
-            write_text(path / "config.json", config.to_json())  # last: it completes the run
+            write_text(
+                path / "config.json", config.to_json()
+            )  # written last, because it completes the run
         return cls(path, type(config))
 
     def _check_continues(self, config: RunConfig, tokenizer: Tokenizer, fingerprint: str) -> None:
         if self.tokenizer().fingerprint != tokenizer.fingerprint:
             raise InputError(
                 f"{self.path} was trained with a vocabulary that is not in the data directory. Use "
-                "the data directory of the run."
+                "the data directory of the run. To train the model on other data, prepare it with "
+                f"--vocab_from={self.path / 'tokenizer'}, and start a new run with "
+                f"--init_from={self.path}."
             )
         if self.data_fingerprint != fingerprint:
             raise InputError(
                 f"{self.path} was trained on a corpus that is not in the data directory. Use the "
-                "data directory and the mixture of the run."
+                "data directory and the mixture of the run. If the corpus has grown, start a new "
+                f"run with --init_from={self.path}."
             )
         if difference := _difference(self.config, config):
             raise InputError(
@@ -275,7 +280,7 @@ class RunDirectory:
     def _remove_old_checkpoints(self) -> None:
         training, selected = self.config.training, self.selected
         checkpoints = self.checkpoints()
-        earlier = [each for each in checkpoints[:-1] if not self._is_of_a_stop(each)]
+        earlier = [each for each in checkpoints[:-1] if not self._is_interruption(each)]
         regular = [*earlier, *checkpoints[-1:]]
         best = [each for each in self.best_checkpoints() if each in regular]
         kept = {
@@ -286,7 +291,7 @@ class RunDirectory:
             if checkpoint not in kept and checkpoint.path.name != selected:
                 remove(checkpoint.path)
 
-    def _is_of_a_stop(self, checkpoint: Checkpoint) -> bool:
+    def _is_interruption(self, checkpoint: Checkpoint) -> bool:
         """Returns True if an interruption wrote the checkpoint, between two regular ones."""
         try:
             training = read_facts(checkpoint.path)["config"]["training"]
@@ -298,7 +303,7 @@ class RunDirectory:
     def restore(self) -> Restored | None:
         """Returns the newest intact checkpoint, or None before the first one.
 
-        Newer ones that are damaged are renamed, and a warning says why.
+        Newer checkpoints that are damaged are renamed, with a warning.
 
         Raises:
             InputError: if all checkpoints are damaged, or if the newest intact one belongs to
@@ -315,15 +320,16 @@ class RunDirectory:
             for path, reason in damaged.items():
                 with writing(path):
                     aside = set_aside(path)
-                log.warning(
-                    "%s; it is now %s, and step %d the last", reason, aside.name, checkpoint.step
+                warn(
+                    f"{reason} It was renamed to {aside.name}. The last checkpoint is now step "
+                    f"{checkpoint.step}."
                 )
             return Restored(
                 checkpoint, arrays["weights"], arrays["state"], arrays.get("ema"), facts["metrics"]
             )
         if damaged:  # they keep their names, because a run must not silently start again
             raise InputError(
-                f"{self.path / 'checkpoints'} has {len(damaged)} checkpoints, none of them whole: "
+                f"{self.path / 'checkpoints'} has {len(damaged)} checkpoints, but all are damaged: "
                 f"{next(iter(damaged.values()))}"
             )
         return None
@@ -463,7 +469,7 @@ class RunDirectory:
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str | None:
-    """Returns the first field that differs although a run must not change it, or None."""
+    """Returns the first field that has changed but must not change, or None."""
     fixed_length = old.training.schedule in SCHEDULES_OVER_MAX_STEPS
     for section in ("model", "training"):
         before, after = getattr(old, section), getattr(new, section)

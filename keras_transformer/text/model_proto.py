@@ -6,13 +6,17 @@ are from `sentencepiece_model.proto`; fields that are not listed here are kept u
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from keras_transformer.errors import InputError
+
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # of TrainerSpec.model_type
 UNIGRAM = 1
-USER_DEFINED = 4  # of SentencePiece.type
+# Values of SentencePiece.type.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
 _PACKAGE = "keras_transformer.sentencepiece"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -28,9 +32,14 @@ _MESSAGES = {
         ("split_by_whitespace", 22, _Field.TYPE_BOOL, "true"),
         ("treat_whitespace_as_suffix", 24, _Field.TYPE_BOOL, "false"),
         ("byte_fallback", 35, _Field.TYPE_BOOL, "false"),
+        ("unk_surface", 44, _Field.TYPE_STRING, " \u2047 "),
+        ("bos_piece", 46, _Field.TYPE_STRING, "<s>"),
+        ("eos_piece", 47, _Field.TYPE_STRING, "</s>"),
+        ("pad_piece", 48, _Field.TYPE_STRING, "<pad>"),
     ),
     "NormalizerSpec": (
         ("name", 1, _Field.TYPE_STRING, ""),
+        ("precompiled_charsmap", 2, _Field.TYPE_BYTES, ""),
         ("add_dummy_prefix", 3, _Field.TYPE_BOOL, "true"),
         ("remove_extra_whitespaces", 4, _Field.TYPE_BOOL, "true"),
         ("escape_whitespaces", 5, _Field.TYPE_BOOL, "true"),
@@ -40,8 +49,10 @@ _MESSAGES = {
         ("pieces", 1, _Field.TYPE_MESSAGE, "SentencePiece"),
         ("trainer_spec", 2, _Field.TYPE_MESSAGE, "TrainerSpec"),
         ("normalizer_spec", 3, _Field.TYPE_MESSAGE, "NormalizerSpec"),
+        ("denormalizer_spec", 5, _Field.TYPE_MESSAGE, "NormalizerSpec"),
     ),
 }
+_SPECIAL_FIELDS = ("pad_piece", "bos_piece", "eos_piece")  # of TrainerSpec
 
 
 def _model_proto() -> Any:
@@ -64,3 +75,84 @@ def _model_proto() -> Any:
 
 
 ModelProto: Any = _model_proto()
+
+
+def add_missing_special_pieces(model: bytes) -> bytes:
+    """Returns a serialized model with a pad, a start and an end piece.
+
+    Many models lack some of them. New pieces come after all others, so old ids and the
+    segmentation of text stay the same. A model that lacks nothing is returned unchanged.
+
+    Example:
+    >>> from keras_transformer.text.vocabulary import learn_vocabulary
+    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
+    >>> add_missing_special_pieces(model) == model
+    True
+    """
+    proto = ModelProto.FromString(model)
+    types = {piece.piece: piece.type for piece in proto.pieces}
+    missing = [
+        field
+        for field in _SPECIAL_FIELDS
+        if types.get(getattr(proto.trainer_spec, field)) != CONTROL
+    ]
+    for field in missing:
+        name = getattr(proto.trainer_spec, field)
+        while name in types:  # text of the user, which must keep its id
+            name += "_"
+        proto.pieces.add(piece=name, type=CONTROL)
+        types[name] = CONTROL
+        setattr(proto.trainer_spec, field, name)
+    return bytes(proto.SerializeToString(deterministic=True)) if missing else model
+
+
+def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
+    """Returns a serialized model with more texts that always become one token.
+
+    They come after all other pieces, so old ids stay the same. Symbols that the model has are
+    skipped.
+
+    Args:
+        model: the serialized model.
+        symbols: texts such as "<2de>".
+
+    Raises:
+        InputError: for a symbol that is a piece of another type.
+
+    Example:
+    >>> from keras_transformer.text.vocabulary import learn_vocabulary
+    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
+    >>> ModelProto.FromString(append_symbols(model, ["<2de>"])).pieces[-1].piece
+    '<2de>'
+    """
+    proto = ModelProto.FromString(model)
+    types = {piece.piece: piece.type for piece in proto.pieces}
+    for symbol in symbols:
+        if types.setdefault(symbol, USER_DEFINED) != USER_DEFINED:
+            raise InputError(
+                f"The symbol {symbol} is already an ordinary or special token of the vocabulary. "
+                "Choose another name, such as <2de>."
+            )
+    new = list(types)[len(proto.pieces) :]
+    for symbol in new:
+        proto.pieces.add(piece=symbol, type=USER_DEFINED)
+    return bytes(proto.SerializeToString(deterministic=True)) if new else model
+
+
+def is_extension(model: bytes, old: bytes) -> bool:
+    """Returns True if a serialized model equals an older one, except for symbols after its pieces.
+
+    Args:
+        model: the model.
+        old: the older model.
+
+    Example:
+    >>> from keras_transformer.text.vocabulary import learn_vocabulary
+    >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
+    >>> is_extension(append_symbols(model, ["<2de>"]), model)
+    True
+    """
+    new_proto, old_proto = ModelProto.FromString(model), ModelProto.FromString(old)
+    added = new_proto.pieces[len(old_proto.pieces) :]
+    del new_proto.pieces[len(old_proto.pieces) :]
+    return new_proto == old_proto and all(piece.type == USER_DEFINED for piece in added)

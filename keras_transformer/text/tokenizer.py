@@ -70,6 +70,21 @@ class Tokenizer(tf.Module):
         """Returns int32 `[B, None]` ids in the target vocabulary, with `end_id` at the end."""
         return self._target.tokenize(text)
 
+    def source_texts(self, text: tf.Tensor) -> tf.Tensor:
+        """Returns the part of each source text that each of its tokens stands for.
+
+        Args:
+            text: string `[B]`.
+
+        Returns:
+            String `[B, S]`, as in "a", " dog"; empty for the end token and for padding.
+        """
+        _, starts, ends = self._source.tokenize_with_offsets(text)
+        lengths = starts.row_lengths()
+        rows = tf.RaggedTensor.from_row_lengths(tf.repeat(text, lengths), lengths)
+        parts = tf.strings.substr(rows.flat_values, starts.flat_values, (ends - starts).flat_values)
+        return starts.with_flat_values(parts).to_tensor("")
+
     def source_pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of source ids, string of the same shape, such as "▁man"."""
         return _pieces(self._source, ids, self.source_vocab_size)
@@ -87,7 +102,7 @@ class Tokenizer(tf.Module):
         """Returns the texts of target ids, string `[N]`, each in one line.
 
         Every id is valid. Control tokens (pad, start, end) and ids outside the vocabulary are
-        skipped. The unknown token becomes U+2047, as in the `sentencepiece` library.
+        skipped. The unknown token becomes `vocabulary.unknown_text`.
 
         Args:
             ids: int32 `[N, L]`.
@@ -101,6 +116,33 @@ class Tokenizer(tf.Module):
             tf.ragged.boolean_mask(ids, counted & tf.gather(is_text, ids))
         )
 
+    def replace_unknown(
+        self, texts: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor, replacements: tf.Tensor
+    ) -> tf.Tensor:
+        """Replaces the unknown tokens of detokenized texts.
+
+        Args:
+            texts: string `[N]`, the result of `detokenize`.
+            ids: int32 `[N, L]`, the ids of the texts.
+            lengths: int32 `[N]`, the number of ids of each row.
+            replacements: string `[N, L]`, a text for each id.
+
+        Returns:
+            String `[N]`. A text that also contains `vocabulary.unknown_text` for another reason
+            is unchanged.
+        """
+        is_unknown = (ids == self.unknown_id) & tf.sequence_mask(lengths, tf.shape(ids)[1])
+        between = tf.strings.split(texts, self.vocabulary.unknown_text)
+        count = between.row_lengths()
+        between = between.to_tensor("")  # --> [N, most unknown tokens + 1]
+        inserted = tf.ragged.boolean_mask(replacements, is_unknown)
+        is_complete = inserted.row_lengths() == count - 1
+        # Without an unknown token after the last part, and the same number of columns.
+        inserted = tf.concat([inserted.to_tensor(""), tf.fill(tf.shape(between), "")], axis=1)
+        inserted = inserted[:, : tf.shape(between)[1]]
+        joined = tf.strings.reduce_join(tf.strings.join([between, inserted]), axis=1)
+        return tf.where(is_complete, tf.strings.strip(joined), texts)
+
     def save(self, directory: str | Path) -> None:
         """Writes `joint.model`, or `source.model` and `target.model`, into `directory`."""
         self.vocabulary.save(directory)
@@ -110,7 +152,7 @@ class Tokenizer(tf.Module):
         """Reads a tokenizer that `save` wrote.
 
         Args:
-            directory: the directory of the models, or one with a subdirectory `tokenizer`.
+            directory: see `Vocabulary.load`.
 
         Raises:
             InputError: if the vocabulary is missing or broken.

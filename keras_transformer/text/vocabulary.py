@@ -18,7 +18,14 @@ from typing import Any, Literal, get_args
 import sentencepiece
 
 from keras_transformer.errors import InputError
-from keras_transformer.text.model_proto import MODEL_TYPES, UNIGRAM, USER_DEFINED, ModelProto
+from keras_transformer.text.model_proto import (
+    MODEL_TYPES,
+    USER_DEFINED,
+    ModelProto,
+    add_missing_special_pieces,
+    append_symbols,
+    is_extension,
+)
 
 ModelType = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"]
@@ -28,6 +35,9 @@ MAX_LINES = 1_000_000
 MAX_BYTES = 60_000_000
 MAX_LINE_BYTES = 16_384
 MAX_VOCAB_SIZE = 1_000_000
+# A higher share of unknown tokens in data or input is reported.
+MAX_UNKNOWN_RATE = 0.01
+_SPACE = "\u2581"  # how SentencePiece writes a space
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # of byte fallback
 
@@ -279,6 +289,28 @@ class Vocabulary:
         """Returns the target ids of each line, with `end_id` at the end; -1 uses all cores."""
         return self._target.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
 
+    def rewritten_targets(self, lines: Sequence[bytes]) -> dict[int, str]:
+        """Returns the target lines that normalization changes: their places and new text.
+
+        A model that learns from such lines never writes the original characters. Spaces that are
+        added, removed or replaced by other spaces do not count.
+
+        Args:
+            lines: target text.
+
+        Example:
+        >>> model = learn_vocabulary([b"the cat sees the dog"], vocab_size=30)
+        >>> Vocabulary(model).rewritten_targets([b"the  cat", "the ½ dog…".encode()])
+        {1: 'the 1⁄2 dog...'}
+        """
+        rewritten = {}
+        texts = [line.decode() for line in lines]
+        for place, normal in enumerate(self._target.normalize(texts)):
+            text = normal.replace(_SPACE, " ").split()
+            if text != texts[place].replace(_SPACE, " ").split():
+                rewritten[place] = " ".join(text)
+        return rewritten
+
     def source_symbols(self) -> set[str]:
         """Returns the texts that always become one token in the source."""
         pieces = ModelProto.FromString(self.source_model).pieces
@@ -300,6 +332,12 @@ class Vocabulary:
             "fingerprint": self.fingerprint,
         }
 
+    @property
+    def unknown_text(self) -> str:
+        """The text of the unknown token in a translation, such as " ⁇ "."""
+        surface = ModelProto.FromString(self.target_model).trainer_spec.unk_surface
+        return surface or " \u2047 "
+
     def source_piece(self, piece_id: int) -> str:
         """Returns the piece of a source id."""
         return str(self._source.id_to_piece(piece_id))
@@ -317,6 +355,10 @@ class Vocabulary:
             for i in range(self.target_vocab_size)
         ]
 
+    def target_spaces(self) -> list[bool]:
+        """Returns for each target id whether its piece is only a space."""
+        return [self._target.id_to_piece(i) == "\u2581" for i in range(self.target_vocab_size)]
+
     def target_text(self, ids: Sequence[int]) -> str:
         """Returns the text of target ids, in one line; special and unknown ids are skipped."""
         known = range(self.target_vocab_size)
@@ -326,13 +368,6 @@ class Vocabulary:
     @functools.cached_property
     def _is_target_text(self) -> list[bool]:
         return self.target_text_pieces()
-
-    @property
-    def is_plain_unigram(self) -> bool:
-        """True if both models are unigram models without byte fallback."""
-        protos = map(ModelProto.FromString, (self.source_model, self.target_model))
-        specs = [proto.trainer_spec for proto in protos]
-        return all(spec.model_type == UNIGRAM and not spec.byte_fallback for spec in specs)
 
     def models(self) -> dict[str, bytes]:
         """Returns the serialized models by file name, for `from_models`."""
@@ -359,16 +394,45 @@ class Vocabulary:
         for name, model in self.models().items():
             (directory / name).write_bytes(model)
 
+    def with_symbols(self, symbols: Iterable[str]) -> Vocabulary:
+        """Returns a vocabulary that has these symbols, too, after the ids of this one.
+
+        A model that was trained with this vocabulary can be trained further with the new one.
+
+        Raises:
+            InputError: for a symbol that is another token already.
+        """
+        symbols = list(symbols)
+        return self.from_models(
+            {name: append_symbols(model, symbols) for name, model in self.models().items()}
+        )
+
+    def extends(self, old: Vocabulary) -> bool:
+        """Returns True if this vocabulary is `old`, perhaps with more symbols after its ids."""
+        return self.joint == old.joint and all(
+            is_extension(*models)
+            for models in zip(self.models().values(), old.models().values(), strict=True)
+        )
+
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
-        """Reads a vocabulary that `save` wrote.
+        """Reads a vocabulary that `save` wrote, or a SentencePiece model.
 
         Args:
-            directory: the directory of the models, or one with a subdirectory `tokenizer`.
+            directory: the directory of the models, or one with a subdirectory `tokenizer`, or the
+                file of a joint model. If the model in the file lacks a pad, a start or an end
+                piece, they are added after its pieces.
 
         Raises:
             InputError: if the vocabulary is missing or broken.
         """
+        if Path(directory).is_file():
+            model = Path(directory).read_bytes()
+            try:
+                _parse(model)
+                return cls(add_missing_special_pieces(model))
+            except InputError as error:
+                raise InputError(f"{directory}: {error}") from None
         for place in (Path(directory), Path(directory) / "tokenizer"):
             for names in (["joint.model"], ["source.model", "target.model"]):
                 paths = [place / name for name in names]
@@ -379,7 +443,8 @@ class Vocabulary:
                         raise InputError(f"{' and '.join(map(str, paths))}: {error}") from None
         raise InputError(
             f"{directory} contains no vocabulary. It needs joint.model, or source.model and "
-            "target.model, directly or in its folder tokenizer."
+            "target.model, directly or in its folder tokenizer. Or give the file of a "
+            "SentencePiece model."
         )
 
 
@@ -402,7 +467,8 @@ def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
     missing = [name for name, piece_id in ids.items() if piece_id < 0]
     if missing:
         raise InputError(
-            f"The SentencePiece model lacks the special tokens {', '.join(missing)}. Train it with "
+            f"The SentencePiece model lacks the special tokens {', '.join(missing)}. Give its file "
+            "to bin/prepare.py as --vocab_from=FILE.model, which adds them, or train it with "
             "pad_id, unk_id, bos_id and eos_id of 0 or more."
         )
     return ids

@@ -6,10 +6,10 @@ So validations, and the decisions of `EarlyStopping`, do not depend on interrupt
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.runs.machine import stop_signals
 
 
 class CallbackList(keras.callbacks.CallbackList):
@@ -36,12 +37,12 @@ class CallbackList(keras.callbacks.CallbackList):
 
 
 class StopTraining(keras.callbacks.Callback):
-    """Ends training after `max_steps`, after `max_minutes`, or at a signal, between two steps.
+    """Ends training between two steps: after `max_steps`, after `max_minutes`, or at a signal.
 
     Training always ends with a checkpoint, but without the validation of the current interval. A
     second Ctrl-C stops immediately. The time is measured, and signals are handled, inside a `with`
-    block. If the training step has a `stop_flag`, all workers end after the same step: two steps
-    after the first worker that wants to stop.
+    block. If the training step has a `stop_flag`, all workers stop after the same step: two
+    steps after the first one was asked to stop.
 
     Example:
     >>> stop = StopTraining(first_step=0, max_steps=1000, max_minutes=60)
@@ -62,12 +63,8 @@ class StopTraining(keras.callbacks.Callback):
 
     def __enter__(self) -> StopTraining:
         self._start = time.monotonic()
-        # Python handles signals only in the main thread.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                # The shell ignores Ctrl-C for a background job.
-                if signal.getsignal(number) != signal.SIG_IGN:
-                    self._handlers[number] = signal.signal(number, self._interrupt)
+        for number in stop_signals():
+            self._handlers[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -79,10 +76,11 @@ class StopTraining(keras.callbacks.Callback):
         if self.interrupted:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
-            return  # a cluster may send SIGTERM repeatedly
+            return  # a cluster may send SIGTERM repeatedly, and a terminal SIGHUP after Ctrl-C
         self.interrupted = True
-        # Not print, because the signal may have interrupted a print.
-        os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
+        with contextlib.suppress(OSError):  # after SIGHUP the terminal may be gone
+            # print must not be used here, because the signal may have interrupted a print.
+            os.write(2, b"\nstopping after this step, with a checkpoint ...\n")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._step += 1

@@ -67,8 +67,8 @@ class TrainingData(NamedTuple):
         for other in directories[1:]:
             if Vocabulary.load(other).fingerprint != tokenizer.fingerprint:
                 raise InputError(
-                    f"{other} has another vocabulary than {directories[0]}. Corpora that are mixed "
-                    f"need the same one: prepare it with --vocab_from={directories[0]}."
+                    f"{other} has a different vocabulary from {directories[0]}. Prepare it with "
+                    f"--vocab_from={directories[0]} to mix both."
                 )
         if mix is not None and temperature is not None:
             raise InputError(

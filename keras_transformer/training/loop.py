@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.console import warn
 from keras_transformer.data.batching.batches import Batches
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged
@@ -28,11 +30,12 @@ from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
 
-log = logging.getLogger(__name__)
-
 
 def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> None:
     """Copies the weights of another run to a new trainer.
+
+    If the vocabulary of the data has more symbols than that of the run, their weights start from
+    the mean of the others.
 
     Args:
         init_from: a run directory, for its selected weights, or `RUN@NAME` for others.
@@ -50,18 +53,44 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
     """
     path, name = RunDirectory.split_weights(init_from)
     other = RunDirectory(path, trainer.transformer.run_config)
-    if other.tokenizer().fingerprint != tokenizer.fingerprint:
+    old = other.tokenizer().vocabulary
+    if not tokenizer.vocabulary.extends(old):
         raise InputError(
-            f"{path} has another vocabulary than the data directory, so training cannot start from "
-            f"it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
+            f"{path} has a different vocabulary from the data directory, so training cannot start "
+            f"from it. Prepare the data with --vocab_from={other.path / 'tokenizer'}."
         )
     weights = other.named_weights(name or other.selected)
+    if tokenizer.fingerprint != old.fingerprint:
+        sizes = {
+            (old.source_vocab_size, tokenizer.source_vocab_size),
+            (old.target_vocab_size, tokenizer.target_vocab_size),
+        }
+        for weight, variable in trainer.transformer.weights_by_path().items():
+            if weight in weights:
+                weights[weight] = _grown(weights[weight], tuple(variable.shape), sizes)
     try:
         trainer.transformer.assign_weights(weights)
     except InputError as error:
         raise InputError(f"Training cannot start from {init_from}: {error}") from None
     for weight, average in trainer.ema_by_path().items():
         average.assign(weights[weight])
+
+
+def _grown(
+    array: npt.NDArray[Any], shape: Sequence[int], sizes: set[tuple[int, int]]
+) -> npt.NDArray[Any]:
+    """Returns a weight with more tokens, which are the mean of the others.
+
+    Args:
+        array: a weight.
+        shape: shape of the weight in the new model.
+        sizes: old and new sizes of the vocabularies.
+    """
+    for axis, (size, new) in enumerate(zip(array.shape, shape, strict=False)):
+        if size != new and (size, new) in sizes:
+            mean = array.mean(axis, keepdims=True, dtype=np.float64).astype(array.dtype)
+            array = np.concatenate([array, np.repeat(mean, new - size, axis)], axis)
+    return array
 
 
 def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
@@ -71,7 +100,7 @@ def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
         The metrics of the checkpoint; {} without a checkpoint.
 
     Raises:
-        InputError: if the checkpoint does not fit the trainer, and as `RunDirectory.restore`.
+        InputError: if no checkpoint can be read, or the newest does not fit the trainer.
 
     Example:
     >>> from keras_transformer.models import Transformer
@@ -91,15 +120,15 @@ def restore(run: RunDirectory, trainer: Trainer) -> dict[str, float]:
     ):
         if own.keys() != saved.keys():
             raise InputError(
-                f"{restored.checkpoint.path} was written in another precision or by another "
-                "optimizer. Resume with the machine and the flags of the run."
+                f"{restored.checkpoint.path} was written with another precision or "
+                "optimizer. Resume with the flags of the run, on the same kind of machine."
             )
         for path, variable in own.items():
             variable.assign(saved[path])
     return dict(restored.metrics)
 
 
-def begin_alike(
+def initialize_workers(
     cluster: Cluster, trainer: Trainer, begin: Callable[[], dict[str, float]]
 ) -> dict[str, float]:
     """Calls `begin` on the chief, and copies the state of its trainer to all workers.
@@ -116,7 +145,7 @@ def begin_alike(
     >>> from keras_transformer.models import Transformer
     >>> config = RunDirectory("build/run").config
     >>> trainer = Trainer(Transformer(config.model), config.training)
-    >>> begin_alike(Cluster(), trainer, lambda: {"val_loss": 2.0})
+    >>> initialize_workers(Cluster(), trainer, lambda: {"val_loss": 2.0})
     {'val_loss': 2.0}
     """
     metrics = dict(cluster.from_chief(begin))
@@ -142,7 +171,7 @@ def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
 
 
 class TrainingCallbacks(NamedTuple):
-    """The callbacks of a run, in the order in which they act on the end of an interval.
+    """The callbacks of a run, in the order in which they run at the end of an interval.
 
     Example:
     >>> config = TrainingConfig()
@@ -234,7 +263,7 @@ def fit(
                 if trainer.stop_training:
                     break
     except (tf.errors.UnavailableError, tf.errors.AbortedError):
-        if stop.interrupted:  # another worker has ended first
+        if stop.interrupted:  # another worker stopped before this one
             raise KeyboardInterrupt from None
         raise
     except tf.errors.ResourceExhaustedError as error:
@@ -246,14 +275,14 @@ def fit(
         ) from error
     except NotFiniteError as error:
         if not is_chief:
-            raise DivergedError(str(error)) from None
+            raise DivergedError(f"{error}.") from None
         good = [checkpoint.path for checkpoint in run.checkpoints() if _is_good(run, checkpoint)]
-        last = "no checkpoint is good"
+        restart = "Start a new run"
         if good:
-            begin = f"--init_from={run.path}@{good[-1].name}"
-            last = f"the last good checkpoint is {good[-1]}, which a new run takes by {begin}"
+            restart += f" from the last good checkpoint ({good[-1]}) with --init_from={run.path}@"
+            restart += good[-1].name
         raise DivergedError(
-            f"{error}; {last}. Lower training.learning_rate, or set training.clip_norm."
+            f"{error}. {restart}, and lower training.learning_rate or set training.clip_norm."
         ) from None
     return writer.metrics
 
@@ -268,13 +297,13 @@ def _is_good(run: RunDirectory, checkpoint: Checkpoint) -> bool:
 def _intervals(step: int, config: TrainingConfig) -> list[tuple[int, int]]:
     """Returns the remaining intervals: their length in steps, and how many have this length.
 
-    Intervals end at multiples of `checkpoint_steps`, also after an interruption. So every run is
-    validated at the same steps.
+    Intervals end at multiples of `checkpoint_steps`, even after an interruption, so that every
+    run is validated at the same steps.
     """
     length = config.checkpoint_steps
-    begun = step % length
+    taken = step % length
     whole = math.ceil(config.max_steps / length) - math.ceil(step / length)
-    return [(length - begun, 1)] * bool(begun) + [(length, whole)] * bool(whole)
+    return [(length - taken, 1)] * bool(taken) + [(length, whole)] * bool(whole)
 
 
 class _CheckpointWriter(keras.callbacks.Callback):
@@ -312,11 +341,11 @@ class _CheckpointWriter(keras.callbacks.Callback):
         }
         if not self._is_chief:
             return
-        # Before the checkpoint, because a resumed run drops metrics after its checkpoint.
+        # The metrics come before the checkpoint: a resumed run drops metrics that come after it.
         costs = ("training_seconds", "step_seconds", "tokens")
         self._run.append_metrics({"step": step, **{name: self.metrics[name] for name in costs}})
         if not math.isfinite(logs.get("val_loss", 0.0)):
-            log.warning("no checkpoint of step %d, whose validation loss is not finite", step)
+            warn(f"Step {step}: no checkpoint, because the validation loss is not finite.")
             return
         self._run.save_checkpoint(
             step,

@@ -24,11 +24,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.machine import stop_signals
 
 log = logging.getLogger(__name__)
 
 # TensorFlow numbers the groups of its collective operations from 1.
 _GROUP = 1 << 20
+_ONE_MACHINE = ("localhost:0",)
+_CHIEFS = ("chief", "master")  # names of the same role, as in TensorFlow 1
 _TF_CONFIG_FORM = (
     'It must have the form {"cluster": {"worker": ["host:port", ...]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -42,6 +45,16 @@ class WorkerLost(RuntimeError):
     >>> raise WorkerLost("worker 1 does not answer")
     Traceback (most recent call last):
     keras_transformer.training.multi_worker.WorkerLost: worker 1 does not answer
+    """
+
+
+class EvaluatorTask(InputError):
+    """`TF_CONFIG` gives this process a task that the chief does: to evaluate.
+
+    Example:
+    >>> raise EvaluatorTask("The chief evaluates.")
+    Traceback (most recent call last):
+    keras_transformer.training.multi_worker.EvaluatorTask: The chief evaluates.
     """
 
 
@@ -61,7 +74,7 @@ class Cluster:
     (1, True)
     """
 
-    def __init__(self, workers: Sequence[str] = ("localhost:0",), index: int = 0):
+    def __init__(self, workers: Sequence[str] = _ONE_MACHINE, index: int = 0):
         self.workers = tuple(workers)
         self.index = index
         self._instances = itertools.count()
@@ -72,9 +85,9 @@ class Cluster:
 
         Raises:
             InputError: if `TF_CONFIG` is invalid.
+            EvaluatorTask: if the task of this process is to evaluate.
         """
-        text = os.environ.get("TF_CONFIG", "")
-        return cls(*read_tf_config(text)) if text.strip() else cls()
+        return cls(*read_tf_config(os.environ.get("TF_CONFIG", "")))
 
     @property
     def num_workers(self) -> int:
@@ -101,9 +114,16 @@ class Cluster:
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=implementations.AUTO if has_gpus else implementations.RING
         )
+        # Not TensorFlow's reader of TF_CONFIG, which knows fewer roles.
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": list(self.workers)}),
+            task_type="worker",
+            task_id=self.index,
+            rpc_layer="grpc",
+        )
         log.info("waiting for all %d workers", self.num_workers)
         with _default_signal_handlers():
-            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Checks that values are the same on every worker.
@@ -112,7 +132,7 @@ class Cluster:
             facts: JSON values by a name for error messages.
 
         Raises:
-            InputError: on every worker, if one has another value than the chief.
+            InputError: on every worker, if the value of one differs from the chief.
         """
         if self.num_workers == 1:
             return
@@ -131,8 +151,8 @@ class Cluster:
         if any(differs):
             worker = differs.index(1)
             raise InputError(
-                f"Worker {worker} ({self.workers[worker]}) has other settings than the chief. Its "
-                "error message lists them."
+                f"Worker {worker} ({self.workers[worker]}) has different settings from the chief. "
+                "Its error message lists them."
             )
 
     def from_chief(self, read: Callable[[], Any]) -> Any:
@@ -219,16 +239,11 @@ class Cluster:
 
 @contextlib.contextmanager
 def _default_signal_handlers() -> Iterator[None]:
-    """Lets Ctrl-C end the process while TensorFlow connects, and restores the handlers.
+    """Lets a signal end the process while TensorFlow connects, and restores the handlers.
 
     TensorFlow takes over SIGTERM and would keep it.
     """
-    try:
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    except ValueError:  # only the main thread handles signals
-        yield
-        return
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in stop_signals()}
     try:
         yield
     finally:
@@ -236,33 +251,50 @@ def _default_signal_handlers() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def read_tf_config(text: str) -> tuple[list[str], int]:
+def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     """Returns `host:port` of every worker, the chief's first, and the index of this process.
+
+    The chief is the task `chief` or `master`, as in Kubeflow's `TFJob`, or else the first worker.
+    If no cluster is listed, there is one worker.
 
     Args:
         text: the value of `TF_CONFIG`.
 
     Raises:
         InputError: if `text` is invalid.
+        EvaluatorTask: if the task of this process is `evaluator`.
 
     Example:
-    >>> read_tf_config('{"cluster": {"worker": ["a:1", "b:1"]}, '
-    ...                '"task": {"type": "worker", "index": 1}}')
+    >>> read_tf_config('{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, '
+    ...                '"task": {"type": "worker", "index": 0}, "environment": "cloud"}')
     (['a:1', 'b:1'], 1)
     """
     try:
-        config = json.loads(text)
-        jobs = {job: list(addresses) for job, addresses in config["cluster"].items()}
-        job, index = config["task"]["type"], config["task"]["index"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        config = _json_object(json.loads(text) if text.strip() else None)
+        cluster, task = (_json_object(config.get(name)) for name in ("cluster", "task"))
+        listed = {job: list(() if each is None else each) for job, each in cluster.items()}
+    except (ValueError, TypeError, RecursionError):
         raise InputError(f"TF_CONFIG is {text[:200]!r}. {_TF_CONFIG_FORM}") from None
-    chiefs = jobs.get("chief", [])
+    job, index = task.get("type"), task.get("index")
+    if job == "evaluator":
+        raise EvaluatorTask(
+            "TF_CONFIG gives this process the task evaluator, but the chief evaluates. Remove the "
+            "evaluator from the job."
+        )
+    jobs = {job: addresses for job, addresses in listed.items() if addresses}
+    if not jobs:
+        return _ONE_MACHINE, 0
+    jobs.pop("evaluator", None)
+    chiefs = [address for name in _CHIEFS for address in jobs.get(name, [])]
     workers = chiefs + jobs.get("worker", [])
     own_job = jobs.get(job, []) if isinstance(job, str) else []
     problem = None
-    if other_jobs := jobs.keys() - {"chief", "worker"}:
-        problem = f"lists {sorted(other_jobs)}, but only a chief and workers can train"
-    elif not jobs.get("worker"):
+    if other_jobs := sorted(jobs.keys() - {*_CHIEFS, "worker"}):
+        problem = (
+            f"lists the task types {', '.join(other_jobs)}, but only a chief and workers can train "
+            "here, without parameter servers"
+        )
+    elif not workers:
         problem = "lists no worker"
     elif len(chiefs) > 1:
         problem = f"lists {len(chiefs)} chiefs"
@@ -276,7 +308,17 @@ def read_tf_config(text: str) -> tuple[list[str], int]:
         problem = f"has the task index {index!r}, but lists {len(own_job)} of type {job}"
     if problem:
         raise InputError(f"TF_CONFIG {problem}. {_TF_CONFIG_FORM}")
+    assert isinstance(index, int)
     return workers, index + (len(chiefs) if job == "worker" else 0)
+
+
+def _json_object(value: object) -> dict[str, Any]:
+    """Returns a JSON object, which operators also write as null or "" if it is empty."""
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
 
 
 def _is_address(address: object) -> bool:

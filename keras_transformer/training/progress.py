@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tqdm import tqdm
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.console import duration, progress_bar, say
 from keras_transformer.errors import InputError
 
 
@@ -32,8 +31,8 @@ class Progress(keras.callbacks.Callback):
     """Shows the step, the loss, tokens per second and the time left, and logs all metrics.
 
     A terminal shows a bar. Other outputs get a line every `log_steps` steps. At the same steps, and
-    at every validation, `write` and TensorBoard get the metrics, as means over the tokens since the
-    last time. The logs of the steps are only read then, because reading waits for the GPU.
+    at every validation, `write` and TensorBoard get the metrics. These are means over all tokens
+    since the last report. Logs are read only for a report, because reading waits for the GPU.
 
     Args:
         first_step: number of steps taken before.
@@ -77,13 +76,13 @@ class Progress(keras.callbacks.Callback):
         self.seconds = 0.0  # spent in steps
 
     def __enter__(self) -> Progress:
-        self._bar = tqdm(
-            total=self._config.max_steps,
+        self._bar = progress_bar(
+            self._config.max_steps,
+            "steps",
             initial=self._step,
             # tqdm's own time left would count a validation as a slow step.
             bar_format="step {n_fmt} of {total_fmt} |{bar}|{postfix}",
-            disable=not (self._is_shown and sys.stderr.isatty()),
-            dynamic_ncols=True,
+            is_shown=self._is_shown,
         )
         return self
 
@@ -114,7 +113,7 @@ class Progress(keras.callbacks.Callback):
         self._step += 1
         self._recent.append(logs)
         self._bar.update(1)
-        # Also at the end of an interval, so that validation and checkpoints do not count.
+        # Reports at the end of an interval, too, so that validation and checkpoints do not count.
         last = batch + 1 == self.params["steps"] or self.model.stop_training
         if last or self._step % self._config.log_steps == 0:
             self._report()
@@ -140,10 +139,7 @@ class Progress(keras.callbacks.Callback):
         self._record(metrics)
         time_left = (self._config.max_steps - self._step) * seconds / len(recent)
         loss = f"loss {metrics['loss']:.4f}" if "loss" in metrics else "all gradients not finite"
-        text = (
-            f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, "
-            f"{tqdm.format_interval(time_left)} left"
-        )
+        text = f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, {duration(time_left)} left"
         if self._bar.disable:
             self._print(f"step {self._step} of {self._config.max_steps}: {text}")
         else:
@@ -160,7 +156,7 @@ class Progress(keras.callbacks.Callback):
         if most >= self._config.max_skipped_steps:
             last = self._step - len(skipped) + 1 + skipped.index(most)
             raise NotFiniteError(
-                f"the gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
+                f"The gradients of {most} steps in a row, from step {last - most + 1} to {last}, "
                 "were not finite"
             )
 
@@ -174,8 +170,7 @@ class Progress(keras.callbacks.Callback):
 
     def _print(self, line: str) -> None:
         if self._is_shown:
-            tqdm.write(line, file=sys.stderr)
-            sys.stderr.flush()
+            say(line)
 
 
 def _means(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:

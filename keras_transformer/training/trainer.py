@@ -195,6 +195,6 @@ def _check_auxiliary_loss(
         )
     if not transformer.can_return_attention:
         raise InputError(
-            f"{problem} this model does not show its attention in training. Use a Transformer "
+            f"{problem} this model does not return attention in training. Use a Transformer "
             "without model.attention_window, or set training.auxiliary_loss_weight to 0."
         )

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import Config, RunConfig
+from keras_transformer.console import duration
 from keras_transformer.data.batching.batches import BATCH_ORDER
 from keras_transformer.data.batching.mixing import MixedBatches
 from keras_transformer.data.token_store import TokenStore
@@ -74,7 +75,7 @@ class Trained(NamedTuple):
 
     def summary(self, run_dir: str | Path) -> str:
         """Returns a short summary of the result."""
-        how = "finished" if self.finished else "stopped (the same command continues)"
+        how = "finished" if self.finished else "stopped (the same command resumes)"
         parts = [f"{how} at step {self.step}"]
         if self.stopped_early:
             parts = [
@@ -83,7 +84,7 @@ class Trained(NamedTuple):
             ]
         if self.metrics:
             parts += [
-                f"{self.metrics['training_seconds'] / 60:.1f} min of training",
+                f"{duration(self.metrics['training_seconds'])} of training",
                 f"{self.tokens_per_second:,.0f} tokens/s",
                 f"peak memory {self.metrics['peak_memory_mb']:,.0f} MB",
             ]
@@ -165,7 +166,7 @@ def train(
     strategy = cluster.connect(
         options.device
     )  # must come before TensorFlow runs its first operation
-    with cluster.watch(), _own_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
+    with cluster.watch(), _worker_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
         data = TrainingData.open(data_dir, options.mix, options.mix_temperature)
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
@@ -208,7 +209,7 @@ def train(
 
 
 @contextlib.contextmanager
-def _own_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
+def _worker_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
     """Yields the run directory of the chief, and a temporary directory on other workers."""
     if cluster.is_chief:
         yield Path(run_dir)
@@ -266,10 +267,10 @@ def _open_run(
         )
 
     def begin() -> dict[str, float]:
-        if begins_from := _where_to_begin(run_dir, init_from, type(config)):
-            loop.init_from_run(begins_from, trainer, data.tokenizer)
-        # Not earlier, so that invalid input leaves no run directory behind.
-        run = create(begins_from)
+        if init := _initial_weights(run_dir, init_from, type(config)):
+            loop.init_from_run(init, trainer, data.tokenizer)
+        # The run directory is created only now, so that invalid input does not leave one behind.
+        run = create(init)
         data.copy_reports(run)
         metrics = loop.restore(run, trainer)
         early_stopping = EarlyStopping(config.training, metrics)
@@ -277,21 +278,21 @@ def _open_run(
             _check_batch_order(run)
         return metrics
 
-    metrics = loop.begin_alike(cluster, trainer, begin)
+    metrics = loop.initialize_workers(cluster, trainer, begin)
     run = RunDirectory(run_dir, type(config)) if cluster.is_chief else create(None)
     run.trim_metrics(trainer.step)
     return run, metrics
 
 
 def _check_batch_order(run: RunDirectory) -> None:
-    """Refuses to resume a run that was started with another order of batches."""
+    """Raises `InputError` if the order of batches has changed since the run was started."""
     if run.batch_order != BATCH_ORDER:
         last = run.checkpoints()[-1]
         raise InputError(
-            f"{run.path} was begun by a version of this program that ordered batches differently, "
-            f"so it cannot be continued after step {last.step}. Finish it with that version, or "
-            f"begin a new run with --init_from={run.path}@{last.path.name}. The run still "
-            "evaluates and exports."
+            f"{run.path} was started by a version of this program that ordered batches "
+            f"differently, so it cannot be resumed after step {last.step}. Finish it with that "
+            f"version, or start a new run with --init_from={run.path}@{last.path.name}. The run "
+            "can still be evaluated and exported."
         )
 
 
@@ -308,7 +309,7 @@ def _validation_bleu(
     return functools.partial(cluster.from_chief, score)
 
 
-def _where_to_begin(
+def _initial_weights(
     run_dir: str | Path, init_from: str | None, config_type: type[RunConfig]
 ) -> str | None:
     """Returns the initial weights of a run without a checkpoint, or None."""
@@ -340,7 +341,7 @@ def _log_summary(
     parts = training.num_microbatches
     log.info(
         "batches: about %s target tokens%s, %d shapes, %.1f %% padding (%s filler rows), "
-        "%d steps a pass",
+        "%d steps per epoch",
         f"{training.batch_tokens:,}",
         f", in {parts} parts one after the other" if parts > 1 else "",
         len(batches.shapes),
@@ -348,9 +349,9 @@ def _log_summary(
         f"{batches.filler_rows:,}",
         batches.steps_per_epoch,
     )
-    passes = training.max_steps / batches.steps_per_epoch
-    begin = f"continuing at step {trainer.step}" if trainer.step else "starting"
-    log.info("%s, up to step %d (%.1f passes over the corpus)", begin, training.max_steps, passes)
+    epochs = training.max_steps / batches.steps_per_epoch
+    begin = f"resuming at step {trainer.step}" if trainer.step else "starting"
+    log.info("%s, up to step %d (%.1f epochs)", begin, training.max_steps, epochs)
 
 
 class _ValidationBleu:

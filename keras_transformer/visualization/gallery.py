@@ -87,7 +87,9 @@ def _check_sentence(name: str, sentence: str | None) -> None:
         raise InputError(f"The {name} is blank. Give a sentence.")
     try:
         sentence.encode()
-    except UnicodeEncodeError as error:  # Python's form of other bytes on the command line
+    except (
+        UnicodeEncodeError
+    ) as error:  # Python uses surrogates for invalid bytes of the command line
         raise InputError(f"The {name} is not valid UTF-8 ({error.reason}).") from None
 
 

@@ -17,7 +17,7 @@ from keras_transformer.runs.report.elements import document, facts, section, tex
 from keras_transformer.visualization.attention import MEASURES, TITLES, Attention
 from keras_transformer.visualization.embeddings import Projection
 
-# Nothing is loaded, so text that looks like markup could not load anything either.
+# The pages load nothing. This policy also protects them from text that looks like markup.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 

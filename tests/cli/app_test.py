@@ -159,7 +159,7 @@ def test_help_is_one_screen_with_only_the_flags_of_the_program(run):
         ),
     ],
 )
-def test_mistakes_are_one_sentence(run, arguments, code, message):
+def test_invalid_input_gives_a_one_line_error(run, arguments, code, message):
     returned, _, err = run(*arguments)
     (sentence,) = [line for line in err.splitlines() if line != "said by the package"]
     assert returned == code
@@ -182,7 +182,7 @@ def test_ctrl_c_is_one_sentence(start):
 
 
 @pytest.mark.parametrize("value", ["", "a,", ",a"])
-def test_a_flag_without_a_value_is_named(run, value):
+def test_the_error_names_a_flag_without_a_value(run, value):
     code, out, err = run(f"--data_dir={value}")
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1

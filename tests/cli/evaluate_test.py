@@ -1,4 +1,4 @@
-"""bin/evaluate.py as its user runs it, all command lines in one process with TensorFlow."""
+"""Runs all command lines of bin/evaluate.py in one process, which loads TensorFlow once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ended(folder: Path) -> dict[str, Ended]:
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_a_mistake_is_one_sentence_before_anything_is_written(ended, arguments) -> None:
+def test_invalid_input_gives_a_one_line_error_and_no_output(ended, arguments) -> None:
     code, out, err, left = ended[arguments]
     assert (code, out, left) == (1, "", [])
     assert err.startswith("error: ") and re.search(MISTAKES[arguments], err)
@@ -83,7 +83,7 @@ def test_a_mistake_is_one_sentence_before_anything_is_written(ended, arguments) 
 
 
 def of(ended: dict[str, Ended], name: str) -> tuple[list[str], dict[str, Any]]:
-    """The lines for a person, and the JSON object."""
+    """Returns the lines for the user, and the JSON object."""
     assert (ended[name].code, ended[name].err) == (0, "")
     *lines, last = ended[name].out.splitlines()
     return lines, json.loads(last)
@@ -110,7 +110,7 @@ def test_a_models_translations_are_scored_and_written(ended, folder: Path) -> No
     assert lines[-1].startswith(f"BLEU {again['bleu']:.2f} ± ")
 
 
-def test_a_test_set_of_sacrebleus_is_translated_and_named(ended: dict[str, Ended]) -> None:
+def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, Ended]) -> None:
     _, scores = of(ended, "a test set")
     assert scores["dataset"] == "wmt14/full en-de"
     assert "|test:wmt14/full|lang:en-de|" in scores["signature"]

@@ -56,7 +56,7 @@ def table() -> Table:
         for name in values:
             flag = values[name]
             kind = flag.flag_type().replace("string enum", "string")
-            # Absl adds the choices in front, and a line to flags that may be repeated.
+            # Absl adds the choices before the help, and a line after the help of repeatable flags.
             text = flag.help.split(">: ")[-1].split(";\n")[0]
             found.setdefault(name, {})[command] = (text, kind, str(flag.default or None))
     return found

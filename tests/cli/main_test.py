@@ -16,7 +16,7 @@ from tests.messages import tells
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(path for path in (ROOT / "bin").glob("*.py") if path.name != "clone.py")
 MODULES = {path.stem for path in (ROOT / "keras_transformer" / "cli").glob("*.py")}
-SHARED = {"__init__", "app", "config_flags", "main"}
+SHARED = {"__init__", "app", "config_flags", "environment", "main"}
 
 CONSOLE = (
     "import sys; sys.argv[0] = 'keras-transformer'\n"
@@ -91,11 +91,12 @@ def test_help_lists_all_commands_without_loading_a_heavy_package() -> None:
         (["app"], ["app", "keras-transformer --help"]),
         (["xyz"], ["xyz", "keras-transformer --help"]),
         ([], ["missing", "keras-transformer --help"]),
-        (["train", "--dat=3"], ["Unknown command line flag 'dat'"]),
+        (["train", "--dat=3"], ["--dat is not a flag", "Did you mean --data_dir?"]),
+        (["train", "--run-dir=3"], ["--run-dir is not a flag", "Did you mean --run_dir?"]),
         (["train", "--max_steps=1", "--max_steps=2"], ["--max_steps=2", "was 1 before"]),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], facts: list[str]) -> None:
+def test_invalid_commands_give_a_one_line_error(arguments: list[str], facts: list[str]) -> None:
     ended = console(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
@@ -126,7 +127,7 @@ def test_two_commands_in_one_process_do_not_share_flags(tmp_path: Path) -> None:
     assert ended.stdout.split() == ["2", "2", "1", "1"]
     said = ended.stderr.splitlines()
     assert said[0] == "error: --model_dir is missing. --help shows the flags."
-    assert said[1] == "error: Unknown command line flag 'target'. --help shows the flags."
+    assert said[1] == "error: --target is not a flag. --help shows the flags."
     assert said[2].startswith("error: Pairs are given by --source. Use ")
     assert said[3].startswith("error: --run_dir and --data_dir: neither given")
 

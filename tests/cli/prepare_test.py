@@ -1,4 +1,4 @@
-"""bin/prepare.py and its like as their user runs them: a flag that does nothing is a mistake."""
+"""Runs bin/prepare.py and similar commands. A flag without effect is an error."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def run(driver: Driver, folder: Path, command: str, output_dir: str = "new") -> 
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_a_flag_that_would_do_nothing_is_refused(
-    driver: Driver, folder: Path, command: str
-) -> None:
+def test_a_flag_without_effect_is_an_error(driver: Driver, folder: Path, command: str) -> None:
     ended = run(driver, folder, command)
     assert ended.code == 1 and ended.err.startswith("error: ")
     assert re.search(MISTAKES[command], ended.err)

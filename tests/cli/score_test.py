@@ -1,4 +1,4 @@
-"""bin/score.py as its user runs it, all command lines in one process that loads TensorFlow once."""
+"""Runs all command lines of bin/score.py in one process, which loads TensorFlow once."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def results(
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_sentence_and_leaves_nothing(results: dict[str, Ended], name: str) -> None:
+def test_invalid_input_gives_a_one_line_error_and_no_output(
+    results: dict[str, Ended], name: str
+) -> None:
     code, out, err, left = results[name]
     assert (code, out, left) == (1, "", [])
     assert err.startswith("error: ") and re.search(MISTAKES[name][2], err) and err.count("\n") == 1

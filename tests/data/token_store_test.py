@@ -1,4 +1,4 @@
-"""Token stores: what is written is read back, pair by pair, whatever the shards."""
+"""Token stores return the written pairs for any sizes of shards."""
 
 import concurrent.futures
 import json
@@ -66,7 +66,7 @@ def test_indices_outside_the_store_are_refused(tmp_path):
                 read(np.array([0, index]))
 
 
-def test_fingerprint_follows_the_ids_and_where_they_are_cut(tmp_path):
+def test_fingerprint_depends_on_ids_and_pair_boundaries(tmp_path):
     first = write(tmp_path / "1", PAIRS).fingerprint
     assert first == write(tmp_path / "2", PAIRS, empty_first=True).fingerprint
     assert first != write(tmp_path / "3", PAIRS[::-1]).fingerprint
@@ -81,7 +81,7 @@ def test_a_shard_replaces_an_old_one(tmp_path):
     assert store.target_text() == ["drei"]
 
 
-def test_broken_and_missing_stores_are_named(tmp_path):
+def test_errors_name_broken_and_missing_stores(tmp_path):
     with pytest.raises(InputError, match=mentions("absent", "token store", "store.json")):
         TokenStore(tmp_path / "absent")
     write(tmp_path / "s", PAIRS)

@@ -71,7 +71,7 @@ def test_exhaustive_beam_equals_brute_force_with_ties(data, seed, batch):
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, ids=st.sampled_from(OTHER_IDS), batch=batches(30, 3))
 def test_exhaustive_beam_equals_brute_force_with_shared_special_ids(data, seed, ids, batch):
-    # One more token is generated, or two: at most 5 * 5 * 6 candidates.
+    # One or two more tokens are generated: at most 5 * 5 * 6 candidates.
     chosen, tables = data.draw(rules(150, ids)), random_tables(seed, 30)
     result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix)
     assert_exhaustive(result, chosen, tables, batch.max_lengths, batch.prefix)
@@ -146,7 +146,7 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
     diversity=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
     batch=batches(30),
 )
-def test_narrow_beam_equals_one_that_never_ends_early(data, seed, beam, diversity, batch):
+def test_a_narrow_beam_equals_a_search_that_never_stops_early(data, seed, beam, diversity, batch):
     chosen = data.draw(rules(beam, diversity_penalty=diversity))
     tables = tied_tables(seed, 30)
     result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)
@@ -160,7 +160,9 @@ def test_narrow_beam_equals_one_that_never_ends_early(data, seed, beam, diversit
 def test_of_equal_hypotheses_the_lower_parent_and_then_the_lower_id_is_first(
     data, seed, beam, batch
 ):
-    chosen = data.draw(rules(beam, length_penalty=0, coverage_penalty=0))  # exact sums: real ties
+    chosen = data.draw(
+        rules(beam, length_penalty=0, coverage_penalty=0)
+    )  # exact sums give real ties
     tables = tied_tables(seed, 30)
     result = search(tables, batch.max_lengths, chosen, prefix=batch.prefix, returns_log_probs=True)
     for sentence in range(30):
@@ -200,7 +202,7 @@ def test_ends_as_soon_as_no_open_hypothesis_can_enter_the_results(data, seed, sc
     for step, open_ones in enumerate(patient.open_after, start=1):
         scores = [expected[tokens][0] for tokens, _ in patient.complete if len(tokens) <= step]
         scores = sorted(scores, reverse=True)[: config.n_best]
-        # Should every further token have the probability 1, up to the longest output.
+        # The best case: every further token, up to the longest output, has the probability 1.
         hopes = [penalized(total, max_length, config.length_penalty) for total in open_ones]
         assume(all(abs(hope - score) > 1e-4 for hope in hopes for score in scores))
         if not hopes or (len(scores) == config.n_best and max(hopes) < scores[-1]):
@@ -229,7 +231,7 @@ def test_diversity_changes_results_but_not_their_scores():
     assert (found[3.0].scores.numpy()[:, 0] < found[0.0].scores.numpy()[:, 0]).any()
 
 
-# --- Scripted: the best path is known beforehand ------------------------------------------------
+# --- Scripted: the best path is known in advance ------------------------------------------------
 
 # The continuations of the first choice (A) are bad: the best output is B A END, P = 0.4 * 0.9.
 TRAP = scripted_tables(

@@ -15,7 +15,7 @@ PHRASES = st.lists(st.lists(st.integers(-1, VOCAB), max_size=4).map(tuple), max_
 
 
 def permitted(output, banned, ngram):
-    """Whether the last token of `output` may come behind the others."""
+    """True if the last token of `output` may follow the others."""
     if any(phrase and output[-len(phrase) :] == phrase for phrase in banned):
         return False
     earlier = [output[i : i + ngram] for i in range(len(output) - ngram)]
@@ -32,7 +32,9 @@ def permitted(output, banned, ngram):
 )
 def test_any_history(seed, length, ngram, repetition, banned):
     random = np.random.default_rng(seed)
-    histories = random.integers(0, 3, (ROWS, 12)).astype(np.int32)  # also behind its length
+    histories = random.integers(0, 3, (ROWS, 12)).astype(
+        np.int32
+    )  # and for places after its length
     log_probs = -random.exponential(size=(ROWS, VOCAB)).astype(np.float32)
     config = DecodingConfig(repetition_penalty=repetition, no_repeat_ngram=ngram)
     outputs = PartialOutputs(tf.constant(histories), tf.constant(length))

@@ -80,7 +80,7 @@ def _with_attention(random: np.random.Generator, logits: NDArray[Any]) -> Tables
 
 
 def scripted_tables(script: dict[Tokens, dict[int, float]]) -> Tables:
-    """A table of one sentence: prefix → {token: probability}; where it is silent, all ends."""
+    """A table of one sentence: prefix → {token: probability}. All other prefixes end."""
     logits = np.full((1, NODES, VOCAB), -50.0, np.float32)
     logits[:, :, END] = 0.0
     for prefix, probabilities in script.items():
@@ -93,7 +93,7 @@ def scripted_tables(script: dict[Tokens, dict[int, float]]) -> Tables:
 
 
 def step_of(tables: Tables) -> decoding.StepFn:
-    """Returns a step function that knows the prefix only from the cache."""
+    """Returns a step function that gets the prefix only from the cache."""
 
     def step(ids: tf.Tensor, position: tf.Tensor, cache: Any) -> tuple[tf.Tensor, Any, tf.Tensor]:
         nodes = tf.where(position == 0, 0, cache["node"] * VOCAB + ids + 1)
@@ -192,18 +192,18 @@ def factor(rules: Rules, prefix: Tokens, tokens: Tokens, token: int) -> float | 
 
 
 class Outputs(NamedTuple):
-    """All complete outputs of a sentence, whatever its table."""
+    """All complete outputs of a sentence, for any table."""
 
     tokens: list[Tokens]
     nodes: NDArray[Any]  # int [output, LENGTH]: of the prefix before each token
     ids: NDArray[Any]  # int [output, LENGTH]
-    factors: NDArray[Any]  # float64 [output, LENGTH], 0 behind the output
+    factors: NDArray[Any]  # float64 [output, LENGTH], 0 after the output
     lengths: NDArray[Any]  # int [output]
 
     def scores(
         self, tables: Tables, sentence: int, alpha: float, beta: float, normalized: bool = False
     ) -> dict[Tokens, tuple[float, float]]:
-        """Score and log-probability of each output that is possible."""
+        """Score and log-probability of each possible output."""
         logits = tables.logits[sentence]
         log_probs = logits.astype(np.float64) if normalized else log_softmax(logits)
         own = np.where(self.factors > 0, log_probs[self.nodes, self.ids], 0.0)
@@ -251,7 +251,7 @@ def outputs(rules: Rules, prefix: Tokens, max_length: int) -> Outputs:
 def continuations(
     rules: Rules, prefix: Tokens, tokens: Tokens, log_probs: NDArray[Any]
 ) -> list[tuple[float, int]]:
-    """Returns the value and the id of each possible next token, best first, equal ones by id."""
+    """Returns the value and the id of each possible next token, best first, then by id."""
     row, found = log_probs[node(tokens)], []
     for token in range(VOCAB):
         counts = factor(rules, prefix, tokens, token)
@@ -295,7 +295,7 @@ def patient_search(
 def greedy_search(
     rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any]
 ) -> Tokens | None:
-    """The likeliest token at each step; None where at one of them there is none."""
+    """The most likely token at each step. None if a step has no possible token."""
     tokens: Tokens = ()
     while len(tokens) < max_length and rules.ids.end not in tokens:
         following = continuations(rules, prefix, tokens, log_probs)
@@ -308,7 +308,7 @@ def greedy_search(
 def distribution(
     rules: Rules, prefix: Tokens, max_length: int, log_probs: NDArray[Any], tokens: Tokens = ()
 ) -> dict[Tokens, float]:
-    """The probability that each output is drawn with."""
+    """The probability of drawing each output."""
     if len(tokens) == max_length or rules.ids.end in tokens:
         return {tokens: 1.0}
     config = rules.config
@@ -351,7 +351,7 @@ def hypotheses(result: SearchResult, sentence: int, ids: SpecialIds = IDS) -> li
 
 
 def assert_scored(found: list[Found], expected: dict[Tokens, tuple[float, float]]) -> None:
-    """Each of `found` is an output that is expected, with its score and log-probability."""
+    """Checks that each of `found` is an expected output with its score and log-probability."""
     for tokens, score, log_prob in found:
         assert tokens in expected
         np.testing.assert_allclose((score, log_prob), expected[tokens], atol=3e-5)

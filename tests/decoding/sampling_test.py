@@ -48,7 +48,7 @@ def assert_greedy(result, rules, tables, batch, normalized=False):
 @settings(max_examples=30, deadline=None)
 @given(seed=SEEDS, rules=rules(1), batch=batches(40))
 def test_beam_of_one_is_greedy(seed, rules, batch):
-    tables = tied_tables(seed, 40)  # of equal tokens the lowest id
+    tables = tied_tables(seed, 40)  # the lowest id of equal tokens
     result = search(tables, batch.max_lengths, rules, prefix=batch.prefix, returns_log_probs=True)
     assert_greedy(result, rules, tables, batch, normalized=True)
 

@@ -87,7 +87,7 @@ def assert_same(one, other, **tolerance):
 )
 def test_results_do_not_depend_on_the_rest_of_the_batch(data, seed, beam, batch, is_static):
     chosen = data.draw(rules(beam))
-    # Logarithms of coverage differ in the last bit by how many are taken at once.
+    # The last bit of the logarithm of coverage depends on the size of the batch.
     is_exact = not chosen.config.coverage_penalty
     tables = tied_tables(seed, 5) if is_exact else random_tables(seed, 5)
     limit = LENGTH if is_static else tf.constant(LENGTH)  # the batch shrinks, or keeps its shape
@@ -306,7 +306,7 @@ def test_a_broken_sentence_does_not_change_the_others(config):
         return large_step
 
     tables = random_tables(2, 3)
-    arguments = {"min_length": LENGTH}  # so that none has ended before
+    arguments = {"min_length": LENGTH}  # so that no hypothesis has ended before
     config = DecodingConfig(**{**config.__dict__, **arguments})
     found, expected = (
         search(tables, [LENGTH] * 3, config, step=step_of_large(tables, broken), vocab_size=2053)
@@ -338,13 +338,13 @@ def test_a_prefix_ends_before_the_first_special_or_unknown_id(config):
         ([(-1,)], mentions("[-1]", "-1", "id", "6")),
     ],
 )
-def test_bans_that_cannot_be_meant(banned, message):
+def test_invalid_banned_phrases_are_errors(banned, message):
     with pytest.raises(InputError, match=message):
         search(random_tables(1, 1), [3], Rules(DecodingConfig(), tuple(banned)))
 
 
 @each_plain
-def test_if_only_the_end_is_allowed_the_output_is_empty(config):
+def test_output_is_empty_if_only_the_end_token_is_allowed(config):
     rules = Rules(config, banned=((UNKNOWN,), (A,), (B,)))
     assert hypotheses(search(random_tables(1, 1), [3], rules), 0)[0].tokens == (END,)
 

@@ -44,7 +44,7 @@ def rules(draw: st.DrawFn, beam_size: int, ids: SpecialIds = IDS, **fixed: Any) 
 
 
 class Batch:
-    """Sentences of different maxima and forced prefixes (int32 `[sentence, any]`)."""
+    """Sentences with different maximum lengths and forced prefixes (int32 `[sentence, any]`)."""
 
     def __init__(self, size: int, max_lengths: list[int], prefixes: list[list[int]]):
         self.max_lengths = np.resize(np.array(max_lengths, np.int32), size)

@@ -1,4 +1,4 @@
-"""Scores equal sacreBLEU and BLEU by hand; comparisons of systems; bad input."""
+"""Scores equal sacreBLEU and BLEU computed by hand. Comparisons of systems, invalid input."""
 
 import dataclasses
 import json
@@ -126,7 +126,7 @@ def test_paper_bleu_equals_bleu_by_hand():
     assert paper_bleu([hypothesis], [reference]).paper_bleu == 0  # no 4-gram; nothing is smoothed
     assert evaluate([hypothesis], [reference]).bleu > 0
     hypothesis, reference = (f"{line} es war der letzte Zug" for line in (hypothesis, reference))
-    score = paper_bleu([hypothesis], [reference])  # of 12 tokens one is wrong, the fourth
+    score = paper_bleu([hypothesis], [reference])  # the fourth of 12 tokens is wrong
     assert score.paper_bleu == of((11, 9, 7, 5), (12, 11, 10, 9))
     # 13a has one token for the compound, the second of 10.
     assert evaluate([hypothesis], [reference]).bleu == of((9, 7, 6, 5), (10, 9, 8, 7))
@@ -198,7 +198,7 @@ def test_equal_systems_have_no_p_value():
     assert "the same score" in result.summary()
 
 
-def test_the_seed_is_the_one_of_sacrebleu(monkeypatch):
+def test_the_seed_equals_the_seed_of_sacrebleu(monkeypatch):
     references, system, other = systems(20)
     first = compare(system, other, references)
     assert compare(system, other, references) == first

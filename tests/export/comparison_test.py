@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import comparison, fresh_process
+from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
@@ -71,7 +72,7 @@ def test_ties_are_reported_and_differences_are_refused(translator: Translator) -
 
     def difference(of_scores: float, of_ids: int = 1) -> str | None:
         other = own._replace(ids=own.ids + of_ids, scores=own.scores + np.float32(of_scores))
-        return comparison.compare_sentence(own, other, "sentence 1", "a")
+        return comparison.compare_sentence(own, other, "sentence 1 ('a')", "a")
 
     assert difference(5e-5, of_ids=0) is None
     assert tells(difference(5e-5) or "", "sentence 1", "'a'", "score")
@@ -85,11 +86,11 @@ def test_a_run_without_translations_is_not_exported() -> None:
     none = np.zeros(1, np.int32)
     nothing = comparison.Hypotheses(none[:, None], none, np.full(1, -1e9))
     with pytest.raises(InputError, match=mentions("sentence 2", "'a'", "run")):
-        comparison.compare_sentence(nothing, nothing, "sentence 2", "a")
+        comparison.compare_sentence(nothing, nothing, "sentence 2 ('a')", "a")
     assert comparison.compare_sentence(nothing, nothing, "sentence 1", " ") is None
 
 
-def test_other_scores_and_other_tokens_are_refused(
+def test_different_scores_and_tokens_are_errors(
     translator: Translator, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh_process, answers = comparison._fresh_process, {}
@@ -105,6 +106,18 @@ def test_other_scores_and_other_tokens_are_refused(
     name, difference = "translate_ids", 0.01
     with pytest.raises(InputError, match=mentions("translate_ids", "scores")):
         comparison.compare(translator, exported, PHRASES[:2])
+    probes = ProbeTexts(["a", "a\u3000b"], ["a"])
+    answers.clear()
+    name, difference = "tokens", 0
+    assert comparison.compare(translator, exported, PHRASES[:2], probes=probes).ties == []
+    answers["tokens"][-2] += 1
+    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
+        comparison.compare(translator, exported, PHRASES[:2], probes=probes)
+    answers["tokens"][-2] -= 1
+    name, difference = "scores_0", np.where(np.arange(3)[:, None] == 2, 0.01, 0)
+    with pytest.raises(InputError, match=mentions("the generated text 'a'", "score")):
+        comparison.compare(translator, exported, PHRASES[:2], probes=probes)
+    answers.clear()
     name, difference = "ids_0", 1
     with pytest.raises(InputError, match=mentions("2 of 2", "tokens")):
         comparison.compare(translator, exported, PHRASES[:2])

@@ -22,7 +22,7 @@ from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
 from tests.export.model_variants import MODELS, make_run
 from tests.messages import mentions
@@ -258,4 +258,24 @@ def test_invalid_options_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         export(runs("paper"), tmp_path, SENTENCES, **{"format": "ctranslate2", **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("paper_once")
+def test_an_export_with_another_vocabulary_is_not_published(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phrases = [phrase.encode() for phrase in PHRASES]
+    other = learn_vocabulary(phrases, 60, normalization="nfkc")
+    save = Vocabulary.save
+
+    def changed(self: Vocabulary, directory: Path) -> None:
+        save(self, directory)
+        (directory / "joint.model").write_bytes(other)
+
+    monkeypatch.setattr(Vocabulary, "save", changed)
+    with pytest.raises(
+        InputError, match=mentions("for the text", "tokens", "Nothing was exported")
+    ):
+        export(runs("paper"), tmp_path, PHRASES, format="ctranslate2")
     assert list(tmp_path.iterdir()) == []

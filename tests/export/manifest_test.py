@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.manifest import check_manifest
+from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions
 

@@ -1,4 +1,4 @@
-"""Runs of tiny models with random weights, of the forms that a configuration can give a model."""
+"""Runs of tiny models with random weights, for all variants of the configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def make_run(
     path: Path, name: str = "paper", tokenizer: Tokenizer | None = None, **changes: Any
 ) -> RunDirectory:
-    """A run of a tiny model with random weights, none of them zero or one."""
+    """A run of a tiny model with random weights. None of them is zero or one."""
     phrases = [phrase.encode() for phrase in PHRASES]
     if tokenizer is None and name == "separate":
         tokenizer = Tokenizer(learn_vocabulary(phrases[:3], 40), learn_vocabulary(phrases[3:], 50))

@@ -49,6 +49,17 @@ def test_source_warnings_name_the_lines() -> None:
     assert tells(longer, "line 1029", 31, 30, "longest source in training")
 
 
+def test_many_unknown_tokens_are_reported_once() -> None:
+    def counts(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        unknown = tf.strings.length(tf.strings.regex_replace(text, "[^?]", ""))
+        return {**count_characters(text), "unknown": unknown}
+
+    assert batching.source_warnings(counts, ["a" * 19, "a" * 18 + "?"] * 3) != []
+    assert batching.source_warnings(counts, ["a" * 19] * 5 + ["?"]) == []  # 1 of 102
+    (warning,) = batching.source_warnings(counts, ["a" * 19, "???", "?"])
+    assert tells(warning, "15.4%", "line 2", "vocabulary")
+
+
 class TestWorkers:
     def test_results_do_not_depend_on_the_number_of_threads(
         self, model: loading.LoadedModel, monkeypatch: pytest.MonkeyPatch

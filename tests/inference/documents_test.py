@@ -42,7 +42,7 @@ def fake_model(
     translate: Callable[[str], str] = str,
     **fields: object,
 ) -> LoadedModel:
-    """A model that counts `tokens` and the end token, and refuses more than `limit`."""
+    """A model that counts `tokens` and the end token, and fails for more than `limit`."""
 
     def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
         counts = [tokens(line.decode()) + 1 for line in text.numpy()]
@@ -120,7 +120,7 @@ class TestSegment:
         paragraphs = [" ".join(lines[i : i + 5]) for i in range(0, len(lines), 5)]
         wanted, got = spans(lines), spans(sentences_of("\n".join(paragraphs)))
         assert len(wanted & got) / len(wanted) > 0.96  # the others were split, or joined
-        assert len(wanted & got) / len(got) > 0.94  # some lines do have two sentences
+        assert len(wanted & got) / len(got) > 0.94  # some lines have two sentences
 
 
 def spans(sentences: Sequence[str]) -> set[tuple[int, int]]:
@@ -141,7 +141,9 @@ class TestJoin:
 
     @given(TEXTS, st.data())
     @settings(max_examples=200, deadline=None)
-    def test_lines_stay_whatever_the_translations(self, text: str, data: st.DataObject) -> None:
+    def test_number_of_lines_does_not_depend_on_the_translations(
+        self, text: str, data: st.DataObject
+    ) -> None:
         count = len(sentences_of(text))
         translations = data.draw(st.lists(TEXTS, min_size=count, max_size=count))
         joined = join_translations(segment(text), translations)
@@ -185,7 +187,7 @@ class TestTranslate:
         (warning,) = warnings
         assert tells(warning, "line 3", "15 tokens", "3 parts", 8, "decoding.max_source_tokens")
 
-    def test_a_part_ends_at_white_space_or_within_a_word_if_it_must(self) -> None:
+    def test_a_part_ends_at_white_space_if_possible(self) -> None:
         translate = "<{}>".format
         text = "One two three four five"
         assert documents.translate_document(fake_model(words, 4, translate), text)[0] == (
@@ -236,6 +238,37 @@ class TestTranslate:
         # `tokens` is also called once for each translated sentence.
         assert counted <= 5 * len(text)
 
-    def test_several_translations_are_refused(self) -> None:
+    def test_more_than_one_translation_is_an_error(self) -> None:
         with pytest.raises(InputError, match=mentions("fake", "3", "1", "document")):
             documents.translate_document(fake_model(words, n_best=3), "One.")
+
+
+def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:
+    text = "<2de> It rains. She sleeps.\n\nNo tag. At all.\n  <2fr>One. Two.\n<2it> It. Is.\n"
+    seen: list[str] = []
+
+    def translate(line: str) -> str:
+        seen.append(line)
+        return line.removeprefix("<2de> ").removeprefix("<2fr> ").upper()
+
+    model = fake_model(words, translate=translate, tags=("<2de>", "<2fr>"))
+    translated, warnings = documents.translate_document(model, text)
+    assert sorted(seen) == sorted(
+        ["<2de> It rains.", "<2de> She sleeps.", "No tag.", "At all.", "<2fr> One.", "<2fr> Two."]
+        + ["<2it> It.", "Is."]
+    )
+    assert translated == "IT RAINS. SHE SLEEPS.\n\nNO TAG. AT ALL.\n  ONE. TWO.\n<2IT> IT. IS.\n"
+    assert not warnings
+
+
+def test_each_part_of_a_long_sentence_has_the_tag_and_fits_with_it() -> None:
+    seen: list[str] = []
+
+    def translate(line: str) -> str:
+        seen.append(line)
+        return line.removeprefix(">>deu<< ")
+
+    model = fake_model(words, 5, translate)  # without known tags, the form decides
+    text = ">>deu<< a b c d e f g h i j"
+    assert documents.translate_document(model, text)[0] == text.removeprefix(">>deu<< ")
+    assert len(seen) > 2 and all(line.startswith(">>deu<< ") for line in seen)

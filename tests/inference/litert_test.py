@@ -32,7 +32,7 @@ def file(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def changed(file: Path, tmp_path: Path, change: Any) -> Path:
-    """Returns a copy with a changed model and the same archive."""
+    """Returns a copy with a changed model and the same archive, except for the checksum."""
     content = file.read_bytes()
     with zipfile.ZipFile(file) as archive:
         begin = min(info.header_offset for info in archive.infolist())
@@ -43,6 +43,10 @@ def changed(file: Path, tmp_path: Path, change: Any) -> Path:
     path.write_bytes(flatbuffer.write(model))
     with zipfile.ZipFile(path, "a") as archive:
         for info, data in entries:
+            if info.filename == "model.json":
+                fields = json.loads(data)
+                del fields["model_crc32"]
+                data = json.dumps(fields).encode()
             archive.writestr(info.filename, data)
     return path
 
@@ -134,8 +138,9 @@ def test_invalid_files(file: Path, tmp_path: Path) -> None:
         LiteRTModel(tmp_path / "none.tflite")
     other = tmp_path / "other.tflite"
     with zipfile.ZipFile(file) as archive, zipfile.ZipFile(other, "w") as copy:
-        for name in archive.namelist():
-            copy.writestr(name, archive.read(name))
+        fields = json.loads(archive.read("model.json"))
+        copy.writestr("model.json", json.dumps({**fields, "model_crc32": 0}))
+        copy.writestr("joint.model", archive.read("joint.model"))
     with pytest.raises(InputError, match=mentions("ai-edge-litert", "file")):
         LiteRTModel(other)
     newer = tmp_path / "newer.tflite"
@@ -150,7 +155,7 @@ def test_metadata_of_version_0_1_0(file: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(file) as archive, zipfile.ZipFile(old, "w") as copy:
         fields = json.loads(archive.read("model.json"))
         fields["trained_tokens"] = 25
-        del fields["max_train_source_length"]
+        del fields["max_train_source_length"], fields["model_crc32"]
         copy.writestr("model.json", json.dumps(fields))
         copy.writestr("joint.model", archive.read("joint.model"))
     metadata, _ = litert._read_archive(old)

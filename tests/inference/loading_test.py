@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.export import export
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -22,7 +23,7 @@ from tests.messages import mentions, tells
 
 @pytest.fixture
 def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
-    """A copy of the run that a test may change."""
+    """A copy of the run, which a test may change."""
     return RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
 
 
@@ -85,7 +86,7 @@ class TestLoadTranslator:
     def test_an_ensemble_of_different_vocabularies(self, own_run: RunDirectory) -> None:
         other = Path(shutil.copytree(own_run.path, own_run.path.with_name("other")))
         capitals = Tokenizer(learn_vocabulary((p.upper().encode() for p in PHRASES), 60))
-        capitals.save(other / "tokenizer")  # the same size, but other pieces
+        capitals.save(other / "tokenizer")  # the same size, but different pieces
         with pytest.raises(InputError, match=mentions("run", "other", "vocabularies")):
             loading.load_translator(f"{own_run.path},{other}")
 
@@ -118,7 +119,9 @@ class TestMaxTrainSourceLength:
         write_report(own_run, max_length=9)
         return own_run
 
-    def test_a_run_has_the_length_of_its_report(self, reported_run: RunDirectory) -> None:
+    def test_max_train_source_length_comes_from_the_report_of_the_run(
+        self, reported_run: RunDirectory
+    ) -> None:
         model = loading.load_model(reported_run.path)
         assert model.max_train_source_length == 9
         (warning,) = translate.translation_warnings(model, ["a", "ball " * 9])
@@ -153,3 +156,11 @@ def test_weights_of_another_configuration(own_run: RunDirectory) -> None:
     (own_run.path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=mentions("weights", "48")):
         loading.load_model(own_run.path)
+
+
+def test_runs_and_exports_know_the_tags_of_their_vocabulary(
+    tagged_run: RunDirectory, tmp_path: Path
+) -> None:
+    exported = export(tagged_run, tmp_path / "export", ["<2de> a small dog"])
+    for place in (tagged_run.path, exported.path):
+        assert loading.load_model(place).tags == ("<2de>", "<2fr>")

@@ -93,7 +93,7 @@ def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> Non
     )
     embeddings = scorer.translator.transformer.weights_by_path()["embedding/embeddings"]
     factors = np.ones_like(embeddings[:, :1])
-    factors[scorer.translator.tokenizer.end_id] = 6  # or no hypothesis would end
+    factors[scorer.translator.tokenizer.end_id] = 6  # otherwise no hypothesis would end
     embeddings.assign(embeddings * factors)
     found = scorer.translator.search(tf.constant(PHRASES))
     lengths, scores = found.lengths.numpy().ravel(), found.scores.numpy().ravel()
@@ -124,7 +124,7 @@ def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDir
     np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-4)
 
 
-def test_other_ids_than_the_tokenizers_are_scored_unchanged(scorer: Scorer) -> None:
+def test_ids_that_differ_from_the_tokenizer_are_scored_unchanged(scorer: Scorer) -> None:
     tokenizer = scorer.translator.tokenizer
     (best,) = tokenizer.tokenize_target(tf.constant(["ball"])).to_list()
     letters = [ids[-2] for ids in tokenizer.tokenize_target(tf.constant(list("ball"))).to_list()]

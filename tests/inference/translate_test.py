@@ -92,7 +92,7 @@ class TestTranslateInDetail:
         results = translate_verbose(several, self.LINES, attention=True)
         json.dumps(results, allow_nan=False)
         plain = translate_lines(several, self.LINES)
-        used = [used for _, used in batching.token_counts(several.lengths, self.LINES)]
+        used = [each.used for each in batching.token_counts(several.lengths, self.LINES)]
         scorer = scoring.Scorer(several.owner)
         for line, best, length, result in zip(self.LINES, plain, used, results, strict=True):
             source, found = result["source_tokens"], result["translations"]
@@ -128,7 +128,7 @@ class TestTranslateInDetail:
 
 
 def assert_consistent(translation: dict[str, Any], source_length: int) -> None:
-    """Checks that the fields of a translation fit each other."""
+    """Checks that the fields of a translation are consistent."""
     length = len(translation["ids"])
     assert sum(translation["token_log_probs"]) == pytest.approx(translation["log_prob"], abs=1e-4)
     for name in ("tokens", "token_log_probs", "alignment", "attention"):

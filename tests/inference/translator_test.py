@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -61,7 +63,7 @@ def test_output_lengths_depend_only_on_their_source(translator: Translator) -> N
     lengths = translator.search(texts).lengths.numpy().max(axis=1)
     longest[TEXTS.index("")] = 0
     assert (lengths <= longest).all()
-    assert (lengths[:-1] == longest[:-1]).sum() > 2  # and reached, not only by the longest
+    assert (lengths[:-1] == longest[:-1]).sum() > 2  # several sentences reach the limit
 
 
 def test_empty_texts_have_empty_translations(translator: Translator) -> None:
@@ -152,14 +154,14 @@ def test_cached_and_uncached_search_are_equal(
     np.testing.assert_allclose(cached.scores, uncached.scores, rtol=2e-5, atol=1e-4)
 
 
-def test_models_with_other_vocabularies_are_refused(run_directory: RunDirectory) -> None:
+def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirectory) -> None:
     config = run_directory.config.replace(model__target_vocab_size=7, model__source_vocab_size=7)
     other = Transformer(config.model)
     with pytest.raises(InputError, match=mentions("model 2", "7", "tokens")):
         Translator(
             [make_transformer(run_directory), other], run_directory.tokenizer(), config.decoding
         )
-    with pytest.raises(InputError, match=mentions("model", "translate")):
+    with pytest.raises(InputError, match=mentions("Translator", "one model")):
         Translator([], run_directory.tokenizer(), config.decoding)
 
 
@@ -187,7 +189,7 @@ def test_details_fit_the_translation(translator: Translator) -> None:
             np.testing.assert_array_equal(details["alignments"][row, k, :length], best)
 
 
-def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
+def test_translations_start_with_their_prefixes(translator: Translator) -> None:
     free = translator.translate(tf.constant(TEXTS[:3]))["translations"].numpy()
     prefixes = ["", free[2, 0].decode()[:2], free[1, 0].decode()[:4]]
     details = translator.translate_verbose(tf.constant(TEXTS[:3]), tf.constant(prefixes))
@@ -211,6 +213,36 @@ def test_banned_phrases_do_not_appear(translator: Translator, run_directory: Run
     banning = make_translator(run_directory, decoding__banned=f" |{word}")
     for text in banning.translate(tf.constant(TEXTS[:3]))["translations"].numpy()[:, 0]:
         assert word not in text.decode().split()
+
+
+@pytest.mark.parametrize("search", [{"beam_size": 4}, {"beam_size": 1}, {"sample": True}])
+def test_unknown_tokens_are_written_only_if_allowed(
+    run_directory: RunDirectory, search: dict[str, object]
+) -> None:
+    transformer, tokenizer = make_transformer(run_directory), run_directory.tokenizer()
+    settings = {f"decoding__{name}": value for name, value in search.items()}
+    plain = make_translator(run_directory, **settings)
+    # The embedding of a frequent token, so that the unknown token is at least as likely.
+    frequent = plain.search(tf.constant(PHRASES)).ids.numpy()[:, 0, 1]
+    rows = transformer.target_embedding.embeddings.numpy()
+    rows[tokenizer.unknown_id] = 1.5 * rows[frequent[0]]
+    transformer.target_embedding.embeddings.assign(rows)
+
+    def translations(**changes: object) -> list[str]:
+        config = run_directory.config.replace(**settings, **changes).decoding
+        own = Translator(transformer, tokenizer, config)
+        return [text.decode() for text in translate(own, list(PHRASES))[0][:, 0]]
+
+    assert not any("\u2047" in text for text in translations())
+    allowed = translations(decoding__allow_unknown=True)
+    assert any("\u2047" in text for text in allowed)
+    replaced = translations(decoding__replace_unknown=True)
+    assert not any("\u2047" in text for text in replaced)
+    for phrase, before, after in zip(PHRASES, allowed, replaced, strict=True):
+        kept = "(.*?)".join(map(re.escape, before.strip().split("\u2047")))
+        inserted = re.fullmatch(kept.replace(r"\ ", " *"), after)
+        assert inserted and set("".join(inserted.groups())) <= {*phrase, " "}
+    assert translations(decoding__banned="\u2047|<unk>") == translations()
 
 
 @pytest.mark.parametrize("n_best", [1, 3])

@@ -73,7 +73,7 @@ MISTAKES = {
     "average_checkpoints --run_dir=run --last=9": mentions("run", "3", "checkpoints", "9"),
     "recipe --recipe=none --corpus_dir=. --work_dir=new": mentions("none", "multi30k_de_en"),
 }
-# Mistakes that absl finds, with the exit code 2.
+# Errors that absl finds. The exit code is 2.
 USAGE_MISTAKES = {
     _PREPARE("six.en", "six.de --vocabsize=9"): mentions("vocabsize"),
     "prepare --source=six.en --target=six.de": mentions("--output_dir", "missing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,7 +101,7 @@ print("iterations", int(whole.optimizer.iterations))
 
 
 def tagger() -> keras.Model:
-    """A functional model with one of our decoders, and with ids of another vocabulary."""
+    """A functional model with a decoder of this package, and ids of a different vocabulary."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = PaddingMask()(ids)
     x = TokenEmbedding(12, 8)(ids)
@@ -146,3 +147,30 @@ def test_two_models_in_one_process_share_no_variables() -> None:
     paths = [[w.path for w in model.trainable_weights] for model in (first, second)]
     assert paths[0] == paths[1] and len(set(paths[0])) == len(paths[0])
     assert not any(a is b for a, b in zip(first.weights, second.weights, strict=True))
+
+
+def test_the_package_registers_its_classes_if_keras_is_imported() -> None:
+    sources = (ROOT / "keras_transformer").rglob("*.py")
+    pattern = (
+        r'@keras.saving.register_keras_serializable\(package="keras_transformer"\)\nclass (\w+)'
+    )
+    expected = {name for path in sources for name in re.findall(pattern, path.read_text("utf-8"))}
+    assert len(expected) > 15
+    registered = run(
+        "import keras, keras_transformer, sys\n"
+        "names = [name.partition('>') for name in keras.saving.get_custom_objects()]\n"
+        "print(*(name for package, _, name in names if package == 'keras_transformer'))\n"
+    )
+    assert set(registered.split()) == expected
+
+
+def test_the_package_alone_is_imported_quickly() -> None:
+    """The limit is on processor time, because other processes may run at the same time."""
+    run(
+        "import sys, time\n"
+        "start = time.process_time()\n"
+        "import keras_transformer\n"
+        "seconds = time.process_time() - start\n"
+        "assert seconds < 0.3, seconds\n"
+        "assert not {'keras', 'numpy', 'tensorflow'} & set(sys.modules)\n"
+    )

@@ -1,4 +1,4 @@
-"""Training is killed between checkpoints and inside a write, and ends with the same bits.
+"""Training that is killed, between checkpoints or inside a write, ends with the same bits.
 
 `python -m tests.stress kill` does both thirty times at random moments, with one and two replicas.
 """
@@ -75,7 +75,7 @@ def test_two_replicas_killed_between_checkpoints_and_inside_a_write(folder: Path
     between = kill_between_checkpoints(killed)
     assert between % CHECKPOINT_STEPS == 0
     with (killed.path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 1, "loss": 2.')  # a line that the kill cut off
+        file.write('{"step": 1, "loss": 2.')  # a line that was truncated by the kill
     inside = kill_inside_a_write(killed)
     killed.finish()
     for step in (between, inside):

@@ -82,7 +82,7 @@ def test_lines_become_trees_over_their_words(folder: Path, answers: dict[str, En
         ("parse by the export", (folder / "trees.txt").read_text()),
     ):
         assert (answers[name].code, answers[name].err) == (
-            3, "Line 3 is empty, and so is its tree.\n"
+            3, "Warning: Line 3 is empty, and so is its tree.\n"
         )  # fmt: skip
         assert text == answers["parse"].out
         lines = text.split("\n")[:-1]

@@ -33,7 +33,7 @@ def test_all_steps_run_and_a_bad_model_is_an_error(tmp_path: Path) -> None:
     assert re.fullmatch(r"error: .*\b\d?\d\.\d ?%.*\b90 ?%.*", sentence), result.stderr
     assert "Traceback" not in result.stderr
 
-    place = tmp_path / "new" / "quick start"  # of where it was called, not of the project
+    place = tmp_path / "new" / "quick start"  # relative to the current folder, not to the project
     assert (place / "data" / "train" / "store.json").is_file()
     assert [path.name for path in (place / "run" / "checkpoints").iterdir()] == [
         f"step-{STEPS:08d}"

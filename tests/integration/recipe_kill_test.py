@@ -1,4 +1,4 @@
-"""A recipe is killed at each stage. The same command continues and gives the same results."""
+"""A recipe is killed at each stage. The same command resumes and gives the same results."""
 
 from __future__ import annotations
 

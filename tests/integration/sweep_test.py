@@ -1,4 +1,4 @@
-"""bin/sweep.py is killed in the middle of a row, continued, and run again when it is finished."""
+"""bin/sweep.py is killed in the middle of a row, resumed, and run again when it is finished."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, err
 
 
-def test_a_killed_row_is_continued_and_finished_rows_are_kept(folder: Path) -> None:
+def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder: Path) -> None:
     process = start(folder, *COMMAND)
     assert process.stderr is not None
     for line in process.stderr:
@@ -69,7 +69,7 @@ def test_a_killed_row_is_continued_and_finished_rows_are_kept(folder: Path) -> N
 
     out, err = finish(start(folder, *COMMAND))
     assert "trial 1 of 2: base (the base)" in err
-    assert f"continuing at step {steps[-1]}, up to step {MAX_STEPS}" in err
+    assert f"resuming at step {steps[-1]}, up to step {MAX_STEPS}" in err
     assert "trial 2 of 2: B_dk16 (d_k × 1/4)" in err
     assert "cuda" not in err.lower()
     *table, last = out.splitlines()

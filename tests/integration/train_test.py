@@ -1,4 +1,4 @@
-"""bin/train.py is interrupted by a signal, and the same command continues."""
+"""bin/train.py is interrupted by a signal, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Pat
     for line in process.stderr:
         log += line
         if line.startswith("step 4 of"):
-            process.send_signal(signal.SIGINT)  # workers_test sends SIGTERM
+            process.send_signal(signal.SIGHUP)  # workers_test sends SIGTERM
             break
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, log + err
@@ -71,7 +71,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_same_command_continues(folder: Pat
     assert tells(err, f"step {stopped.step}", f"step {MAX_STEPS}")
     assert tells(out, "finished", f"step {MAX_STEPS}") and out.count("\n") == 1
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
-    assert steps == [MAX_STEPS]  # one between two intervals goes when another follows
+    assert steps == [MAX_STEPS]  # a checkpoint between two intervals is removed after the next one
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, MAX_STEPS + 1))
     validation = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}

@@ -55,13 +55,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Workers:
-    """The processes of a cluster. Worker `i` has the folder `i`, with only the data."""
+    """The processes of a cluster. Worker `i` has the folder `i`, with only the data.
 
-    def __init__(self, folder: Path, data: Path, count: int):
+    As in a `TFJob`, the first one may have the role `chief`. Otherwise all are workers.
+    """
+
+    def __init__(self, folder: Path, data: Path, count: int, has_chief: bool):
         servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
         self.addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
         for server in servers:
             server.close()
+        self.roles = [("chief", 0)] if has_chief else []
+        self.roles += [("worker", index) for index in range(count - has_chief)]
         self.folders = [folder / str(index) for index in range(count)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         for each in self.folders:
@@ -72,8 +77,11 @@ class Workers:
         return self.folders[0] / "run"
 
     def start(self, index: int, *flags: str) -> None:
-        task = {"type": "worker", "index": index}
-        tf_config = json.dumps({"cluster": {"worker": self.addresses}, "task": task})
+        cluster: dict[str, list[str]] = {}
+        for (role, _), address in zip(self.roles, self.addresses, strict=True):
+            cluster.setdefault(role, []).append(address)
+        task = dict(zip(("type", "index"), self.roles[index], strict=True))
+        tf_config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
         settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
         command = [
             sys.executable, str(ROOT / "bin" / "train.py"), "--data_dir=data", "--run_dir=run",
@@ -119,12 +127,12 @@ class Workers:
 
 
 @pytest.fixture
-def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[[int], Workers]]:
+def cluster(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Workers]]:
     """Makes clusters of a given number of workers, and ends their processes after the test."""
     made = []
 
-    def make(count: int) -> Workers:
-        made.append(Workers(tmp_path, folder / "data", count))
+    def make(count: int, has_chief: bool = False) -> Workers:
+        made.append(Workers(tmp_path, folder / "data", count, has_chief))
         return made[-1]
 
     yield make
@@ -163,9 +171,9 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def test_workers_train_like_one_process(cluster: Callable[[int], Workers], whole: Path) -> None:
+def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: Path) -> None:
     count = 3  # the next test has 2
-    workers = cluster(count)
+    workers = cluster(count, has_chief=True)
     workers.start_all()
     workers.finish()
     assert tells(workers.said(0), f"{count} replicas")
@@ -176,7 +184,7 @@ def test_workers_train_like_one_process(cluster: Callable[[int], Workers], whole
 
 
 def test_killed_and_stopped_workers_lose_nothing(
-    cluster: Callable[[int], Workers], whole: Path
+    cluster: Callable[..., Workers], whole: Path
 ) -> None:
     workers = cluster(2)
     workers.start_all()
@@ -207,7 +215,7 @@ def test_killed_and_stopped_workers_lose_nothing(
 
 
 def test_workers_with_different_data_or_flags_end_with_errors(
-    cluster: Callable[[int], Workers], tmp_path: Path
+    cluster: Callable[..., Workers], tmp_path: Path
 ) -> None:
     workers = cluster(2)
     shutil.rmtree(workers.folders[1] / "data")
@@ -226,7 +234,36 @@ def test_workers_with_different_data_or_flags_end_with_errors(
     assert not workers.run.exists()
 
 
-def test_a_single_worker_waits_until_it_is_stopped(cluster: Callable[[int], Workers]) -> None:
+def test_a_process_with_nothing_to_share_trains_or_ends(folder: Path, tmp_path: Path) -> None:
+    """An evaluator of a job ends well, and an empty `TF_CONFIG` means one machine."""
+    settings = {**SETTINGS, "training.max_steps": 1}
+    command = [
+        sys.executable, str(ROOT / "bin" / "train.py"), f"--data_dir={folder / 'data'}",
+        "--preset=tiny", *(f"--set={name}={value}" for name, value in settings.items()),
+    ]  # fmt: skip
+    task = {"type": "evaluator", "index": 0}
+    evaluator = json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": task})
+    for name, tf_config in (
+        ("evaluator", evaluator),
+        ("alone", '{"cluster": {}}'),
+        ("quoted", '""'),
+    ):
+        ended = subprocess.run(
+            [*command, f"--run_dir={tmp_path / name}"],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": tf_config},
+        )
+        assert ended.returncode == 0, ended.stderr
+        if name == "evaluator":
+            assert tells(ended.stderr, "TF_CONFIG", "evaluator", "chief")
+            assert not (tmp_path / name).exists()
+        else:
+            assert last_saved(tmp_path / name) == 1
+
+
+def test_a_single_worker_waits_until_it_is_stopped(cluster: Callable[..., Workers]) -> None:
     workers = cluster(2)
     workers.start(0)
     deadline = time.monotonic() + 240

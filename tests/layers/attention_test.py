@@ -40,7 +40,7 @@ def test_scaled_dot_product_attention_is_equation_1() -> None:
     )
 
 
-def test_query_that_sees_nothing_has_equal_weights() -> None:
+def test_a_fully_masked_query_has_equal_weights() -> None:
     q = RNG.normal(size=(1, T, 3)).astype(np.float32)
     mask = np.zeros((1, 1, T), bool)
     _, weights = to_numpy(scaled_dot_product_attention(q, q, q, mask))
@@ -90,7 +90,7 @@ def test_cross_attention_is_the_papers(use_bias: bool, key_dim: int, value_dim: 
 def test_cached_self_attention_equals_the_full_pass(window: int | None) -> None:
     layer = SelfAttention(H, 3, 4, use_bias=True, causal=True, window=window)
     full = to_numpy(layer(X))
-    cache = layer.init_cache(B, T + 3)  # longer than needed: the rest is never seen
+    cache = layer.init_cache(B, T + 3)  # longer than needed: the rest is masked
     for position in range(T):
         query = X[:, position : position + 1]
         output, cache, _ = layer.forward(query, cache=cache, position=position)
@@ -103,7 +103,7 @@ def test_beams_in_one_cache_attend_to_their_own_histories(window: int | None, gr
     layer = SelfAttention(H, 3, 4, causal=True, window=window)
     layer.build(X.shape)
     beams = 2
-    # Step by step, whose token of each step a beam has in its past: they change places twice.
+    # For each step, which beam wrote the tokens of a beam's history. Beams are swapped twice.
     parents = [[0, 1], [1, 1], [0, 1], [1, 0]]
     steps = RNG.normal(size=(len(parents), B, beams, D)).astype(np.float32)
     cache = layer.init_cache(B, 0 if grow else beams * (len(parents) + 1))

@@ -28,7 +28,7 @@ Mask = NDArray[np.bool_]
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks as small as a window, so that short sequences have many."""
+    """Makes blocks as small as a window, so that short sequences have many."""
     monkeypatch.setattr(blocks, "_MIN_BLOCK_SIZE", 1)
 
 
@@ -58,7 +58,7 @@ def allowed(real: Mask, window: int, causal: bool) -> Mask:
 
 
 def assert_is_the_masked(actual: Any, x: Any, weights: Any, mask: Mask) -> None:
-    """Compares what sees anything with the paper's equations, over all pairs, in float64."""
+    """Compares queries that have a visible key with the equations of the paper in float64."""
     expected, _ = reference.self_attention(x.astype(np.float64), weights, "at", CONFIG, mask)
     sees = mask.any(-1)
     assert actual.shape == expected.shape
@@ -124,12 +124,12 @@ def test_every_place_of_a_window_is_seen_once(
     assert 0 <= cut.before <= max(reach, 0) and cut.after == (0 if causal else cut.before)
     assert cut.before <= cut.size  # so that two neighbours are enough
     if not cut.is_one:
-        assert cut.before == reach  # and no place of a window is missed
+        assert cut.before == reach  # and every position of a window is covered
         assert cut.seen <= 2 * max(window, least) + 1
 
 
 def make_model(window: int, is_masked: bool, **arguments: Any) -> tuple[Any, SelfAttention]:
-    """A model of lengths unknown before, by blocks or by the mask over all pairs."""
+    """A model for unknown lengths, with blocks or with a mask over all pairs."""
     layer, _ = make_layer(window, causal=False, **arguments)
     x = keras.Input((None, D), name="x")
     real = keras.Input((1, None), dtype="bool", name="real")
@@ -147,7 +147,7 @@ def test_training_moves_all_weights_as_with_the_mask(jit_compile: bool) -> None:
         model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
         for length in (4, 17):  # one block, and several
             x, _ = inputs(length)
-            # All see something; the target is of any kind.
+            # Every query has a visible key. The target is arbitrary.
             model.train_on_batch([x, np.ones((B, 1, length), bool)], np.roll(x, 1, axis=-1))
         trained.append(to_numpy([variable.value for variable in layer.trainable_weights]))
     before = list(randomize(layer).values())
@@ -184,13 +184,13 @@ def test_dropout_drops_weights_and_keeps_their_mean() -> None:
     assert_same(call(layer, x, training=False), plain, 0.0)
     dropped = to_numpy(layer(x, training=True))
     assert dropped.std(axis=0).min() > 1e-2
-    # Sums of thousands: five standard errors.
+    # Sums of thousands of values: five standard errors.
     error = 5 * dropped.std(axis=0) / len(x) ** 0.5
     assert (np.abs(dropped.mean(axis=0) - plain[0]) < error).all()
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_layers_around_it_hand_out_weights_only_if_asked() -> None:
+def test_outer_layers_return_weights_only_on_request() -> None:
     x, real = inputs(17)
     sizes: dict[str, Any] = {"num_heads": H, "key_dim": 3, "d_ff": 9, "attention_window": 5}
     encoder, decoder = EncoderLayer(**sizes), DecoderLayer(**sizes)

@@ -32,7 +32,7 @@ def test_heads_and_positions_are_swapped(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 3, 5), (2, 3, 4, 5), (2, 1, 3, 5), (2, 4, 1, 5)])
-def test_heads_are_swapped_where_the_batch_size_is_unknown(shape: tuple[int, ...]) -> None:
+def test_heads_are_swapped_if_the_batch_size_is_unknown(shape: tuple[int, ...]) -> None:
     class Swap(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
             return fast_paths.swap_heads(inputs)
@@ -40,7 +40,7 @@ def test_heads_are_swapped_where_the_batch_size_is_unknown(shape: tuple[int, ...
     inputs = keras.Input(shape[1:])
     model = keras.Model(inputs, Swap()(inputs))
     model.compile(jit_compile=False)
-    for rows in (2, 3):  # so that `predict` makes a graph of any batch size
+    for rows in (2, 3):  # so that `predict` builds a graph for any batch size
         array = random(rows, *shape[1:])
         swapped = model.predict(array, batch_size=rows, verbose=0)
         np.testing.assert_array_equal(swapped, array.swapaxes(1, 2))

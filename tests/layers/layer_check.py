@@ -66,7 +66,7 @@ def check_layer(
 
     Args:
         layer_class: the layer; takes `arguments` at construction.
-        inputs: its tensor arguments by name, the first one first.
+        inputs: its tensor arguments by name, in order.
         output_shape: shape, or structure of shapes, of its output for `inputs`.
         options: its other call arguments.
         output_dtype: dtype of its outputs under every policy; the policy's
@@ -125,7 +125,7 @@ def check_shapes(
     """Checks `compute_output_shape` and `compute_output_spec`."""
     shape = keras.tree.flatten(outputs)[0].shape
     parameters = inspect.signature(layer.compute_output_shape).parameters
-    # `summary` hands to one what the other was called with.
+    # `summary` calls one with the arguments of the other.
     assert list(parameters) == list(inspect.signature(layer.build).parameters)
     shapes = {f"{name}_shape": array.shape for name, array in inputs.items()}
     first = next(iter(shapes.values()))

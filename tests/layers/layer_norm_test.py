@@ -48,7 +48,7 @@ def test_closed_form_gradient_equals_the_automatic_one(rows: tuple[int, ...]) ->
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_it_is_computed_in_float32(dtype: str) -> None:
     layer = LayerNorm(dtype=f"mixed_{dtype}")
-    # Squares of these are beyond float16, and their differences below bfloat16's steps.
+    # The squares overflow in float16, and bfloat16 cannot represent the differences.
     x = keras.ops.cast(1000.0 + 4.0 * np.arange(6, dtype=np.float32)[None], dtype)
     exact = to_numpy(x).astype(np.float64)
     expected = (exact - exact.mean()) / np.sqrt(exact.var() + 1e-6)

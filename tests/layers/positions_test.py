@@ -1,4 +1,4 @@
-"""Positions against float64, far out and under every policy."""
+"""Positions against float64: large positions, and every dtype policy."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def make_model(config: ModelConfig, **arguments: Any) -> tuple[Transformer, dict
 
 
 class Recorder(dict[str, np.ndarray]):
-    """Weights that remember which of them were read."""
+    """Weights that record which of them were read."""
 
     def __init__(self, weights: dict[str, np.ndarray]):
         super().__init__(weights)
@@ -136,7 +136,7 @@ def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -
     for variable, gradient in zip(model.trainable_weights, gradients, strict=True):
         gradient = tf.convert_to_tensor(gradient).numpy().ravel()
         entries = weights[variable.path.partition("/")[2]].reshape(-1)  # a view
-        # The steepest entry and two of any kind.
+        # The entry with the largest gradient, and two random ones.
         for i in (int(np.abs(gradient).argmax()), *rng.integers(0, entries.size, 2)):
             value, differences = entries[i], []
             for moved in (value + step, value - step):
@@ -154,7 +154,9 @@ def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     config = make_config(name)
     model, _ = make_model(config)
     inputs, labels = make_batch(config)
-    target = np.where(labels == config.pad_id, 6, inputs["target_ids"])  # no padding: all compare
+    target = np.where(
+        labels == config.pad_id, 6, inputs["target_ids"]
+    )  # no padding, so all positions are compared
     full = to_numpy(model({"source_ids": inputs["source_ids"], "target_ids": target}))
     memory = model.encode(inputs["source_ids"])
     whole = model.decode(target, memory)
@@ -217,7 +219,7 @@ def test_cached_decoding_runs_in_a_graph_with_a_position_that_is_a_tensor() -> N
 
 @pytest.mark.parametrize("name", ["paper", "window", "free_dims"])
 def test_no_split_has_widths_that_are_computed_in_the_graph(name: str) -> None:
-    # LiteRT reads uninitialized memory behind such a split.
+    # LiteRT reads uninitialized memory after such a split.
     model, _ = make_model(make_config(name))
     ids = tf.TensorSpec([1, None], tf.int32)
     function = tf.function(

@@ -37,8 +37,8 @@ def defective() -> None:
 
 
 def wait_to_be_told(folder: str) -> None:
-    """Ends after writing its last output, for any signal."""
-    (Path(folder) / "begun").write_text(str(os.getpid()))
+    """On any signal, writes its last output and ends."""
+    (Path(folder) / "started").write_text(str(os.getpid()))
     try:
         time.sleep(600)
     finally:
@@ -82,16 +82,18 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGKILL"])
-def test_it_ends_as_gently_as_the_one_that_asked(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["terminal", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_signal_to_the_parent_stops_the_child_after_a_checkpoint(
+    tmp_path: Path, how: str
+) -> None:
     (tmp_path / "main.py").write_text(PROGRAM)
     parent = subprocess.Popen(
         [sys.executable, tmp_path / "main.py", tmp_path],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    begun = tmp_path / "begun"
-    while not (begun.exists() and begun.read_text()):
+    started = tmp_path / "started"
+    while not (started.exists() and started.read_text()):
         assert parent.poll() is None
         time.sleep(0.02)
     if how == "terminal":
@@ -99,8 +101,8 @@ def test_it_ends_as_gently_as_the_one_that_asked(tmp_path: Path, how: str) -> No
     else:
         parent.send_signal(getattr(signal, how))
     _, said = parent.communicate(timeout=60)
-    if how == "SIGKILL":  # then nobody is left to wait for it
-        while Path(f"/proc/{begun.read_text()}").exists():
+    if how == "SIGKILL":  # then no process waits for it
+        while Path(f"/proc/{started.read_text()}").exists():
             time.sleep(0.02)
     assert parent.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
     assert "Traceback" not in said

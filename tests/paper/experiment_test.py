@@ -15,9 +15,9 @@ from keras_transformer.paper import experiment
 from keras_transformer.paper.experiment import (
     Deadline,
     Trial,
-    begun,
     check_identity,
     mean_and_std,
+    open_experiment,
     results_of,
     run_trials,
 )
@@ -28,7 +28,7 @@ IDENTITY: dict[str, Any] = {"settings": {"training.seed": 1, "sizes": (2, 3)}, "
 
 
 class Clock:
-    """Replaces `time`; trials move it."""
+    """Replaces `time`. Trials advance it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -73,7 +73,7 @@ def test_each_trial_runs_once_and_leaves_its_results(tmp_path: Path) -> None:
     assert results_of(trials, tmp_path) == results
 
 
-def test_a_stopped_trial_is_continued_before_the_next_one(tmp_path: Path) -> None:
+def test_a_stopped_trial_is_resumed_before_the_next_one(tmp_path: Path) -> None:
     calls: list[Any] = []
     stopped = run_trials(
         [trial("a", calls, finished=False), trial("b", calls)], tmp_path, Deadline(None)
@@ -104,7 +104,7 @@ def test_one_trial_always_starts_and_none_after_the_deadline(tmp_path: Path, clo
             Deadline(wrong)
 
 
-def test_mistakes_name_the_trial_and_a_second_process_is_refused(tmp_path: Path) -> None:
+def test_errors_name_the_trial_and_a_second_process_is_rejected(tmp_path: Path) -> None:
     def fail(*_: Any) -> dict[str, Any]:
         raise DivergedError("the loss is not finite")
 
@@ -142,18 +142,18 @@ def test_a_trial_in_a_child_process(tmp_path: Path) -> None:
 
 def test_the_identity_is_written_once_and_compared(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with begun(work, IDENTITY):
+    with open_experiment(work, IDENTITY):
         (work / "a").mkdir()
     check_identity(work, IDENTITY)
     for changes, message in (
-        ({"data": "x"}, "work was begun with data 'abc', not 'x'"),
+        ({"data": "x"}, "work was started with data 'abc', not 'x'"),
         ({"settings": {"training.seed": 2}}, "settings: training.seed 1, not 2"),
         (
             {"tests": "y"},
             "with tests .not set., not 'y'. Use the settings, the data",
         ),
     ):
-        for check in (check_identity, lambda *args: begun(*args).__enter__()):
+        for check in (check_identity, lambda *args: open_experiment(*args).__enter__()):
             with pytest.raises(InputError, match=message):
                 check(work, {**IDENTITY, **changes})
     (work / "experiment.json").write_text("[")
@@ -166,7 +166,7 @@ def test_the_identity_is_written_once_and_compared(tmp_path: Path) -> None:
 
 def test_a_directory_without_a_trial_is_unchanged(tmp_path: Path) -> None:
     def refused(work: Path) -> None:
-        with pytest.raises(InputError, match="refused"), begun(work, IDENTITY):
+        with pytest.raises(InputError, match="refused"), open_experiment(work, IDENTITY):
             assert (work / "experiment.json").is_file()
             raise InputError("refused")
 
@@ -179,17 +179,18 @@ def test_a_directory_without_a_trial_is_unchanged(tmp_path: Path) -> None:
     check_identity(tmp_path / "empty", IDENTITY)
 
 
-def test_a_refused_call_keeps_the_directory_of_another_call(tmp_path: Path) -> None:
+def test_a_failed_call_keeps_the_directory_of_another_call(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with begun(work, IDENTITY):
-        with pytest.raises(InputError, match="refused"), begun(work, IDENTITY):
+    with open_experiment(work, IDENTITY):
+        with pytest.raises(InputError, match="refused"), open_experiment(work, IDENTITY):
             raise InputError("refused")
         check_identity(work, IDENTITY)
         assert [path.name for path in work.iterdir()] == ["experiment.json"]
 
 
 @pytest.mark.parametrize(
-    "enter", [lambda work: check_identity(work, {}), lambda work: begun(work, {}).__enter__()]
+    "enter",
+    [lambda work: check_identity(work, {}), lambda work: open_experiment(work, {}).__enter__()],
 )
 def test_a_directory_that_cannot_be_written_is_one_sentence(
     tmp_path: Path, enter: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
@@ -202,10 +203,10 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
         enter(tmp_path / "work")
 
 
-def test_a_file_is_refused_as_work_directory(tmp_path: Path) -> None:
+def test_a_file_as_work_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file cannot be read or written"):
-        begun(tmp_path / "file", IDENTITY).__enter__()
+        open_experiment(tmp_path / "file", IDENTITY).__enter__()
 
 
 def test_mean_and_standard_deviation() -> None:

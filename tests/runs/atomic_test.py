@@ -10,7 +10,7 @@ from keras_transformer.runs.atomic import atomic_path, output_file, work_directo
 from tests.messages import mentions
 
 
-def test_a_file_has_its_name_only_when_it_is_written(tmp_path):
+def test_a_file_gets_its_name_only_when_it_is_complete(tmp_path):
     path = tmp_path / "file"
     with atomic_path(path) as partial:
         partial.write_text("first")
@@ -38,7 +38,7 @@ def test_leftovers_of_killed_processes_are_not_in_the_result(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_name_that_is_taken_is_an_error_and_loses_nothing(tmp_path):
+def test_an_existing_name_is_an_error_and_keeps_its_content(tmp_path):
     (tmp_path / "out").write_text("a file")
     for _ in range(2):
         with (
@@ -94,7 +94,7 @@ class TestOutputFile:
 
     def test_a_link_stays_one_and_a_pipe_is_written_to(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to("out")
-        for text in (b"new", b"newer"):  # out is not there at first
+        for text in (b"new", b"newer"):  # at first, out does not exist
             with output_file(tmp_path / "link") as file:
                 file.write(text)
             assert (tmp_path / "link").is_symlink()

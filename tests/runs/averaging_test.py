@@ -19,7 +19,7 @@ from tests.messages import mentions
 
 @pytest.fixture
 def own_run(run_directory: RunDirectory, tmp_path: Path) -> RunDirectory:
-    """A copy of the run that a test may change."""
+    """A copy of the run, which a test may change."""
     return RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
 
 

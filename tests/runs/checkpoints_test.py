@@ -1,4 +1,4 @@
-"""One checkpoint: whole or not at all, and no changed byte goes unnoticed."""
+"""A checkpoint is complete or does not exist, and every changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def no_file_beyond(size: int) -> Iterator[None]:
-    """Files of this process cannot grow beyond `size` bytes, as if the disk were full."""
+    """Limits the files of this process to `size` bytes, as if the disk were full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

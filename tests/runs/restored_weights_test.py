@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -47,23 +46,22 @@ class TestRestore:
         ],
     )
     def test_the_newest_complete_checkpoint_is_found(
-        self, run: RunDirectory, caplog: pytest.LogCaptureFixture, name: str, damage: Any
+        self, run: RunDirectory, capsys: pytest.CaptureFixture[str], name: str, damage: Any
     ) -> None:
         save_validated(run, step_5=1.0, step_6=1.0)
         damage(run.checkpoints()[-1].path / name)
-        with caplog.at_level(logging.WARNING):
-            restored = run.restore()
+        restored = run.restore()
         assert restored is not None and restored.checkpoint.step == 5
         assert_equal(restored.weights, arrays(5))
         assert entries(run) == ["damaged-step-00000006-1", "step-00000005"]
-        [warning] = caplog.messages
+        [warning] = capsys.readouterr().err.splitlines()
         assert tells(warning, f"step-00000006/{name}", "read")
         assert tells(warning, "damaged-step-00000006-1", "step 5")
         save_validated(run, step_6=1.0)
         assert entries(run) == ["damaged-step-00000006-1", "step-00000005", "step-00000006"]
 
     def test_the_same_step_can_be_damaged_again(
-        self, run: RunDirectory, caplog: pytest.LogCaptureFixture
+        self, run: RunDirectory, capsys: pytest.CaptureFixture[str]
     ) -> None:
         for _ in range(2):
             save(run, 5, 6, 7)
@@ -72,7 +70,7 @@ class TestRestore:
             (run.path / "checkpoints" / "step-00000007").mkdir()
             restored = run.restore()
             assert restored is not None and restored.checkpoint.step == 5
-        assert len(caplog.messages) == 4
+        assert capsys.readouterr().err.count("Warning: ") == 4
         assert [name for name in entries(run) if name.startswith("damaged")] == [
             f"damaged-step-0000000{step}-{number}" for step in (6, 7) for number in (1, 2)
         ]
@@ -81,7 +79,7 @@ class TestRestore:
         save(run, 5, 6)
         for checkpoint in run.checkpoints():
             cut_in_half(checkpoint.path / "weights.npz")
-        for _ in range(2):  # they keep their names, so it is said again
+        for _ in range(2):  # they keep their names, so the warning is repeated
             with pytest.raises(InputError, match=mentions("2 checkpoints")) as error:
                 run.restore()
             assert tells(str(error.value), "step-00000006/weights.npz", "read")
@@ -140,7 +138,9 @@ class TestSelection:
         assert_equal(run.selected_weights(), arrays(0.25))
         assert steps(run) == [5]
 
-    def test_an_unknown_name_is_refused_and_nothing_selected(self, run: RunDirectory) -> None:
+    def test_an_unknown_name_is_an_error_and_does_not_change_the_selection(
+        self, run: RunDirectory
+    ) -> None:
         save(run, 5)
         with pytest.raises(InputError, match=mentions("weights", "bets", "last", "best", "ema")):
             run.select("bets")

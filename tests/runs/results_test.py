@@ -1,4 +1,4 @@
-"""results.json: any bytes are read or reported, and writing is atomic."""
+"""results.json: any bytes are read or give an error, and writing is atomic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory: whole or not at all, and clear about what does not fit."""
+"""A run directory is complete or does not exist, and errors name the difference."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TestCreate:
 
 
 class TestContinue:
-    def test_the_same_again_is_continued(
+    def test_create_resumes_a_run_with_equal_arguments(
         self, run: RunDirectory, config: Config, tokenizer: Tokenizer
     ) -> None:
         save(run, 10)
@@ -249,7 +249,7 @@ class TestCheckpoints:
         save(run, 40, 45)
         assert steps(run) == [20, 30, 37, 40, 45], "the best, the selected, the last three"
         run.select("last")
-        # The last step is none of a stop; nor is one that was regular when it was written.
+        # The last step does not count as a stop, nor does a step that was regular when written.
         run = reconfigured(run, training__checkpoint_steps=7, training__max_steps=90)
         save(run, 49)
         assert steps(run) == [20, 40, 45, 49]
@@ -278,7 +278,7 @@ class TestCheckpoints:
         assert [checkpoint.step for checkpoint in run.best_checkpoints()] == [3]
         assert steps(run) == [3, 6]
 
-    def test_a_damaged_checkpoint_is_not_among_the_best_and_stops_nothing(
+    def test_a_damaged_checkpoint_is_ignored_when_the_best_is_chosen(
         self, run: RunDirectory
     ) -> None:
         save_validated(run, step_1=1.0, step_2=2.0)
@@ -292,7 +292,7 @@ class Killed(BaseException):
 
 
 def killed_at(moment: int, patch: pytest.MonkeyPatch) -> list[str]:
-    """Kills at the given of the calls that change what is on disk; returns the names of those."""
+    """Kills at one of the calls that change the disk, and returns the names of these calls."""
     made: list[str] = []
 
     def counted(name: str, call: Any) -> Any:
@@ -370,7 +370,7 @@ class TestFailure:
         assert run.selected == "last" and steps(run) == [1] and not RunDirectory.is_run(other)
         RunDirectory.create(run.path, config, tokenizer, "corpus")
 
-    def test_a_file_that_cannot_be_removed_is_named(
+    def test_the_error_names_a_file_that_cannot_be_removed(
         self, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(path: Path) -> None:

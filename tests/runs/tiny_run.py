@@ -40,7 +40,7 @@ def save_validated(run: RunDirectory, **losses: float) -> None:
 
 
 def reconfigured(run: RunDirectory, **changes: Any) -> RunDirectory:
-    """The run with another configuration, as written by hand."""
+    """The run with another configuration, as if a user had edited it."""
     (run.path / "config.json").write_text(run.config.replace(**changes).to_json())
     return RunDirectory(run.path)
 

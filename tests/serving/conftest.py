@@ -1,4 +1,4 @@
-"""Shared fixtures of the tests of serving: a small model, and its server."""
+"""Shared fixtures for serving: a small model and its server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def reversing_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def running(reversing_version: Path) -> Iterator[Running]:
-    """A server of it that computes one batch at a time, and waits for no request."""
+    """A server of this model that computes one batch at a time, without a batch timeout."""
     options = {"batches_at_once": 1, "batch_timeout_ms": 0.0, "max_batch_size": 8, "max_queue": 100}
     with running_server(reversing_version.parent, **options) as server:
         yield server

@@ -1,6 +1,6 @@
-"""A model that reverses text, with signatures of the kinds that an export has.
+"""A model that reverses text, with the same kinds of signatures as an export.
 
-The tests of clients also ask TF Serving itself, where there is one:
+The tests of clients can also use TF Serving:
 
     python -m tests.serving.reversing_model build/reversing
     docker run -p 8500:8500 -p 8501:8501 -v $PWD/build/reversing:/models/reversing \
@@ -69,9 +69,25 @@ class Reversing(tf.Module):
         pieces = tf.where(tf.sequence_mask(lengths, tf.shape(ids)[1]), tf.as_string(ids), "")
         return {"text": tf.strings.reduce_join(pieces, axis=1, separator=" "), "ids": ids + 0}
 
+    @tf.function(
+        input_signature=[
+            _TEXT,
+            tf.TensorSpec([None], tf.int32, "max_length"),
+            tf.TensorSpec([None], tf.float32, "length_penalty"),
+            tf.TensorSpec([None], tf.string, "prefix"),
+        ],
+        autograph=False,
+    )
+    def translate(
+        self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor, prefix: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns the inputs of each row, joined."""
+        options = [tf.as_string(max_length), tf.as_string(length_penalty), prefix]
+        return {"joined": tf.strings.join([text, *options], separator="|")}
+
     @tf.function(input_signature=[_TEXT], autograph=False)
     def no_poison(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """One row fails all."""
+        """A single invalid row makes the whole batch fail."""
         check = tf.debugging.Assert(tf.reduce_all(text != "poison"), ["there is poison"])
         with tf.control_dependencies([check]):
             return {"bytes": tf.strings.length(text)}
@@ -80,7 +96,7 @@ class Reversing(tf.Module):
 def write_version(path: Path, warm_up: str = "warm") -> Path:
     """Writes the model as a version; `warm_up` is the text of its warm-up request."""
     model = Reversing()
-    names = ("serving_default", "size", "kinds", "join", "no_poison")
+    names = ("serving_default", "size", "kinds", "join", "translate", "no_poison")
     tf.saved_model.save(model, str(path), signatures={name: getattr(model, name) for name in names})
     log = prediction_log_pb2.PredictionLog()
     request = log.predict_log.request

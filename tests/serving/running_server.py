@@ -18,7 +18,7 @@ from keras_transformer.serving.server.models import Version
 from keras_transformer.serving.server.server import serve
 from keras_transformer.serving.server.state import Server, Settings
 
-SECONDS = 60.0  # after which something does not happen any more
+SECONDS = 60.0  # after which a test stops waiting
 
 
 class Running:
@@ -37,14 +37,14 @@ class Running:
         return self.http.post(f"{self.model}{version}:predict", **how)
 
     def metric(self, name: str) -> float:
-        """The sum of a metric's values."""
+        """Returns the sum of the values of a metric."""
         text = self.http.get("/monitoring/prometheus/metrics").text
         return sum(float(each) for each in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", text))
 
 
 @contextlib.contextmanager
 def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
-    """Serves a directory at free ports; the settings are `Settings`'."""
+    """Serves a directory at free ports. The settings are arguments of `Settings`."""
     options = {"rest_port": 0, "grpc_port": 0, "poll_seconds": 0.02, **settings}
     began: list[Running] = []
     ready = threading.Event()
@@ -76,7 +76,7 @@ def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def model_held() -> Iterator[None]:
-    """Lets no batch be computed before the block has ended, but begin."""
+    """Lets batches start, but not finish before the block ends."""
     gate = threading.Event()
     run = Version.run
 

@@ -24,7 +24,7 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    """Runs the test that the first argument names, with the other arguments."""
+    """Runs the test named by the first argument, with the other arguments."""
     names = sorted({path.stem for path in FOLDER.glob("[a-z]*")})
     if len(sys.argv) < 2 or sys.argv[1] not in names:
         print(f"{(__doc__ or '').strip()}\n", file=sys.stderr)

@@ -4,7 +4,7 @@ Example:
     python -m tests.stress mixed_precision --data_dir=build/data --work_dir=build/mixed_precision
 
 Each precision trains in --work_dir/PRECISION. The same command resumes what was interrupted and
-skips finished runs. A short run needs other settings than the paper: pre-norm, and a linear
+skips finished runs. A short run needs settings that differ from the paper: pre-norm, and a linear
 schedule, which ends at 0, so that the loss depends little on the last batches. --set changes any
 field.
 

@@ -70,20 +70,20 @@ async def soak(
 ) -> dict[str, Any]:
     """Lets `count` clients send requests for a long time, and returns how memory grows."""
     stop = asyncio.Event()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     asking = asyncio.create_task(clients.keep_asking(count, stop))
     before = await asyncio.to_thread(server.usage)
     samples = []
-    while time.perf_counter() < begun + 60 * minutes:
+    while time.perf_counter() < started + 60 * minutes:
         await asyncio.sleep(_SAMPLE_S)
-        samples.append((round(time.perf_counter() - begun, 1), round(server.memory_mb(), 1)))
+        samples.append((round(time.perf_counter() - started, 1), round(server.memory_mb(), 1)))
     after = await asyncio.to_thread(server.usage)
     stop.set()
     answers = await asking
     good = [answer for answer in answers if answer.status == 200]
     return {
         "clients": count,
-        "requests_per_second": round(len(good) / (answers[-1].ended - begun), 1),
+        "requests_per_second": round(len(good) / (answers[-1].ended - started), 1),
         "latency_ms": latencies(good),
         "problems": problems(answers),
         **after.since(before),
@@ -126,9 +126,9 @@ async def switch_versions(
     asking = asyncio.create_task(clients.keep_asking(count, stop))
     seconds = []
     for _ in range(switches):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await _switch(clients, base_path)
-        seconds.append(round(time.perf_counter() - begun, 1))
+        seconds.append(round(time.perf_counter() - started, 1))
         memory.append(round(server.memory_mb()))
     stop.set()
     answers = await asking

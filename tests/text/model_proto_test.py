@@ -1,4 +1,4 @@
-"""The proto of this package against the `sentencepiece` library."""
+"""The protocol buffer of this package against the `sentencepiece` library."""
 
 import pytest
 import sentencepiece

@@ -1,4 +1,4 @@
-"""The tokenizer in the graph: as the sentencepiece library, for any text and any id."""
+"""The in-graph tokenizer equals the sentencepiece library, for any text and any ids."""
 
 import itertools
 import subprocess
@@ -20,6 +20,7 @@ LINES = [
     for b in ("alte Mann", "Hund")
     for c in ("große", "graue", "kleine")
 ]
+UNKNOWN = "\u2047"
 SPECIAL_NAMES = "<s> </s> <pad> <unk> a</s>b <0x41>"
 SETTINGS = hypothesis.settings(max_examples=60, deadline=None)
 
@@ -85,7 +86,7 @@ def test_each_side_has_the_pieces_of_its_language(models):
         expected = [library(model).id_to_piece(i) for i in range(size - size % 6)]
         assert [piece.decode() for piece in pieces(ids).numpy().ravel()] == expected
         assert pieces(tf.zeros([2, 0], tf.int32)).shape == [2, 0]
-        # Ids outside the vocabulary do not fail, but get the piece of the nearest id.
+        # Ids outside the vocabulary give the piece of the nearest id.
         outside = pieces(tf.constant([-1, size, 2**31 - 1])).numpy().tolist()
         nearest = [library(model).id_to_piece(i).encode() for i in (0, size - 1, size - 1)]
         assert outside == nearest
@@ -264,3 +265,19 @@ def test_invalid_utf_8_is_also_truncated(data, limit):
     for whole, short in zip(data, cut_texts.numpy(), strict=True):
         assert whole.startswith(short)
         assert min(len(whole), limit - 3) <= len(short) <= limit
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_unknown_tokens_are_replaced_by_the_text_of_the_source(models, model_type):
+    tokenizer = Tokenizer(models[model_type, False])
+    texts = ["der 7 Hund", "", "Ω", "der Ω\u2126 und 7", "ｄer alte 漢字"]
+    source = tokenizer.source_texts(tf.constant(texts))
+    assert ["".join(row).strip() for row in np.char.decode(source.numpy().astype("S"))] == texts
+    rows = tokenizer.tokenize_source(tf.constant(texts))
+    ids, lengths = rows.to_tensor(), tf.cast(rows.row_lengths(), tf.int32)
+    written = tokenizer.detokenize(ids, lengths)
+    assert sum(UNKNOWN in text.decode() for text in written.numpy()) == 4
+    replaced = tokenizer.replace_unknown(written, ids, lengths, source)
+    assert [text.decode() for text in replaced.numpy()] == [*texts[:-1], "der alte 漢字"]
+    shorter = tokenizer.replace_unknown(written, ids, tf.minimum(lengths, 1), source)
+    np.testing.assert_array_equal(shorter, written)  # as many as the ids say

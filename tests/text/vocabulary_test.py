@@ -1,4 +1,4 @@
-"""Vocabularies: learned the same way each time, checked when read."""
+"""Vocabularies are learned reproducibly, and checked when they are loaded."""
 
 import io
 import subprocess
@@ -66,7 +66,7 @@ def test_short_texts_have_smaller_vocabularies():
     assert 4 < learned.source_vocab_size < 40
 
 
-def test_byte_fallback_leaves_nothing_unknown():
+def test_byte_fallback_has_no_unknown_tokens():
     text = "Ω→日本".encode()
     for byte_fallback in (False, True):
         learned = Vocabulary(learn_vocabulary(LINES, 300, byte_fallback=byte_fallback))

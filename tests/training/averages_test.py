@@ -34,7 +34,7 @@ FROZEN = "encoder/*"
 
 @pytest.fixture
 def trainer(two_cpus: list[str]) -> Trainer:
-    """Two replicas, at step 0, with something frozen; fast enough for averages to lag behind."""
+    """Two replicas at step 0, with frozen weights. The learning rate lets averages lag behind."""
     training = dataclasses.replace(TRAINING, ema_decay=DECAY, learning_rate=0.03, freeze=FROZEN)
     return shared_trainer(training=training, devices=two_cpus)
 
@@ -97,6 +97,6 @@ def test_weights_are_restored_after_a_failed_evaluation(trainer: Trainer) -> Non
     assert_same_bits(everything(trainer), before)
 
 
-def test_without_a_decay_there_is_no_average() -> None:
+def test_averages_are_empty_if_the_decay_is_zero() -> None:
     assert shared_trainer().ema_by_path() == {}
     assert not any("average" in path for path in shared_trainer().state_by_path())

@@ -63,9 +63,7 @@ def test_training_ends_at_the_last_step(trainer: Trainer, max_steps: int, steps:
     assert not (stop.interrupted or stop.out_of_time)
 
 
-def test_training_ends_when_its_time_is_up(
-    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_ends_after_max_minutes(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("keras_transformer.training.callbacks.time.monotonic", lambda: now[0])
 
@@ -78,8 +76,8 @@ def test_training_ends_when_its_time_is_up(
     assert stop.out_of_time and not stop.interrupted
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_training_with_a_checkpoint_without_validation(
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_stops_training_with_a_checkpoint_but_without_validation(
     trainer: Trainer, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with StopTraining(0, 100) as stop:
@@ -117,7 +115,9 @@ def test_a_second_signal_stops_at_once(trainer: Trainer) -> None:
 def test_ignored_signals_and_foreign_handlers_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: None}
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGHUP), signal.SIG_IGN) | {
+        signal.SIGTERM: None
+    }
     set_to = []
 
     def put(number: int, handler: Any) -> Any:
@@ -162,7 +162,7 @@ def validate(callback: keras.callbacks.Callback, step: int, **logs: float) -> di
     "bleu_steps, due",
     [
         (0, []),
-        (10, [10, 20, 30, 40]),  # none has passed between 40 and 45
+        (10, [10, 20, 30, 40]),  # no multiple has passed between 40 and 45
         (20, [20, 40]),
         (15, [20, 30, 45]),
         (5, [10, 20, 30, 40, 45]),
@@ -178,17 +178,17 @@ def test_bleu_is_due_at_the_first_end_of_an_interval_after_each_multiple(
     assert [step for step in range(1, 46) if bleu_is_due(step, training)] == due
 
 
-def test_validation_adds_the_loss_and_bleu_where_they_are_due() -> None:
+def test_validation_adds_loss_and_bleu_at_their_intervals() -> None:
     scores = iter([20.0, 30.0])
     callback = Validation("data", config(bleu_steps=20), lambda: next(scores))
     assert validate(callback, 10) == {"val_loss": 3.0}
     assert validate(callback, 20, loss=2.0) == {"loss": 2.0, "val_loss": 3.0, "val_bleu": 20.0}
-    assert validate(callback, 40 - 7) == {}  # stopped there: not yet
+    assert validate(callback, 40 - 7) == {}  # stopped there, so validation is not due
     assert validate(callback, 40)["val_bleu"] == 30.0
 
 
 class TestEarlyStopping:
-    def test_ends_after_validations_without_a_better_one(self) -> None:
+    def test_stops_after_several_validations_without_improvement(self) -> None:
         callback = EarlyStopping(config(early_stopping=2), {})
         for step, loss, since in [
             (10, 3.0, 0),
@@ -218,7 +218,7 @@ class TestEarlyStopping:
         assert "best_step" not in validate(callback, 10, val_loss=1.0)
         validate(callback, 20, val_loss=2.0, val_bleu=10.0)
         logs = validate(callback, 30, val_loss=3.0)
-        assert logs["validations_since_best"] == 0.0  # said in every checkpoint
+        assert logs["validations_since_best"] == 0.0  # recorded in every checkpoint
         validate(callback, 40, val_loss=4.0, val_bleu=9.0)
         assert not callback.stopped
         logs = validate(callback, 60, val_loss=5.0, val_bleu=10.0)
@@ -233,7 +233,7 @@ class TestEarlyStopping:
 
     @pytest.mark.parametrize("stopped_at", [10, 17, 20, 25, 29, 30, 34])
     def test_resumes_after_a_stop(self, stopped_at: int) -> None:
-        """A run that is stopped and continued decides as one that is not."""
+        """A resumed run makes the same decisions as an uninterrupted run."""
         losses = {10: 3.0, 20: 2.0, 30: 2.5, 40: 2.2, 50: 2.1}
         training = config(early_stopping=3)
 
@@ -252,7 +252,7 @@ class TestEarlyStopping:
         assert found == expected
         assert whole.stopped and continued.stopped and continued.reason() == whole.reason()
 
-    def test_knows_when_it_is_continued_that_it_has_been_enough(self) -> None:
+    def test_a_resumed_run_remembers_that_it_has_stopped(self) -> None:
         saved = {"best_val_loss": 2.0, "best_step": 20.0, "validations_since_best": 3.0}
         assert EarlyStopping(config(early_stopping=3), saved).stopped
         assert not EarlyStopping(config(early_stopping=4), saved).stopped

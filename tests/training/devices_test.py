@@ -1,4 +1,4 @@
-"""The choices of `auto` on other machines."""
+"""The choices of `auto` on different machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.messages import mentions, tells
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As in a new process: a strategy is made once for its devices.
+    # As in a new process, because a strategy is created only once for its devices.
     monkeypatch.setattr(devices, "_mirrored_strategy", devices._mirrored_strategy.__wrapped__)
     cpu = [SimpleNamespace(name="/device:CPU:0")]
     monkeypatch.setattr(
@@ -27,7 +27,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None) -> None:
-    """Makes the machine's CPU one of these flags; None: a system without /proc/cpuinfo."""
+    """Simulates a CPU with these flags. None simulates a system without /proc/cpuinfo."""
     file = tmp_path / "cpuinfo"
     if flags is not None:
         file.write_text(f"processor\t: 0\nmodel name\t: A CPU\nflags\t\t: {flags}\nbugs\t\t:\n")
@@ -37,7 +37,7 @@ def put_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None) 
 
 
 class GPUs:
-    """Pretends that there are GPUs; CPUs stand for them as the strategy's devices."""
+    """Simulates GPUs. The strategy uses CPUs instead."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int] | None):
         self.names: list[str] = []
@@ -79,9 +79,7 @@ def test_a_cpu_uses_bfloat16_if_it_has_products_and_xla_otherwise(
     assert tells(text, "XLA", "on" if precision == "float32" else "off")
 
 
-def test_a_cpu_compiles_only_where_the_steps_pay_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cpu_compiles_only_long_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_cpu(monkeypatch, tmp_path, "fpu")
 
     def compiles(steps: int, shapes: int) -> bool:
@@ -89,7 +87,7 @@ def test_a_cpu_compiles_only_where_the_steps_pay_for_it(
 
     assert compiles(10_000, 1) and compiles(10_000, 16)
     assert not compiles(5, 1)
-    # The more shapes, the more steps it takes.
+    # More shapes need more steps.
     fewest = next(steps for steps in range(1, 10_000) if compiles(steps, 1))
     assert not compiles(fewest, 2) and compiles(2 * fewest, 2)
 

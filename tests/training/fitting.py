@@ -1,4 +1,4 @@
-"""A real `fit` of a tiny model in intervals, as callbacks see it."""
+"""Runs a real `fit` of a tiny model in intervals, to test callbacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Recorded(keras.callbacks.Callback):
 
 
 class At(keras.callbacks.Callback):
-    """Does something at the end of a step."""
+    """Calls a function at the end of a step."""
 
     def __init__(self, step: int, action: Callable[[], None]):
         super().__init__()
@@ -69,7 +69,7 @@ def fit(
 
 
 def back_to_step_0(trainer: Trainer) -> None:
-    """So that tests can share a trainer: tracing its step takes seconds."""
+    """Lets tests share a trainer, because tracing its step takes seconds."""
     for path, variable in trainer.state_by_path().items():
         if path.endswith(("iteration", "/step", "/skipped")):
             variable.assign(0)

@@ -1,4 +1,4 @@
-"""One worker, waiting for others, and two real processes that lose each other."""
+"""One worker, a worker that waits for others, and two real processes of which one is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.training.multi_worker import Cluster, WorkerLost, read_tf_config
+from keras_transformer.training.multi_worker import (
+    Cluster,
+    EvaluatorTask,
+    WorkerLost,
+    read_tf_config,
+)
 from tests.conftest import ROOT
 from tests.messages import mentions, tells
 
@@ -83,7 +88,7 @@ SENT = {
 
 
 def take_part() -> None:
-    """A worker's life in these tests: prints one JSON object."""
+    """Runs a worker of these tests, and prints one JSON object."""
     cluster = Cluster.from_environment()
     strategy = cluster.connect()
     assert strategy is not None
@@ -164,7 +169,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]
     ]
 
 
-def test_a_lost_worker_ends_the_others_and_all_can_start_again(
+def test_a_lost_worker_stops_the_others_and_all_can_restart(
     lives: list[list[dict[str, Any]]],
 ) -> None:
     chief, worker = lives
@@ -198,12 +203,61 @@ def test_workers_that_differ_end_and_name_the_difference(
         assert re.search(r"\bseed 1\b.*\b0\b.*\bdata \[1\].*\[0\]", said["differed"])
 
 
-def test_the_first_worker_is_the_chief_unless_there_is_another() -> None:
-    assert read_tf_config(tf_config(WORKERS, 0)) == (WORKERS, 0)
-    assert read_tf_config(tf_config(WORKERS, 1)) == (WORKERS, 1)
-    all_of_them = ["c:1", *WORKERS]
-    assert read_tf_config(tf_config(WORKERS, 0, "chief", chief=["c:1"])) == (all_of_them, 0)
-    assert read_tf_config(tf_config(WORKERS, 1, chief=["c:1"])) == (all_of_them, 2)
+ONE_MACHINE = (("localhost:0",), 0)
+ADDRESSES = [f"job-{name}.kubeflow.svc:2222" for name in ("chief-0", "worker-0", "worker-1")]
+TFJOB = {"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (tf_config(WORKERS, 0), (WORKERS, 0)),
+        (tf_config(WORKERS, 1), (WORKERS, 1)),
+        # As Kubeflow's operator writes it: a chief and workers.
+        ({"cluster": TFJOB, "task": ("chief", 0), "environment": "cloud"}, (ADDRESSES, 0)),
+        ({"cluster": TFJOB, "task": ("worker", 0), "environment": "cloud"}, (ADDRESSES, 1)),
+        ({"cluster": TFJOB, "task": ("worker", 1), "environment": "cloud"}, (ADDRESSES, 2)),
+        ({"cluster": {"master": ["m:1"], "worker": WORKERS}, "task": ("master", 0)},
+         (["m:1", *WORKERS], 0)),
+        ({"cluster": {"master": ["m:1"], "worker": WORKERS}, "task": ("worker", 1)},
+         (["m:1", *WORKERS], 2)),
+        ({"cluster": {**TFJOB, "ps": [], "evaluator": ["e:1"]}, "task": ("worker", 0)},
+         (ADDRESSES, 1)),
+        ({"cluster": {"worker": WORKERS, "chief": None}, "task": ("worker", 0)}, (WORKERS, 0)),
+        ({"cluster": {"chief": ["a:1"]}, "task": ("chief", 0)}, (["a:1"], 0)),
+        ({"cluster": {"worker": ["a:1"]}, "task": ("worker", 0)}, (["a:1"], 0)),
+        # One machine: no cluster.
+        ("", ONE_MACHINE),
+        (" \n", ONE_MACHINE),
+        ("{}", ONE_MACHINE),
+        ('""', ONE_MACHINE),
+        ("null", ONE_MACHINE),
+        ({"cluster": {}}, ONE_MACHINE),
+        ({"cluster": None, "task": None}, ONE_MACHINE),
+        ({"environment": "cloud"}, ONE_MACHINE),
+        ({"task": ("worker", 0)}, ONE_MACHINE),
+        ({"task": ("chief", 0), "environment": "cloud"}, ONE_MACHINE),
+        ({"cluster": {}, "task": ("worker", 3)}, ONE_MACHINE),
+        ({"cluster": {"worker": [], "ps": None}, "task": ("worker", 0)}, ONE_MACHINE),
+    ],
+)  # fmt: skip
+def test_the_role_of_a_process(config: Any, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(config, dict):
+        if config.get("task"):
+            config = {**config, "task": dict(zip(("type", "index"), config["task"], strict=True))}
+        config = json.dumps(config)
+    assert read_tf_config(config) == expected
+    monkeypatch.setenv("TF_CONFIG", config)
+    cluster = Cluster.from_environment()
+    assert (cluster.workers, cluster.index) == (tuple(expected[0]), expected[1])
+    assert cluster.is_chief == (expected[1] == 0)
+
+
+@pytest.mark.parametrize("cluster", [TFJOB, {**TFJOB, "evaluator": ["e:1"]}, {}])
+def test_an_evaluator_has_nothing_to_do(cluster: Any) -> None:
+    config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
+    with pytest.raises(EvaluatorTask, match=mentions("TF_CONFIG", "evaluator", "chief")):
+        read_tf_config(json.dumps(config))
 
 
 @pytest.mark.parametrize(
@@ -212,10 +266,20 @@ def test_the_first_worker_is_the_chief_unless_there_is_another() -> None:
         ("{cluster", mentions("'{cluster")),
         ("[" * 100_000, mentions("'[[[")),
         ("[1]", mentions("[1]")),
-        ('{"task": {"type": "worker", "index": 0}}', mentions('{"task"')),
-        ('{"cluster": {"worker": ["a:1"]}}', mentions('{"worker"')),
-        ('{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}', "no worker"),
-        (tf_config(WORKERS, 0, ps=["c:1"]), mentions("'ps'", "chief")),
+        ("1", mentions("1")),
+        ("[]", mentions("[]")),
+        ("false", mentions("false")),
+        ('{"cluster": [], "task": {}}', mentions('{"cluster": []')),
+        ('{"cluster": "a:1"}', mentions('{"cluster": "a:1"')),
+        ('{"cluster": {"worker": 1}}', mentions('{"worker": 1')),
+        ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', mentions('"task": "worker"')),
+        ('{"cluster": {"worker": ["a:1"]}}', mentions("task type", "None")),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"]}}', mentions("['worker']")),
+        (tf_config([], 0, evaluator=["a:1"]), mentions("no worker")),
+        (tf_config(WORKERS, 0, ps=["c:1"]), mentions("ps", "parameter servers", "chief")),
+        (tf_config(WORKERS, 0, "ps", ps=["c:1"]), mentions("ps", "parameter servers")),
+        (tf_config(WORKERS, 1, "chief", chief=["c:1"]), mentions("index 1", "1 of type chief")),
+        (tf_config(WORKERS, 0, chief=["c:1"], master=["d:1"]), mentions("2 chiefs")),
         (tf_config({"0": "a:1"}, 0), mentions("'0'", "host:port")),
         (tf_config(["a"], 0), mentions("'a'", "host:port")),
         (tf_config([":1"], 0), mentions("':1'")),
@@ -225,7 +289,6 @@ def test_the_first_worker_is_the_chief_unless_there_is_another() -> None:
         (tf_config([1], 0), mentions("1", "host:port")),
         (tf_config(["a:1", "b:1", "a:1"], 0), mentions("a:1", "twice")),
         (tf_config(["b:1"], 0, chief=["a:1", "c:1"]), mentions("2 chiefs")),
-        (tf_config(WORKERS, 0, "evaluator"), mentions("task type", "evaluator")),
         (tf_config(WORKERS, 0, "chief"), mentions("task type", "chief")),
         (tf_config(WORKERS, 2), mentions("index 2", "2", "worker")),
         (tf_config(WORKERS, -1), mentions("index -1")),
@@ -241,7 +304,7 @@ def test_invalid_tf_config_is_one_error(text: str, named: str) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.sampled_from([*WORKERS, "worker", "chief"]),
+    st.none() | st.booleans() | st.integers() | st.sampled_from([*WORKERS, "worker", "chief", ""]),
     lambda each: (
         st.lists(each, max_size=3)
         | st.dictionaries(st.sampled_from("cluster task worker chief type index".split()), each)

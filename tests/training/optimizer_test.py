@@ -1,4 +1,4 @@
-"""Adam and AdamW against Keras's own, on the same gradients."""
+"""Adam and AdamW against the Keras optimizers, on the same gradients."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_it_is_a_keras_optimizer() -> None:
         np.testing.assert_array_equal(variable.numpy(), expected.numpy())
 
 
-def test_decay_shrinks_kernels_and_leaves_biases_and_layer_norms_alone() -> None:
+def test_decay_applies_to_kernels_but_not_to_biases_and_layer_norms() -> None:
     variables = make_variables()
     start = [variable.numpy() for variable in variables]
     optimizer = make_optimizer(ADAMW, D_MODEL)
@@ -112,7 +112,7 @@ def test_the_optimizer_is_the_papers_adam() -> None:
     optimizer = make_optimizer(TrainingConfig(), 512)
     config = optimizer.get_config()
     assert (config["beta_1"], config["beta_2"], config["epsilon"]) == (0.9, 0.98, 1e-9)
-    # 512^-0.5 * 4000^-1.5, as the paper's base begins
+    # 512^-0.5 * 4000^-1.5, the first step of the paper's base
     assert float(optimizer.learning_rate) == pytest.approx(1.7469e-7, rel=1e-4)
     # The step clips after summing over replicas; the optimizer would clip before.
     config = make_optimizer(dataclasses.replace(PAPER, clip_norm=1.0), 512).get_config()
@@ -120,7 +120,7 @@ def test_the_optimizer_is_the_papers_adam() -> None:
 
 
 def test_variables_have_the_same_paths_in_every_optimizer_of_a_process() -> None:
-    """Checkpoints address them by path."""
+    """Checkpoints identify slots by path."""
     paths = []
     for _ in range(2):
         optimizer = make_optimizer(PAPER, D_MODEL)

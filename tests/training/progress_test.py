@@ -64,7 +64,7 @@ def test_tensorboards_files_that_cannot_be_written(tmp_path: Path) -> None:
             progress,
         ):
             pass
-        with pytest.raises(KeyError), progress:  # what ended training is not hidden
+        with pytest.raises(KeyError), progress:  # the original error is not hidden
             raise KeyError
 
 
@@ -84,7 +84,9 @@ def test_means_over_tokens(
     training = lines.having("tokens_per_second")
     # Steps 2, 4 and 6, and 3 and 6, where the intervals end.
     assert [line["step"] for line in training] == [2, 3, 4, 6]
-    assert steps[0]["tokens"] != steps[1]["tokens"]  # or the weights of the mean would not show
+    assert (
+        steps[0]["tokens"] != steps[1]["tokens"]
+    )  # otherwise the test would not detect wrong weights of the mean
     tokens = steps[0]["tokens"] + steps[1]["tokens"]
     for name, recorded in (("loss", "loss"), ("log_perplexity", "perplexity")):
         mean = sum(step[name] * step["tokens"] for step in steps[:2]) / tokens
@@ -124,7 +126,7 @@ def test_validation_and_checkpoints_do_not_lower_tokens_per_second(
     tokens: list[float] = []
 
     class Clock(keras.callbacks.Callback):
-        """A second for a step, minutes for all else."""
+        """A clock: a step takes a second, everything else takes minutes."""
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             tokens.append(float(logs["tokens"]))
@@ -147,7 +149,7 @@ def test_validation_and_checkpoints_do_not_lower_tokens_per_second(
 
 
 class Steps:
-    """Takes steps like a trainer, with its logs."""
+    """Runs steps like a trainer, with these logs."""
 
     def __init__(self, progress: Progress):
         self.progress = progress
@@ -198,7 +200,7 @@ def test_skipped_steps_are_counted_and_do_not_count(
     [
         ([0, 0, 1, 2, 3, 4, 5, 6], "6 steps in a row, from step 103 to 108,"),
         ([0, 1, 2, 3, 4, 5, 6, 0], "6 steps in a row, from step 102 to 107,"),
-        ([5, 6, 7, 8], "8 steps in a row, from step 97 to 104,"),  # begun before the last reading
+        ([5, 6, 7, 8], "8 steps in a row, from step 97 to 104,"),  # started before the last reading
         ([0, 1, 2, 3, 4, 5, 6], "6 steps in a row, from step 102 to 107,"),  # ends an interval
         ([0, 0, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3], None),
     ],
@@ -219,7 +221,7 @@ def test_too_many_in_a_row_end_training(
     assert lines[-1]["step"] == 100 + len(in_a_row) and lines[-1]["skipped"] > 0
 
 
-def test_bleu_is_shown_where_there_is_one(
+def test_bleu_is_shown_if_it_was_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress, lines = make_progress(tmp_path)
@@ -241,7 +243,7 @@ def test_time_left_is_shown(
     progress, _ = make_progress(tmp_path, log_steps=2, max_steps=10)
     with progress:
         Steps(progress).take(2)
-    assert capsys.readouterr().err.endswith(", 00:24 left\n")
+    assert capsys.readouterr().err.endswith(", 24 s left\n")
 
 
 def test_a_terminal_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Learning rates against NumPy readings of their formulas."""
+"""Learning rates against their formulas in NumPy."""
 
 from __future__ import annotations
 

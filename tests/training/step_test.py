@@ -1,4 +1,4 @@
-"""The training step: exact on any number of replicas and parts, freezing, half precision."""
+"""The training step: any number of replicas and microbatches, freezing, half precision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.training.tiny_model import (
 )
 
 STEPS = 50
-# The paper's Adam and schedule, with a warm-up short enough to get somewhere in 50 steps.
+# The paper's Adam and schedule, with a short warm-up, so that 50 steps change the weights.
 PAPER = TrainingConfig(warmup_steps=400)
 CLIP_NORM = 0.5
 CLIPPED = TrainingConfig(
@@ -63,7 +63,7 @@ class Result(NamedTuple):
 def trained(
     training: TrainingConfig, devices: list[str], parts: int = 1, jit_compile: bool = False
 ) -> Result:
-    """50 steps; in parts from a dataset that hands each replica its rows."""
+    """Takes 50 steps. With microbatches, the dataset gives each replica its rows."""
     training = dataclasses.replace(training, num_microbatches=parts)
     trainer = make_trainer(training=training, devices=devices, jit_compile=jit_compile)
     logs = train(trainer, DATA, distribute=parts > 1)
@@ -86,7 +86,7 @@ def assert_same_up_to(tolerance: float, actual: Result, expected: Result) -> Non
         assert arrays.keys() == expected_arrays.keys()
         for path, array in arrays.items():
             assert relative_difference(array, expected_arrays[path]) <= bound, path
-    # Adam's weights do not change with a multiple of the gradients, but `gradient_norm` does.
+    # A constant factor of the gradients changes `gradient_norm`, but not the weights of Adam.
     assert actual.logs[0].keys() == expected.logs[0].keys()
     for name in actual.logs[0]:
         found = [[step[name] for step in result.logs] for result in (actual, expected)]
@@ -94,7 +94,7 @@ def assert_same_up_to(tolerance: float, actual: Result, expected: Result) -> Non
 
 
 def test_the_parts_differ_and_the_weights_move(of_one_replica: Result) -> None:
-    """Or the tests below would prove nothing."""
+    """Checks that the tests below can fail."""
     for _, labels in DATA:
         halves = [int((half != 0).sum()) for half in np.split(labels, 2)]
         assert halves[0] != halves[1]
@@ -187,7 +187,7 @@ def test_frozen_weights_have_no_slots_and_no_decay() -> None:
         ("embedding/*,encoder/*,decoder/*", mentions("every weight")),
     ],
 )
-def test_patterns_that_match_nothing_or_everything_are_refused(freeze: str, message: str) -> None:
+def test_patterns_that_match_no_or_all_weights_are_errors(freeze: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         make_trainer(training=dataclasses.replace(TRAINING, freeze=freeze))
     assert "\n" not in str(error.value)
@@ -201,7 +201,7 @@ LOW = POLICIES[1:]
 
 
 class Spoiler:
-    """Adds a number to one element of one replica's gradients."""
+    """Adds a number to one gradient element of one replica."""
 
     def __init__(self, trainer: Trainer):
         self._differentiate = trainer.training_step._differentiate
@@ -228,7 +228,7 @@ def _spoiled_trainer(policy: str) -> tuple[Trainer, Spoiler, Arrays]:
 
 
 def spoiled_trainer(policy: str) -> tuple[Trainer, Spoiler]:
-    """Two replicas at step 0, with nothing spoiled yet."""
+    """Two replicas at step 0, with correct gradients."""
     trainer, spoiler, start = _spoiled_trainer(policy)
     assign_everything(trainer, start)
     spoiler.add(0.0)
@@ -294,7 +294,7 @@ def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_
 
 def test_the_scale_stays_between_1_and_its_maximum(two_cpus: list[str]) -> None:
     trainer, spoiler = spoiled_trainer("mixed_float16")
-    nothing = make_batch([0] * 4, [0] * 4, seed=1)  # overflows at no scale
+    nothing = make_batch([0] * 4, [0] * 4, seed=1)  # does not overflow at any scale
     trainer.state_by_path()["trainer/loss_scale"].assign(MAX_SCALE)
     trainer.state_by_path()["trainer/finite_steps"].assign(STEPS_TO_DOUBLE - 1)
     [logs] = train(trainer, [nothing])
@@ -341,7 +341,7 @@ def test_filler_rows_and_padding_leave_evaluation_finite(policy: str) -> None:
     assert shared_trainer(policy=policy).evaluate(dataset(data)) == pytest.approx(exact, rel=0.02)
 
 
-# Values that lose too much in half precision, or overflow.
+# Values that lose precision or overflow in half precision.
 _DELICATE = {
     "Softmax", "LogSoftmax", "SparseSoftmaxCrossEntropyWithLogits", "ArgMax", "Exp", "Log",
     "Mean", "Square", "SquaredDifference", "Sqrt", "Rsqrt", "Sin", "Cos",

@@ -36,7 +36,7 @@ TRAINING = TrainingConfig(schedule="constant", learning_rate=1e-3, warmup_steps=
 
 
 def make_batch(source_lengths: Sequence[int], target_lengths: Sequence[int], seed: int) -> Batch:
-    """Random sentences of these lengths, end id included; length 0 makes a filler row."""
+    """Random sentences of these lengths, including the end id. Length 0 makes a filler row."""
     rng = np.random.default_rng(seed)
 
     def rows(lengths: Sequence[int]) -> np.ndarray:
@@ -54,7 +54,7 @@ def make_batch(source_lengths: Sequence[int], target_lengths: Sequence[int], see
 
 
 def batches(count: int) -> list[Batch]:
-    """Batches of 4 rows in two shapes; the first half of the rows has more tokens."""
+    """Batches of 4 rows in two shapes. The first half of the rows has more tokens."""
     lengths = [([7, 6, 2, 3], [8, 7, 2, 1]), ([5, 5, 4, 2], [5, 6, 3, 0])]
     return [make_batch(*lengths[i % 2], seed=i) for i in range(count)]
 
@@ -62,7 +62,7 @@ def batches(count: int) -> list[Batch]:
 def dataset(data: Sequence[Batch]) -> tf.data.Dataset:
     ids = tf.TensorSpec([None, None], tf.int32)
     options = tf.data.Options()
-    options.autotune.enabled = False  # else releasing an iterator waits, up to a minute
+    options.autotune.enabled = False  # otherwise releasing an iterator waits for up to a minute
     return tf.data.Dataset.from_generator(
         lambda: iter(data), output_signature=({"source_ids": ids, "target_ids": ids}, ids)
     ).with_options(options)
@@ -71,14 +71,14 @@ def dataset(data: Sequence[Batch]) -> tf.data.Dataset:
 def distributed(
     strategy: tf.distribute.Strategy, data: Sequence[Batch]
 ) -> tf.distribute.DistributedDataset:
-    """Each replica's rows by themselves."""
+    """The rows of each replica."""
     count = strategy.num_replicas_in_sync
     parts = [
         tf.nest.map_structure(lambda ids, part=part: np.split(ids, count)[part], batch)
         for batch in data
         for part in range(count)
     ]
-    # A pipeline for each: with one for all, the iterators would be of a kind that is tuned.
+    # One pipeline per replica. A single pipeline would use iterators that TensorFlow tunes.
     options = tf.distribute.InputOptions(
         experimental_fetch_to_device=False,
         experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
@@ -142,7 +142,7 @@ def shared_trainer(
     devices: Sequence[str] = ("CPU:0",),
     **kwargs: Any,
 ) -> Trainer:
-    """As `make_trainer`, but traced once for all tests, which takes seconds; at step 0 again."""
+    """Returns a shared trainer at step 0. Tracing takes seconds, so it is traced only once."""
     trainer, start = _made_once(model, training, devices=tuple(devices), **kwargs)
     assign_everything(trainer, start)
     return trainer
@@ -196,7 +196,7 @@ def state(trainer: Trainer) -> Arrays:
 
 
 def variables_of(trainer: Trainer) -> dict[str, keras.Variable]:
-    """Weights, averages and state, in one."""
+    """Weights, averages and state in one dictionary."""
     parts = {
         "weights": trainer.transformer.weights_by_path(),
         "averages": trainer.ema_by_path(),

@@ -84,7 +84,7 @@ def test_dropout_is_a_function_of_the_step() -> None:
 
 
 class SeedRecorder:
-    """Stands in for the gradients, and keeps the dropout seed of each replica and part."""
+    """Replaces the gradients, and records the dropout seed of each replica and microbatch."""
 
     def __init__(self, trainer: Trainer):
         self.seeds: list[tuple[int, ...]] = []
@@ -176,7 +176,7 @@ def test_evaluation_is_the_mean_over_tokens(two_cpus: list[str]) -> None:
     assert result["loss"] == pytest.approx(loss / tokens, rel=1e-5)
     assert result["perplexity"] == pytest.approx(np.exp(-likelihood / tokens), rel=1e-4)
     assert result["accuracy"] == pytest.approx(correct / tokens, rel=1e-6)
-    # As Keras's `fit` asks, with validation_steps, and with arrays.
+    # As `fit` calls it with `validation_steps`, and with arrays.
     endless = dataset(data).repeat()
     assert trainer.evaluate(endless, steps=len(data), return_dict=True) == pytest.approx(result)
     inputs, labels = data[0]
@@ -190,10 +190,10 @@ def test_a_run_resumes_with_only_weights_averages_and_state() -> None:
     whole = shared_trainer(DROPPING, training, policy="mixed_float16")
     expected = [logs["loss"] for logs in train(whole, data)][2:]
     at_the_end = everything(whole)
-    begun = shared_trainer(DROPPING, training, policy="mixed_float16")
-    train(begun, data[:2])
+    started = shared_trainer(DROPPING, training, policy="mixed_float16")
+    train(started, data[:2])
     resumed = make_trainer(DROPPING, training, policy="mixed_float16")
-    assign_everything(resumed, everything(begun))
+    assign_everything(resumed, everything(started))
     assert resumed.step == 2
     assert [logs["loss"] for logs in train(resumed, data[2:])] == expected
     assert_same_bits(everything(resumed), at_the_end)

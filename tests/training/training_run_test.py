@@ -1,4 +1,4 @@
-"""Training a run from prepared data: continued to the same bits, or refused with a reason."""
+"""Trains runs from prepared data: resuming gives the same bits, invalid input an error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VERBS = [("sees", "sieht"), ("likes", "mag"), ("hears", "hört")]
 
 
 def prepared(folder: Path, plural: str = "", **options: Any) -> Path:
-    """Data of 48 generated sentences, 4 of them for validation."""
+    """Prepares 48 generated pairs, 4 of them for validation."""
     pairs = [
         (f"the {a} {v} the {b}{plural}", f"der {x} {w} den {y}")
         for a, x in ANIMALS
@@ -81,7 +81,7 @@ def train(data: Path, run: Path, **changes: Any) -> training_run.Trained:
 
 @pytest.fixture(scope="module")
 def finished(one_replica: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 6 steps in one go."""
+    """A run of 6 steps without an interruption."""
     run = tmp_path_factory.mktemp("experiment") / "run"
     trained = train(data, run)
     assert (trained.step, trained.finished, trained.interrupted) == (6, True, False)
@@ -106,7 +106,7 @@ def steps(run: Path) -> list[int]:
 
 
 def validate_as(patch: pytest.MonkeyPatch, losses: list[float]) -> None:
-    """Lets validations find these losses, one after the other."""
+    """Replaces validation: the n-th call returns the n-th loss."""
     left = iter(losses)
 
     def evaluate(*_: Any, **__: Any) -> dict[str, float]:
@@ -129,7 +129,7 @@ def test_a_run_contains_everything_to_resume(finished: Path, data: Path) -> None
     assert sum(array.size for array in weights.values()) == run.config.model.num_parameters()
 
 
-def test_a_resumed_run_has_the_bits_of_an_uninterrupted_run(
+def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(
     finished: Path, data: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -156,9 +156,7 @@ def test_a_finished_run_is_unchanged(copy: Path, data: Path) -> None:
     assert {path: path.read_bytes() for path in copy.rglob("*.npz")} == before
 
 
-def test_time_ends_a_run_that_is_continued_to_where_its_interval_ends(
-    copy: Path, data: Path
-) -> None:
+def test_max_minutes_stops_a_run_that_later_completes_its_interval(copy: Path, data: Path) -> None:
     settings = {**SETTINGS, "training.max_steps": 11}
     trained = training_run.train(data, copy, None, settings, TrainOptions(max_minutes=1e-9))
     assert (trained.step, trained.finished, trained.interrupted) == (7, False, False)
@@ -168,24 +166,24 @@ def test_time_ends_a_run_that_is_continued_to_where_its_interval_ends(
     assert steps(copy) == [3, 6, 9, 11]
 
 
-class TestRunsOfAnotherBatchOrder:
+class TestRunsWithAnotherBatchOrder:
     @pytest.fixture
     def old(self, copy: Path) -> Path:
-        """A run as versions wrote it that did not record the order of batches."""
+        """A run of a version that did not record the order of batches."""
         content = json.loads((copy / "data.json").read_text())
         assert content.pop("batch_order") == BATCH_ORDER == 2
         (copy / "data.json").write_text(json.dumps(content))
         assert RunDirectory(copy).batch_order == 1
         return copy
 
-    def test_are_not_continued(self, old: Path, data: Path) -> None:
-        with pytest.raises(
-            InputError, match=r"ordered batches differently, .* after step 6\. "
-        ) as e:
+    def test_are_not_resumed(self, old: Path, data: Path) -> None:
+        with pytest.raises(InputError, match=mentions("batches", "step 6")) as e:
             train(data, old, training__max_steps=9)
         assert f"--init_from={old}@step-00000006" in str(e.value) and steps(old) == [3, 6]
 
-    def test_still_load_and_end_as_they_did(self, old: Path, data: Path, tmp_path: Path) -> None:
+    def test_can_be_loaded_and_used_as_initial_weights(
+        self, old: Path, data: Path, tmp_path: Path
+    ) -> None:
         assert train(data, old).finished
         assert loading.load_model(old).translate(tf.constant(["the dog"]))
         options = TrainOptions(init_from=f"{old}@step-00000006")
@@ -205,19 +203,19 @@ def test_first_log_lines(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFi
         data, tmp_path / "run", training__max_steps=1, training__num_microbatches=2,
         training__freeze="encoder/*", training__early_stopping=1,
     )  # fmt: skip
-    said = caplog.text
+    log = caplog.text
     config = RunDirectory(tmp_path / "run").config
     total = config.model.num_parameters()
     encoder = sum(w.size for p, w in last(tmp_path / "run").weights.items() if p[:7] == "encoder")
     assert 0 < encoder < total
-    assert tells(said, "parameters", f"{total:,}", f"{total - encoder:,}", "training.freeze")
-    assert tells(said, "batches", "128", "2")
-    assert tells(said, "precision", "float32") and tells(said, "XLA", "off")
-    assert re.search(r"step 1\b.*\b0\.\d+ passes", said)
+    assert tells(log, "parameters", f"{total:,}", f"{total - encoder:,}", "training.freeze")
+    assert tells(log, "batches", "128", "2")
+    assert tells(log, "precision", "float32") and tells(log, "XLA", "off")
+    assert re.search(r"step 1\b.*\b0\.\d+ epochs", log)
 
 
 class TestBleu:
-    def test_is_that_of_the_exported_weights(
+    def test_scores_the_weights_that_are_exported(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:  # fmt: skip
@@ -230,7 +228,7 @@ class TestBleu:
             return translated[-1]
 
         def score(*arguments: Any, **options: Any) -> translate.Evaluation:
-            evaluation = score_model(*arguments, **options)  # of this model no other BLEU than 0
+            evaluation = score_model(*arguments, **options)  # has a BLEU of 0 for this model
             scores = dataclasses.replace(evaluation.scores, bleu=12.5)
             return evaluation._replace(scores=scores)
 
@@ -241,7 +239,7 @@ class TestBleu:
             data, run, training__bleu_steps=4, training__bleu_sentences=3,
             decoding__beam_size=2, decoding__max_extra_tokens=5,
         )  # fmt: skip
-        [scored] = translated  # after step 6, the first end of an interval after 4
+        [scored] = translated  # at step 6, where the interval that contains step 4 ends
         sources = TokenStore(data / "valid").source_text()[:3]
         assert RunDirectory(run).selected == "ema"
         assert translate_lines(loading.load_model(run), sources) == scored
@@ -257,7 +255,7 @@ class TestBleu:
 
 
 class TestEarlyStopping:
-    def test_ends_a_run_that_counts_as_finished(
+    def test_stops_a_run_and_marks_it_as_finished(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = tmp_path / "run"
@@ -268,12 +266,12 @@ class TestEarlyStopping:
         validate_as(monkeypatch, [3.0, 2.0, 2.5, 2.2])
         trained = train(data, run, **settings)
         assert (trained.step, trained.finished, trained.interrupted) == (4, True, False)
-        told = trained.summary(run)
-        assert tells(told, "stopped early", "step 4", "val_loss", "2 validations", "step 2")
-        assert "training.early_stopping" in told
-        assert steps(run) == [2, 3, 4]  # the best stays
+        summary = trained.summary(run)
+        assert tells(summary, "stopped early", "step 4", "val_loss", "2 validations", "step 2")
+        assert "training.early_stopping" in summary
+        assert steps(run) == [2, 3, 4]  # includes the best
 
-        again = train(data, run, **settings)  # or the losses would not be enough
+        again = train(data, run, **settings)  # does not validate: no losses are left
         assert (again.step, again.finished) == (4, True)
         assert again.stopped_early == trained.stopped_early
 
@@ -296,14 +294,12 @@ class TestInitFrom:
             np.testing.assert_allclose(restored.weights[path], array, atol=1e-7, err_msg=path)
             np.testing.assert_allclose(restored.ema[path], array, atol=1e-7, err_msg=path)
 
-    def test_begins_with_the_selected_weights(
-        self, data: Path, tmp_path: Path, finished: Path
-    ) -> None:
+    def test_copies_the_selected_weights(self, data: Path, tmp_path: Path, finished: Path) -> None:
         run = self.begin(data, tmp_path / "run", finished)
         assert RunDirectory(finished).selected == "ema"
         self.assert_close(run, RunDirectory(finished).selected_weights())
         assert RunDirectory(run).init_from == str(finished)
-        # Once it has a checkpoint it goes on from that, whatever has become of its beginning.
+        # A run that has a checkpoint resumes from it, and ignores `init_from`.
         continued = train(data, run, training__max_steps=2, training__learning_rate=1e-9)
         assert continued.step == 2
         with pytest.raises(InputError, match=mentions("run", "elsewhere")):
@@ -319,7 +315,36 @@ class TestInitFrom:
         training_run.train(data, run)
         self.assert_close(run, RunDirectory(finished).read_weights(first))
 
-    def test_mistakes_leave_nothing_behind(
+    @pytest.mark.parametrize("separate", [False, True])
+    def test_a_vocabulary_with_new_symbols_keeps_the_old_rows(
+        self, tmp_path: Path, separate: bool
+    ) -> None:
+        old = prepared(tmp_path / "old", separate_vocabularies=separate)
+        train(old, tmp_path / "run", training__max_steps=3)
+        new = tmp_path / "new"
+        corpus = parallel_files([tmp_path / "old" / "c.en"], [tmp_path / "old" / "c.de"])
+        options = PrepareOptions(symbols=("<2fr>",), source_tag="<2fr>", valid_pairs=4)
+        prepare(corpus, new, options, vocab_from=tmp_path / "run" / "tokenizer")
+        before = RunDirectory(tmp_path / "run").selected_weights()
+        run = self.begin(new, tmp_path / "more", tmp_path / "run")
+        after, grown = last(run).weights, 0
+        for path, array in before.items():
+            kept = after[path][tuple(slice(size) for size in array.shape)]
+            np.testing.assert_allclose(kept, array, atol=1e-7, err_msg=path)
+            if after[path].shape != array.shape:
+                grown += 1
+                mean = array.mean(0) if after[path].shape[0] > array.shape[0] else array.mean(-1)
+                row = (
+                    after[path][-1] if after[path].shape[0] > array.shape[0] else after[path][:, -1]
+                )
+                np.testing.assert_allclose(row, mean, atol=1e-6, err_msg=path)
+        assert grown
+        fast = {"training.max_steps": 3, "training.learning_rate": 0.1}
+        trained = last(self.begin(new, tmp_path / "trained", tmp_path / "run", **fast)).weights
+        moved = [p for p in before if not np.allclose(trained[p], after[p], atol=1e-5)]
+        assert any("embedding" in path for path in moved), "the new tag is trained"
+
+    def test_invalid_input_leaves_no_run_behind(
         self, data: Path, tmp_path: Path, finished: Path
     ) -> None:
         other = prepared(tmp_path / "corpus", plural="zz")
@@ -337,7 +362,7 @@ class TestInitFrom:
 
 @pytest.fixture(scope="module")
 def other(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small corpus of the same vocabulary, whose folder is called `other`."""
+    """A small corpus with the same vocabulary, in a folder named `other`."""
     folder = tmp_path_factory.mktemp("mixing")
     for name, line in (("c.en", "the dog likes the bird"), ("c.de", "der Hund mag den Vogel")):
         (folder / name).write_text("".join(f"{line} {i % 3}\n" for i in range(30)))
@@ -351,7 +376,7 @@ def other(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestMixing:
-    def test_a_mixed_run_is_continued_to_the_same_bits(
+    def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(
         self, data: Path, other: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         def go(run: str, max_steps: int) -> Restored:
@@ -371,7 +396,7 @@ class TestMixing:
             assert report == (directory / "report.json").read_bytes()
         assert tells(caplog.text, "filler rows")
 
-    def test_another_mixture_is_another_corpus(self, data: Path, other: Path) -> None:
+    def test_each_mixture_has_a_different_fingerprint(self, data: Path, other: Path) -> None:
         both = [data, other]
         fingerprints = {
             TrainingData.open(directories, mix, temperature).fingerprint
@@ -385,7 +410,7 @@ class TestMixing:
         }
         assert len(fingerprints) == 5
 
-    def test_corpora_have_the_names_that_the_user_gave_them(
+    def test_names_of_corpora_come_from_the_paths_that_the_user_gave(
         self, data: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "latest").symlink_to(other)
@@ -395,12 +420,12 @@ class TestMixing:
             assert opened.weights == [1, 2]
         assert TrainingData.open([other, Path()], "other:1,data:2").weights == [1, 2]
 
-    def test_all_validation_sets_are_validated_on(self, data: Path, other: Path) -> None:
+    def test_validation_uses_all_validation_sets(self, data: Path, other: Path) -> None:
         _, valid = TrainingData.open([data, other]).batches(Config().training)
         rows = [valid.batch(step)[1] for step in range(valid.steps_per_epoch)]
         assert sum(int((labels[:, 0] != 0).sum()) for labels in rows) == 4 + 3
 
-    def test_mistakes_are_named(self, data: Path, other: Path, tmp_path: Path) -> None:
+    def test_invalid_mixtures_raise_errors(self, data: Path, other: Path, tmp_path: Path) -> None:
         foreign = prepared(tmp_path / "corpus", plural="zz")
         for directories, options, message in (
             ([data, foreign], {}, mentions("vocabulary", "--vocab_from=")),
@@ -414,7 +439,7 @@ class TestMixing:
             assert not (tmp_path / "run").exists()
 
 
-class TestRefusals:
+class TestErrors:
     @pytest.mark.parametrize(
         "changes, message",
         [
@@ -424,7 +449,7 @@ class TestRefusals:
             ({"data": "nowhere"}, mentions("nowhere")),
         ],
     )
-    def test_mistakes_leave_no_run_behind(
+    def test_invalid_settings_leave_no_run_behind(
         self, data: Path, tmp_path: Path, changes: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(InputError, match=message):
@@ -479,7 +504,7 @@ class TestRefusals:
             ),
         ):
             train(data, copy, training__max_steps=20, training__max_skipped_steps=4)
-        assert steps(copy) == [3, 6]  # none of 9, whose loss is not finite
+        assert steps(copy) == [3, 6]  # not 9, where the loss is not finite
         assert (copy / "report.html").is_file()
 
     def test_state_of_another_precision(self, copy: Path, data: Path) -> None:
@@ -490,7 +515,7 @@ class TestRefusals:
             train(data, copy)
 
 
-def test_separate_vocabularies_tie_the_targets_embeddings(tmp_path: Path) -> None:
+def test_separate_vocabularies_tie_the_target_embeddings(tmp_path: Path) -> None:
     data = prepared(tmp_path / "corpus", separate_vocabularies=True)
     trained = train(data, tmp_path / "run", training__max_steps=1)
     assert trained.finished and np.isfinite(trained.metrics["val_loss"])
@@ -501,7 +526,7 @@ def test_separate_vocabularies_tie_the_targets_embeddings(tmp_path: Path) -> Non
     assert weights["target_embedding/embeddings"].shape == (config.target_vocab_size, 16)
 
 
-def test_bleu_that_cannot_tell_good_from_bad_selects_nothing(tmp_path: Path) -> None:
+def test_a_bleu_of_zero_cannot_select_the_best_checkpoint(tmp_path: Path) -> None:
     for name, noun in (("c.en", "animal"), ("c.de", "Tier")):
         (tmp_path / name).write_text("".join(f"{noun} {i}\n" for i in range(40)))
     corpora = parallel_files([tmp_path / "c.en"], [tmp_path / "c.de"])

@@ -1,4 +1,4 @@
-"""The attention of a run, of its export and of servers is the same; statistics of heads."""
+"""Attention is the same in a run, its export and servers. Statistics of heads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TARGETS = [PHRASES[3], "", "  ", "a", LONG, "x\u2028", ""]
 
 @pytest.fixture(scope="module")
 def translator(run_directory: RunDirectory) -> Translator:
-    """Takes more tokens than attention is returned for."""
+    """A model whose limit exceeds the limit for attention."""
     settings = {"decoding.max_source_tokens": 1000, "decoding.max_extra_tokens": 50}
     return loading.load_translator(run_directory, settings)
 

@@ -18,7 +18,12 @@ import tensorflow as tf
 
 from keras_transformer.data.batching.bucketing import Histogram, choose_shapes, place_pairs
 from keras_transformer.data.batching.subword_batches import Sentences, draw
-from keras_transformer.data.batching.subword_sampling import Room, SubwordSampler, hashed, key_of
+from keras_transformer.data.batching.subword_sampling import (
+    PlannedLengths,
+    SubwordSampler,
+    hashed,
+    key_of,
+)
 from keras_transformer.data.batching.token_pairs import IntArray, Lengths, TokenArray, TokenPairs
 from keras_transformer.errors import InputError
 
@@ -26,9 +31,8 @@ Batch: TypeAlias = tuple[dict[str, TokenArray], TokenArray]
 Shape: TypeAlias = tuple[int, int, int]
 Pairs: TypeAlias = npt.NDArray[np.unsignedinteger]
 
-# Runs record this version. It changes whenever the same corpus and seed give other batches than
-# before. A run that resumed in another order could see one pair twice in an epoch, and another pair
-# never.
+# Runs record this version. It changes whenever the same corpus and seed give different batches. A
+# run that resumed with another order could use some pairs twice in an epoch, and others not at all.
 BATCH_ORDER = 2
 
 # Segmentations are drawn for this many steps together, or for this many tokens of new words.
@@ -120,13 +124,13 @@ class Batches(abc.ABC):
             first = context.input_pipeline_id * count
             return self.dataset(first_step, num_steps, parts, range(first, first + count))
 
-        return strategy.distribute_datasets_from_function(own_rows, _own_pipelines(strategy))
+        return strategy.distribute_datasets_from_function(own_rows, _pipelines(strategy))
 
 
-def _own_pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
+def _pipelines(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
     """Returns options that give each replica on a CPU a separate pipeline; none on other devices.
 
-    Otherwise one pipeline feeds all replicas through iterators that `_untuned` does not reach.
+    With a single pipeline for all replicas, `_untuned` would not reach the iterators.
     """
     if not isinstance(strategy, tf.distribute.MirroredStrategy):
         return None
@@ -205,15 +209,15 @@ class CorpusBatches(Batches):
         self._pad_id = pad_id
         self._start_id = start_id
         self._sampler = sampler
-        room = _room(store, batch_tokens, sampler)
-        histogram, bucket = Histogram.of(room.source, room.target)
+        planned = _planned_lengths(store, batch_tokens, sampler)
+        histogram, bucket = Histogram.of(planned.source, planned.target)
         if shapes is None:
             shapes = choose_shapes(histogram, batch_tokens)
         plan = place_pairs(shapes, histogram)
         self.shapes = tuple((rows, source, target) for rows, source, target in plan.shapes.tolist())
         self.steps_per_epoch = int(plan.num_batches.sum())
         self.filler_rows = plan.filler_rows
-        self.tokens, self.positions = room.tokens, plan.positions
+        self.tokens, self.positions = planned.tokens, plan.positions
         self.padding_share = 1.0 - self.tokens / self.positions
 
         # For each shape, and for the end: the first batch, and the first pair in the order of an
@@ -230,7 +234,7 @@ class CorpusBatches(Batches):
         self._steps_at_once = min(
             _STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE * self.steps_per_epoch // self.tokens)
         )
-        # Two epochs, because one replica may be ahead of another if each has its own pipeline.
+        # Keeps two epochs, because the pipeline of one replica may be ahead of another.
         self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
         self._sampled_steps = functools.lru_cache(maxsize=1)(self._sample_steps)
 
@@ -263,7 +267,7 @@ class CorpusBatches(Batches):
         return shape, pairs[first:end].astype(np.int64)
 
     def _rows(self, step: int) -> tuple[int, IntArray, Sentences | None]:
-        """Returns what `_planned` does, and the sentences if their segmentations are sampled."""
+        """Returns the result of `_planned`, and the sentences if segmentations are sampled."""
         if step < 0:
             raise InputError(f"The step is {step}, but it must be at least 0.")
         if self._sampler is None:
@@ -285,7 +289,7 @@ class CorpusBatches(Batches):
             counts = [len(pairs) for pairs in planned]
             together = np.concatenate(planned)
             bounds = np.repeat([self.shapes[shape][1:] for shape in shapes], counts, axis=0)
-            # The last number distinguishes this key from the keys of `SubwordSampler.room`.
+            # The last number makes this key differ from those of `SubwordSampler.planned_lengths`.
             keys = hashed(key_of(self._seed or 0, self._number, epoch, 1), together)
             row_of, drawn = draw(self._sampler, self._store, together, keys, bounds)
             rows = np.split(np.argsort(row_of), np.cumsum(counts)[:-1])
@@ -359,8 +363,8 @@ def common_shapes(
     >>> common_shapes(stores, batch_tokens=4096).shape
     (1, 3)
     """
-    rooms = (_room(store, batch_tokens, sampler) for store in stores)
-    histograms = [Histogram.of(room.source, room.target)[0] for room in rooms]
+    lengths = (_planned_lengths(store, batch_tokens, sampler) for store in stores)
+    histograms = [Histogram.of(planned.source, planned.target)[0] for planned in lengths]
     if frequencies is not None:
         most = max(frequencies)
         histograms = [
@@ -370,7 +374,9 @@ def common_shapes(
     return choose_shapes(Histogram.union(histograms), batch_tokens)
 
 
-def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) -> Room:
+def _planned_lengths(
+    store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None
+) -> PlannedLengths:
     if len(store) == 0:
         raise InputError("The corpus has 0 sentence pairs, so there is nothing to batch.")
     longest = int(store.target_lengths.max())
@@ -383,8 +389,8 @@ def _room(store: TokenPairs, batch_tokens: int, sampler: SubwordSampler | None) 
     if sampler is None:
         source, target = store.source_lengths, store.target_lengths
         tokens = source.sum(dtype=np.int64) + target.sum(dtype=np.int64)
-        return Room(source, target, int(tokens))
-    return sampler.room(store, batch_tokens)
+        return PlannedLengths(source, target, int(tokens))
+    return sampler.planned_lengths(store, batch_tokens)
 
 
 def _begins(counts: Lengths) -> IntArray:

@@ -66,9 +66,9 @@ def parse_mix(mix: str, names: Sequence[str]) -> list[Fraction]:
 class MixedBatches(Batches):
     """Batches of several corpora in turns, with given shares at every step.
 
-    Each corpus has separate passes: all of its pairs come once before any comes again. Its steps
-    are spread evenly. `steps_per_epoch` is the sum over the epochs of all corpora. Without weights,
-    it is one pass over each corpus.
+    Each corpus has separate epochs: no pair is repeated before all pairs have been used. The steps
+    of a corpus are spread evenly. `steps_per_epoch` is the number of steps of one epoch of every
+    corpus. If there are no weights, an epoch contains each corpus once.
 
     Example:
     >>> from keras_transformer.data.token_store import TokenStore

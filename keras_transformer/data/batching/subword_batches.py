@@ -137,11 +137,11 @@ def regroup(
         pairs = np.delete(pairs, chosen)
         left_over += rows[len(chosen) :].tolist()
     if len(pairs):
-        _squeeze_in(pairs.tolist(), left_over, bounds, least, row_of)
+        _insert_pairs(pairs.tolist(), left_over, bounds, least, row_of)
     return row_of, (lengths > bounds[row_of]).any(axis=1)
 
 
-def _squeeze_in(
+def _insert_pairs(
     pairs: list[int], rows: list[int], bounds: IntArray, least: IntArray, row_of: IntArray
 ) -> None:
     """Puts `pairs` into `rows`, a list of the same size with the largest row last. Moves other

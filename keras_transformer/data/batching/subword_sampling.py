@@ -32,8 +32,8 @@ _WORDS_KEPT = 2**16
 _SPACE = "\u2581".encode()  # begins each word
 
 _DRAWS = 4  # draws for pairs that do not fit into their batch
-_PAIRS_TO_LOOK_AT = 2000
-_LIKE = 25  # pairs in either direction that count as similar in length
+_SAMPLED_PAIRS = 2000
+_SIMILAR_PAIRS = 25  # pairs in either direction that count as similar in length
 
 Begins: TypeAlias = "array.array[int]"
 Keys: TypeAlias = npt.NDArray[np.uint64]
@@ -67,7 +67,7 @@ def _mixed(values: Keys) -> Keys:
     return values
 
 
-class Room(NamedTuple):
+class PlannedLengths(NamedTuple):
     """The lengths that batches are planned for.
 
     Attributes:
@@ -76,7 +76,7 @@ class Room(NamedTuple):
         tokens: approximate number of tokens of an epoch, of both sides.
 
     Example:
-    >>> Room(np.array([5]), np.array([6]), tokens=11).tokens
+    >>> PlannedLengths(np.array([5]), np.array([6]), tokens=11).tokens
     11
     """
 
@@ -101,7 +101,7 @@ class SubwordSampler:
 
         Args:
             vocabulary: unigram models.
-            alpha: above 0. A smaller alpha makes segmentations more equally likely. Kudo uses 0.1
+            alpha: above 0. A smaller alpha makes the probabilities more uniform. Kudo uses 0.1
                 to 0.5.
 
         Raises:
@@ -123,7 +123,7 @@ class SubwordSampler:
             pairs: int64[N], numbers of the pairs.
             keys: uint64[N], the random key of each pair.
             longest: int[N], maximum tokens of each sentence, including the end id. A sentence
-                that stays longer in a few attempts keeps its best segmentation.
+                keeps its best segmentation if a few samples are all longer than this.
 
         Returns:
             The ids of all sentences, int32[tokens], and the length of each, int64[N].
@@ -134,37 +134,39 @@ class SubwordSampler:
     def target_ids(
         self, store: TokenPairs, pairs: IntArray, keys: Keys, longest: Lengths | None = None
     ) -> tuple[TokenArray, IntArray]:
-        """Draws target segmentations; see `source_ids`."""
+        """Draws target segmentations. See `source_ids` for the arguments."""
         lines = store.target_lines(pairs)
         return self._target.draw(lines, pairs, ~keys, longest, store.target_ids)
 
-    def room(self, store: TokenPairs, most: int) -> Room:
+    def planned_lengths(self, store: TokenPairs, most: int) -> PlannedLengths:
         """Returns the lengths that a corpus needs, estimated from some of its pairs.
 
-        Each pair gets the room that drawn segmentations of pairs of similar length need. An epoch
-        then has the right numbers of rows for long and for short sentences.
+        The segmentations of some pairs are sampled. Each pair is planned with the relative growth
+        of a sampled pair of similar length, so that there are enough rows for long sentences.
 
         Args:
             store: the corpus.
             most: maximum target tokens of a sentence, unless its best segmentation has more.
         """
-        looked_at = np.unique(np.linspace(0, len(store) - 1, _PAIRS_TO_LOOK_AT).astype(np.int64))
-        keys = hashed(key_of(0), looked_at)
+        sampled = np.unique(np.linspace(0, len(store) - 1, _SAMPLED_PAIRS).astype(np.int64))
+        keys = hashed(key_of(0), sampled)
         best = store.source_lengths + store.target_lengths
-        looked_at = looked_at[np.argsort(best[looked_at], kind="stable")]
-        places = np.searchsorted(best[looked_at], best)
-        some = hashed(key_of(1), np.arange(len(store))) % np.uint64(2 * _LIKE + 1)
-        places = np.clip(places + some.astype(np.int64) - _LIKE, 0, len(looked_at) - 1)
+        sampled = sampled[np.argsort(best[sampled], kind="stable")]
+        places = np.searchsorted(best[sampled], best)
+        some = hashed(key_of(1), np.arange(len(store))) % np.uint64(2 * _SIMILAR_PAIRS + 1)
+        places = np.clip(places + some.astype(np.int64) - _SIMILAR_PAIRS, 0, len(sampled) - 1)
         sides = []
         for lengths, draw in (
             (store.source_lengths, self.source_ids),
             (store.target_lengths, self.target_ids),
         ):
-            growth = draw(store, looked_at, keys)[1] / lengths[looked_at]
+            growth = draw(store, sampled, keys)[1] / lengths[sampled]
             sides.append(np.rint(lengths * np.maximum(growth, 1.0)[places]).astype(np.int32))
         source, target = sides
         target = np.maximum(np.minimum(target, most), store.target_lengths)
-        return Room(source, target, int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64)))
+        return PlannedLengths(
+            source, target, int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64))
+        )
 
 
 class _Side:

@@ -31,8 +31,8 @@ DropReason = Literal[
 OnBadUtf8 = Literal["fail", "replace", "drop"]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_EXAMPLES = 5
-_EXAMPLE_CHARACTERS = 80
+EXAMPLES = 5  # kept of each kind
+EXAMPLE_CHARACTERS = 80  # of each side
 _SHORT = 20  # a side with fewer bytes counts as this many in a length ratio
 # A bad translation model can repeat the same few words until it is stopped. People do not do that:
 # this rule drops none of 200,000 pairs of Multi30k, Tatoeba and newstest.
@@ -46,6 +46,15 @@ _CONTROL = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 # All of ASCII except LF, and the lead bytes of the other characters.
 _CONTROL_ASCII = bytes((*range(0x0A), *range(0x0B, 0x20), 0x7F))
 _CONTROL_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
+# Characters without a glyph: spaces, control and format characters (except for the Arabic, Syriac
+# and Kaithi number signs, which have a glyph), the other code points with the Unicode property
+# Default_Ignorable_Code_Point, such as variation selectors and Hangul fillers, and blank Braille.
+_INVISIBLE = re.compile(
+    "[\\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +145,7 @@ class CleaningReport:
         """Counts a pair that is dropped."""
         self.dropped[reason] += 1
         examples = self.examples.setdefault(reason, [])
-        if len(examples) < _EXAMPLES:
+        if len(examples) < EXAMPLES:
             texts = {"source": _excerpt(source), "target": _excerpt(target)}
             examples.append({**place._asdict(), **texts})
 
@@ -148,7 +157,7 @@ class CleaningReport:
         self.dropped += other.dropped
         for reason, examples in other.examples.items():
             known = self.examples.setdefault(reason, [])
-            known += examples[: _EXAMPLES - len(known)]
+            known += examples[: EXAMPLES - len(known)]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
@@ -237,13 +246,17 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
     name = " + ".join(dict.fromkeys(block.names))
     lines = np.arange(block.line, block.line + len(sources))
     pairs = CleanPairs(name, lines, sources, targets).keep(well_formed, "bad_utf8", report)
-    # First of all, because a line may have megabytes, and the other rules are slow.
+    # Checked first, because a line may have megabytes, and the other rules are slow.
     lengths = _lengths(pairs)
     pairs = pairs.keep(lengths.max(axis=0) <= options.max_bytes, "too_many_bytes", report)
     pairs = pairs._replace(
         sources=_stripped(pairs.sources, report), targets=_stripped(pairs.targets, report)
     )
-    pairs = pairs.keep(_lengths(pairs).min(axis=0) > 0, "empty", report)
+    visible = (
+        not (is_invisible(s) or is_invisible(t))
+        for s, t in zip(pairs.sources, pairs.targets, strict=True)
+    )
+    pairs = pairs.keep(_mask(visible, pairs), "empty", report)
     if options.max_length_ratio is not None:
         lengths = np.maximum(_lengths(pairs), _SHORT)
         fitting = lengths.max(axis=0) <= options.max_length_ratio * lengths.min(axis=0)
@@ -265,6 +278,18 @@ def clean(block: Block, options: CleaningOptions, report: CleaningReport) -> Cle
         tag = options.source_tag.encode()
         pairs = pairs._replace(sources=[b"%b %b" % (tag, source) for source in pairs.sources])
     return pairs
+
+
+def is_invisible(line: bytes) -> bool:
+    r"""Returns True if no character of a line can be seen, as in an empty line.
+
+    Example:
+    >>> is_invisible("\\u200b\\ufe0f \\u2800".encode()), is_invisible(b"a")
+    (True, False)
+    """
+    if b"!" <= line[:1] <= b"~":
+        return False  # nearly all lines of most languages end here
+    return _INVISIBLE.fullmatch(line.decode(errors="replace")) is not None
 
 
 def is_repetitive(line: bytes) -> bool:
@@ -372,6 +397,6 @@ def _stripped(lines: Sequence[bytes], report: CleaningReport) -> list[bytes]:
 
 def _excerpt(text: bytes) -> str:
     # Cut before decoding, because the line may have a megabyte.
-    start = text[: 4 * _EXAMPLE_CHARACTERS].decode(errors="replace")
-    is_whole = len(text) <= 4 * _EXAMPLE_CHARACTERS and len(start) <= _EXAMPLE_CHARACTERS
-    return start if is_whole else start[:_EXAMPLE_CHARACTERS] + "…"
+    start = text[: 4 * EXAMPLE_CHARACTERS].decode(errors="replace")
+    is_whole = len(text) <= 4 * EXAMPLE_CHARACTERS and len(start) <= EXAMPLE_CHARACTERS
+    return start if is_whole else start[:EXAMPLE_CHARACTERS] + "…"

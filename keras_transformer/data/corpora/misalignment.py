@@ -149,7 +149,7 @@ def _cheapest_path(costs: FloatArray) -> IntArray:
 
     Args:
         costs: float64[N, K], the cost of each of K states at each place. A change of state costs
-            `_CHANGE_COST`, and so does a start in another state than the first.
+            `_CHANGE_COST`, and so does a start in any state except the first.
     """
     stays = np.empty(costs.shape, bool)
     cheapest = np.empty(len(costs), np.int64)  # the best previous state at each place

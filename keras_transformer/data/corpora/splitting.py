@@ -78,7 +78,7 @@ def split_by_source(
             write(part, *first[digest])
     if not seen:
         raise InputError(
-            f"{corpus.name} leaves nothing for training: all of them are held out "
+            f"{corpus.name} has no sources left for training: all are held out "
             f"({', '.join(held_out)}). Hold out fewer, or use a larger corpus."
         )
     return files
@@ -100,8 +100,8 @@ def _choose(corpus: Corpus, held_out: Mapping[str, int]) -> dict[int, str]:
             known.remove(-heapq.heappop(smallest))
     if len(smallest) < wanted:
         raise InputError(
-            f"{corpus.name} has {len(smallest):,} different sources, but {wanted:,} are to be held "
-            f"out ({', '.join(held_out)}). Hold out fewer, or use a larger corpus."
+            f"{corpus.name} has {len(smallest):,} different sources, which is too few to hold out "
+            f"{wanted:,} ({', '.join(held_out)}). Hold out fewer, or use a larger corpus."
         )
     parts = (part for part, count in held_out.items() for _ in range(count))
     return dict(zip(sorted(known), parts, strict=True))

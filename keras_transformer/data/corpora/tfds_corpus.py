@@ -29,7 +29,7 @@ def tfds_corpus(
 
     The name "translate_folder:DIR" means the files DIR/{language}.{split}.txt, as in
     `tfds.TranslateFolder`. Lines end only at LF. TFDS itself would also end them at characters such
-    as U+2028, which shifts one side against the other.
+    as U+2028, which misaligns the two sides.
 
     Args:
         name: see `TfdsCorpus`; or "translate_folder:DIR".
@@ -146,7 +146,7 @@ def _direction(
                 f"The {side} language of {name} is {language!r}. Choose one of {list(languages)}."
             )
     if source == target:
-        raise InputError(f"source and target language of {name} are both {source!r}")
+        raise InputError(f"The source and target language of {name} are both {source!r}.")
     return str(source), str(target)
 
 

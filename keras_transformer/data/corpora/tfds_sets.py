@@ -147,7 +147,7 @@ def _opus_config(name: str, source: str, target: str, subsets: str) -> Any:
                 f"{name}: TFDS does not know the OPUS subset {subset!r}. Choose some of "
                 f"{', '.join(sorted(opus.DATASET_MAP))}."
             )
-        if pair not in known.language_pairs:  # TFDS would leave it out without a word
+        if pair not in known.language_pairs:  # TFDS would skip it silently
             languages = sorted(set(itertools.chain(*known.language_pairs)))
             raise InputError(
                 f"{name}: {subset} lacks the pair {'-'.join(pair)}. Choose two of "
@@ -205,7 +205,7 @@ class SplitReader:
         self._keys = tuple(keys)
         splits = builder.info.splits
         if not splits:
-            self._dataset()  # says that nothing is there
+            self._dataset()  # raises InputError, because no data exist
             return
         try:
             self._files = splits[split].file_instructions
@@ -246,11 +246,11 @@ class SplitReader:
 
     def _dataset(self) -> Any:
         """Returns TFDS's own reader, for all formats that it knows and for its mock data."""
-        # One file after the other: the order does not hang on how many there are.
+        # Files are read one by one, so that the order does not depend on their number.
         in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         try:
             return self._builder.as_dataset(split=self._split, read_config=in_order)
-        except AssertionError as error:  # what TFDS raises for data that is not there
+        except AssertionError as error:  # raised by TFDS if data are missing
             raise InputError(
                 f"{self._name} is not prepared in {self._builder.data_dir}. Name the directory "
                 "that has it (--tfds_data_dir, or --corpus_dir of a recipe), or allow the "

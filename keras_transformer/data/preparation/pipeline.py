@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keras_transformer.console import progress_bar
-from keras_transformer.data.corpora.cleaning import CleaningOptions, CleaningReport
+from keras_transformer.data.corpora.cleaning import EXAMPLES, CleaningOptions, CleaningReport
 from keras_transformer.data.corpora.corpus import BlockReader, Corpus, located
 from keras_transformer.data.preparation.duplicates import count_known, find_duplicates
 from keras_transformer.data.preparation.stages import (
@@ -40,8 +40,8 @@ from keras_transformer.text.vocabulary import (
 
 SPLITS = ("train", "valid")
 _EXAMPLE_CHARACTERS = 200
-# Options that are ignored if a vocabulary is given. Symbols must be in it.
-OF_LEARNING = (
+# Options that are ignored if a vocabulary is given. Missing symbols are appended to it.
+LEARNING_OPTIONS = (
     "vocab_size", "model_type", "byte_fallback", "character_coverage", "normalization",
     "vocabulary_lines",
 )  # fmt: skip
@@ -53,15 +53,16 @@ _Task = TypeVar("_Task")
 class PrepareOptions(CleaningOptions):
     """Options of a preparation.
 
-    If a vocabulary is given, options of learning one are ignored. A vocabulary from a directory
-    must contain the symbols, and must be separate if `separate_vocabularies` is True.
+    If a vocabulary is given, the options for learning one are ignored. A vocabulary from a
+    directory gets the symbols that it lacks, and must be separate if `separate_vocabularies` is
+    True.
 
     Attributes:
         vocab_size, model_type, byte_fallback, character_coverage, normalization, symbols: see
             `learn_vocabulary`.
         separate_vocabularies: learns a vocabulary for each language, instead of a joint one.
         vocabulary_lines: largest number of lines that a vocabulary is learned from.
-        max_tokens: drops pairs with a side of more tokens. The end id counts.
+        max_tokens: drops pairs if a side has more tokens, including the end token.
         valid_pairs: number of pairs to hold out of the training corpora if there are no validation
             corpora. None for 2 %, but at least 1 and at most 1000.
         seed: seed of the held-out pairs, and of the lines that a vocabulary is learned from.
@@ -119,7 +120,7 @@ class PrepareOptions(CleaningOptions):
         return {
             name: value
             for name, value in dataclasses.asdict(self).items()
-            if learned or name not in OF_LEARNING
+            if learned or name not in LEARNING_OPTIONS
         }
 
 
@@ -152,9 +153,8 @@ class Cleaned:
         wanted = options.valid_pairs or min(1000, max(1, pairs // 50))
         if wanted >= pairs:
             raise InputError(
-                f"The corpus has {pairs} clean pairs, and {wanted} of them are to be held out for "
-                "validation. Use a larger corpus, fewer valid_pairs, or separate validation "
-                "files."
+                f"The corpus has {pairs} clean pairs, which is too few to hold out {wanted} for "
+                "validation. Use a larger corpus, fewer valid_pairs, or separate validation files."
             )
         drawn = np.sort(random.Random(options.seed).sample(range(pairs), wanted))
         first = np.cumsum([0, *sizes])
@@ -168,7 +168,7 @@ class Preparation:
     """The stages of a preparation. Each stage resumes after a kill.
 
     Args:
-        directory: directory of the results, which is not published yet.
+        directory: unfinished directory that the results are written to.
         options: options of the preparation.
         num_workers: number of processes.
 
@@ -198,7 +198,7 @@ class Preparation:
             inputs: for each corpus, its number of pairs and SHA-256 at the first reading.
 
         Raises:
-            InputError: if a corpus has changed since then, and if no pairs are left.
+            InputError: if a corpus has changed since then, or if no pairs are left.
         """
         work = self._directory / "work" / split
         report = CleaningReport()
@@ -280,6 +280,9 @@ class Preparation:
                 _describe([shard[s] for shard in parts]) for s in ("source", "target")
             )
             report[split] = {"pairs": pairs, "source": source, "target": target}
+            target["rewritten"] = sum(shard["target"]["rewritten"] for shard in parts)
+            examples = (e for shard in parts for e in shard["target"]["rewritten_examples"])
+            target["rewritten_examples"] = list(itertools.islice(examples, EXAMPLES))
         store = TokenStore(self._directory / "valid")
         first = store.source_lines(np.arange(len(store))[:3])
         report["examples"] = [line.decode()[:_EXAMPLE_CHARACTERS] for line in first]
@@ -307,7 +310,7 @@ def _clean_tasks(
     """Yields a task for each block of all corpora, and checks that no corpus has changed."""
     numbers = itertools.count()
     for corpus, entry in zip(corpora, inputs, strict=True):
-        # Other processes need absolute paths, but messages have the paths of the user.
+        # Other processes need absolute paths, but messages show the paths that the user gave.
         reader = BlockReader(located(corpus), named=corpus)
         for block in reader:
             yield CleanTask(BlockFiles(work, next(numbers)), block, options)
@@ -347,7 +350,7 @@ def _describe(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "unknown_rate": unknown / tokens,
         "mean_length": round(tokens / int(counts.sum()), 2),
         "max_length": len(counts) - 1,
-        # In steps: {"1-16": 12, "17-32": 30, ...}.
+        # Sentences per range of lengths: {"1-16": 12, "17-32": 30, ...}.
         "length_histogram": {
             f"{least}-{least + _HISTOGRAM_STEP - 1}": int(
                 counts[least : least + _HISTOGRAM_STEP].sum()

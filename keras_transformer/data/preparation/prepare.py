@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from keras_transformer.data.preparation.pipeline import (
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import work_directory
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE, Vocabulary
 
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
@@ -30,7 +31,7 @@ _FORMAT = 2
 # Options that older data lacks. The default of such an option counts as missing.
 _NEWER = {"drop_repetitive": False}
 # Raised when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK = 3
+_WORK = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +70,22 @@ class PreparedData:
                 f"{split}: {store['pairs']:,} pairs, {store['source']['tokens']:,} source and "
                 f"{store['target']['tokens']:,} target tokens"
             )
+        for split, side in itertools.product(("train", "valid"), ("source", "target")):
+            rate = report[split][side]["unknown_rate"]
+            if rate > MAX_UNKNOWN_RATE:
+                lines.append(
+                    f"WARNING: {rate:.1%} of the {side} tokens of {split} are not in the "
+                    "vocabulary, so the model cannot read or write them. Learn a vocabulary from "
+                    "text of this language (without --vocab_from), or set --byte_fallback."
+                )
+        if rewritten := report["train"]["target"].get("rewritten"):  # missing in older data
+            example = report["train"]["target"]["rewritten_examples"][0]
+            share = rewritten / report["train"]["pairs"]
+            lines.append(
+                f"normalization {vocabulary['normalization']} changes {rewritten:,} training "
+                f"targets ({share:.2%}), for example {example['before']!r} to "
+                f"{example['after']!r}. --normalization=identity keeps the text unchanged."
+            )
         for split, cleaning in report["cleaning"].items():
             dropped = ", ".join(f"{n:,} {reason}" for reason, n in cleaning["dropped"].items())
             lines.append(
@@ -84,8 +101,8 @@ class PreparedData:
             )
         if known := report.get("valid_pairs_in_train"):  # missing in data of older versions
             lines.append(
-                f"validation pairs that stand in the training text as well: {known:,} of "
-                f"{report['valid']['pairs']:,}; what is measured on them is not of new text"
+                f"validation pairs that are also in the training text: {known:,} of "
+                f"{report['valid']['pairs']:,}. Scores on them overestimate the quality."
             )
         return "\n".join(lines)
 
@@ -112,8 +129,8 @@ def prepare(
             unchanged.
         options: None for the defaults.
         valid_corpora: validation corpora. By default pairs are held out of `corpora`.
-        vocab_from: directory of a tokenizer or of prepared data, or a vocabulary; None to learn
-            one.
+        vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a
+            vocabulary; None to learn one. Symbols that it lacks are appended.
         num_workers: number of processes. The result does not depend on it.
 
     Returns:
@@ -181,13 +198,15 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
         raise InputError(
             f"The vocabulary of {directory} is joint, but separate vocabularies were requested."
         )
-    for symbol in options.all_symbols():
-        if symbol not in vocabulary.source_symbols():
-            raise InputError(
-                f"The vocabulary of {directory} lacks the token {symbol}. Learn it with the symbol "
-                "among --symbols."
-            )
-    return vocabulary
+    if options.source_tag is not None and options.source_tag not in (
+        vocabulary.source_symbols() | set(options.symbols or ())
+    ):
+        tag = options.source_tag
+        raise InputError(
+            f"The vocabulary of {directory} lacks the token {tag}. Append it with --symbols={tag}: "
+            "a model that has the vocabulary can then be trained further with --init_from."
+        )
+    return vocabulary.with_symbols(options.all_symbols())
 
 
 def _survey(corpora: Sequence[Corpus]) -> list[dict[str, Any]]:
@@ -249,7 +268,8 @@ def _reuse(output_dir: Path, report: dict[str, Any], fingerprint: str) -> Prepar
     if report["fingerprint"] != fingerprint:
         raise InputError(
             f"{output_dir} contains data that was prepared from other input or with other options. "
-            "Choose a new directory."
+            "Choose a new directory. If the corpus has grown and a model was trained on this data, "
+            f"add --vocab_from={output_dir}, so that bin/train.py --init_from can train it further."
         )
     Vocabulary.load(output_dir)
     for split in SPLITS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.data.corpora.cleaning import (
+    EXAMPLE_CHARACTERS,
+    EXAMPLES,
     CleaningOptions,
     CleaningReport,
     CleanPairs,
@@ -223,6 +226,7 @@ def encode_block(task: EncodeTask) -> dict[str, Any]:
     masks = {task.split: ~held_out}
     if len(block.held_out):
         masks["valid"] = held_out
+    rewritten = vocabulary.rewritten_targets(pairs.targets)
     shards: dict[str, dict[str, Any]] = {}
     for store, mask in masks.items():
         stored = full & short & mask
@@ -237,10 +241,27 @@ def encode_block(task: EncodeTask) -> dict[str, Any]:
                 "unknown": int(np.count_nonzero(side.ids == vocabulary.unknown_id)),
                 "lengths": np.bincount(side.lengths).tolist(),  # sentences with 0, 1, 2, … tokens
             }
+        changed = [place for place in rewritten if stored[place]]
+        shards[store]["target"]["rewritten"] = len(changed)
+        shards[store]["target"]["rewritten_examples"] = [
+            {
+                "corpus": pairs.corpus,
+                "line": int(pairs.lines[place]),
+                **_difference(" ".join(pairs.targets[place].decode().split()), rewritten[place]),
+            }
+            for place in changed[:EXAMPLES]
+        ]
         files.save(f"{store}_hashes.npy", hash_pairs(pairs.where(stored), SHORT_HASH))
     result = {"pairs": block.pairs, "cleaning": report.as_dict(), "shards": shards}
     write_text(files.path("encoded.json"), json.dumps(result))  # after all other files
     return result
+
+
+def _difference(before: str, after: str) -> dict[str, str]:
+    """Returns both texts from a little before their first difference."""
+    start = max(0, len(os.path.commonprefix([before, after])) - EXAMPLE_CHARACTERS // 4)
+    part = slice(start, start + EXAMPLE_CHARACTERS)
+    return {"before": before[part], "after": after[part]}
 
 
 @functools.lru_cache(maxsize=1)

@@ -66,7 +66,7 @@ def run_tasks(
         except BrokenProcessPool as error:
             raise StoppedError(
                 "A worker process was killed, most likely because memory ran out. Use fewer "
-                "workers; the same command continues."
+                "workers. The same command resumes."
             ) from error
         except BaseException:  # Ctrl-C, an error, or the iterator was closed
             _kill(pool)
@@ -122,8 +122,9 @@ def _kill(pool: ProcessPoolExecutor) -> None:
 
 
 def _begin() -> None:
-    """Prepares a worker: it ignores Ctrl-C, and ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepares a worker: it ignores the signals of a terminal, and ends with its parent."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 

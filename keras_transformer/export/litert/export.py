@@ -1,8 +1,8 @@
 """LiteRT: `model.tflite`, one file that translates without Python and TensorFlow.
 
 `LiteRTSignatures` describes its signatures. `translate_ids` uses only LiteRT's own operations.
-`translate` also contains the tokenizer, as two operations of tensorflow-text, if these segment the
-vocabulary like SentencePiece does. The search is the same as in the SavedModel, with a cache, but
+`translate` also contains the tokenizer, as two operations of tensorflow-text, if these segment text
+like SentencePiece does. The search is the same as in the SavedModel, with a cache, but
 for one sentence at a time.
 """
 
@@ -29,11 +29,15 @@ from keras_transformer.export.comparison import (
     check_loss,
     check_references,
     check_ties,
+    check_tokens,
     compare_sentence,
+    text_name,
 )
 from keras_transformer.export.litert import flatbuffer, passes
+from keras_transformer.export.litert.fast_tokenizer import text_problem
 from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import Provenance, write_manifest
+from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.litert import LiteRTMetadata, LiteRTModel, append_archive
 from keras_transformer.inference.loading import load_translator, max_train_source_length
@@ -46,9 +50,26 @@ MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}  # default limits
 
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
 _WITHOUT_TEXT = (
-    "The model has only the signature translate_ids, not translate: LiteRT's tokenizer supports "
-    "only unigram vocabularies without byte fallback. Tokenize with the .model file of the export."
+    "The model has only the signature translate_ids, not translate, because LiteRT's tokenizer "
+    "would find other tokens: {}. Tokenize with the .model file of the export."
 )
+_CARD = """\
+# A translation model for LiteRT
+
+`model.tflite` contains the model, the beam search and the vocabulary. It was made with
+keras_transformer. `manifest.json` has every setting and hash. `example.py` translates standard
+input.
+
+Signatures: {signatures}. Weights: {precision}.
+
+## Limits
+
+- One text is one sentence. Texts of more than {max_source_tokens:,} tokens (including the end
+  token) are truncated.
+- A translation has at most {max_output_tokens:,} tokens.
+- {text}
+"""
+_WITH_TEXT = "`translate` needs two SentencePiece operations of tensorflow-text in the runtime."
 _EXAMPLE = Path(__file__).with_name("example.py")
 
 
@@ -99,37 +120,54 @@ def export(
             "decoding.sample draws random outputs, which LiteRT cannot reproduce. "
             "Use --set=decoding.sample=false."
         )
+    if translator.config.replace_unknown:
+        raise InputError(
+            "decoding.replace_unknown is true, which LiteRT does not support. "
+            "Use --set=decoding.replace_unknown=false."
+        )
     bound = options.max_bleu_loss
     if bound is None:
         bound = MAX_BLEU_LOSS.get(quantization)
     provenance = Provenance.of(run, translator, "float32" if is_exact else quantization)
+    vocabulary = translator.tokenizer.vocabulary
+    probes = probe_texts(vocabulary, sentences)
+    problem = text_problem(vocabulary, probes.tokenized)
+    warning = None if problem is None else _WITHOUT_TEXT.format(problem)
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         path.mkdir()
-        model = convert(translator, quantization)
+        model = convert(translator, quantization, with_text=problem is None)
         file = path / "model.tflite"
         file.write_bytes(flatbuffer.write(model))
         metadata = make_metadata(translator, model, max_train_source_length(run))
-        vocabulary = translator.tokenizer.vocabulary
         append_archive(file, metadata, vocabulary)
-        own = _search_with_run(translator, sentences)
-        comparison = _compare(own, file, sentences, is_exact)
+        _compare_tokens(translator, LiteRTModel(file), probes.tokenized)
+        own = _search_with_run(translator, [*sentences, *probes.translated])
+        comparison = _compare(own, file, sentences, probes.translated, is_exact)
         scores = None
         if references is not None:
             scores = metrics.evaluate(
                 comparison.translations, references, tokenize=options.tokenize
             )
             if bound is not None:
-                exact = [vocabulary.target_text(found.tokens()[0]) for found in own]
+                best = (found.tokens()[0] for found in own[: len(sentences)])
+                exact = [vocabulary.target_text(ids) for ids in best]
                 exact_scores = metrics.evaluate(exact, references, tokenize=options.tokenize)
                 check_loss(scores, exact_scores, quantization, bound)
         translator.tokenizer.save(path)
         shutil.copyfile(_EXAMPLE, path / "example.py")
-        write_manifest(path, provenance, flatbuffer.describe_signatures(model))
+        card = _CARD.format(
+            signatures=", ".join(f"`{name}`" for name in flatbuffer.ops_by_signature(model)),
+            precision=provenance.precision,
+            max_source_tokens=provenance.max_source_tokens,
+            max_output_tokens=provenance.max_output_tokens,
+            text=warning or _WITH_TEXT,
+        )
+        (path / "README.md").write_text(card, encoding="utf-8")
+        write_manifest(path, provenance, flatbuffer.describe_signatures(model), warning)
         return comparison, scores
 
     path, (comparison, scores) = write_version(output_dir, write)
-    warning = None if translator.tokenizer.vocabulary.is_plain_unigram else _WITHOUT_TEXT
     return ExportResult(path, len(sentences), comparison.ties, scores=scores, warning=warning)
 
 
@@ -158,22 +196,23 @@ def make_metadata(
     )
 
 
-def convert(translator: Translator, quantization: str) -> Any:
+def convert(translator: Translator, quantization: str, *, with_text: bool = False) -> Any:
     """Converts a translator to a `schema.ModelT`, as `flatbuffer.write` accepts it.
 
     Args:
         translator: the translator.
         quantization: one of `QUANTIZATIONS`.
+        with_text: also make the signature `translate`. The vocabulary must have no `text_problem`.
 
     Raises:
         InputError: if the model needs operations that LiteRT does not have.
 
     Example:
-    >>> model = convert(load_translator("build/run"), "int8")
+    >>> model = convert(load_translator("build/run"), "int8", with_text=True)
     >>> sorted(flatbuffer.describe_signatures(model))
     ['translate', 'translate_ids']
     """
-    signatures = LiteRTSignatures(translator, translator.tokenizer.vocabulary.is_plain_unigram)
+    signatures = LiteRTSignatures(translator, with_text)
     module = tf.Module()
     module.weights = [
         variable.value for each in translator.transformers for variable in each.weights
@@ -221,32 +260,45 @@ def _search_with_run(translator: Translator, sentences: Sequence[str]) -> list[H
     return [results[index] for index in range(len(sentences))]
 
 
+def _compare_tokens(translator: Translator, model: LiteRTModel, texts: Sequence[str]) -> None:
+    """Raises `InputError` if the vocabulary of the file gives a text other tokens than the run."""
+    limit = translator.max_source_tokens
+    found = [model.source_ids(text) for text in texts]
+    used = [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in found]
+    check_tokens(translator, texts, used)
+
+
 def _compare(
-    own: Sequence[Hypotheses], file: Path, sentences: Sequence[str], is_exact: bool
+    own: Sequence[Hypotheses],
+    file: Path,
+    sentences: Sequence[str],
+    probes: Sequence[str],
+    is_exact: bool,
 ) -> Comparison:
-    """Translates all sentences with the export, and if it is exact, compares them with the run."""
+    """Translates sentences and probes with the export, and compares them with the run if exact."""
     model = LiteRTModel(file)
     translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
-    pairs = zip(own, sentences, strict=True)
-    with progress_bar(len(sentences), "sentences", "comparing") as bar:
-        for number, (ours, sentence) in enumerate(pairs, start=1):
+    texts = [*sentences, *probes]
+    with progress_bar(len(texts), "sentences", "comparing") as bar:
+        for number, (ours, sentence) in enumerate(zip(own, texts, strict=True), start=1):
+            name = text_name(sentence, number, len(sentences))
             found = model.translate_ids(model.source_ids(sentence))
             best = model.texts(found)[0]
             translations.append(best)
             if is_exact:
                 theirs = Hypotheses(found.ids, found.lengths, found.scores)
-                tie = compare_sentence(ours, theirs, f"sentence {number}", sentence)
+                tie = compare_sentence(ours, theirs, name, sentence)
                 ties += [tie] if tie else []
             text = translate(model.truncate(sentence))[0][0] if translate else best
             if text != best:
                 raise InputError(
-                    f"For sentence {number} ({sentence[:60]!r}) the signature translate finds "
-                    f"{text[:60]!r}, but translate_ids finds {best[:60]!r}. Nothing was exported."
+                    f"For {name} the signature translate finds {escaped(text)}, but translate_ids "
+                    f"finds {escaped(best)}. Nothing was exported."
                 )
             bar.update()
-    check_ties(ties, len(sentences))
-    return Comparison(ties, translations)
+    check_ties(ties, len(texts))
+    return Comparison(ties, translations[: len(sentences)])
 
 
 def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.ndarray]]:

@@ -72,7 +72,7 @@ def share(model: Any) -> None:
     2
     """
     _share_buffers(model)
-    while _share_subgraphs(model):  # merging makes subgraphs equal that call the merged ones
+    while _share_subgraphs(model):  # the callers of merged subgraphs may now be equal, too
         pass
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.decoding import SearchInputs, SearchResult
+from keras_transformer.export.litert.fast_tokenizer import fast_model
 from keras_transformer.export.request_params import (
     Status,
     clamp_alpha,
@@ -37,8 +38,8 @@ class LiteRTSignatures(tf.Module):
 
     Args:
         translator: the translator.
-        with_text: also make `translate`. The vocabulary must be a unigram model without byte
-            fallback, because LiteRT's tokenizer segments others differently.
+        with_text: also make `translate`. The vocabulary must have no `text_problem`, because
+            LiteRT's tokenizer segments others differently.
 
     Example:
     >>> from keras_transformer.inference.loading import load_translator
@@ -53,7 +54,8 @@ class LiteRTSignatures(tf.Module):
         self._with_text = with_text
         vocabulary = translator.tokenizer.vocabulary
         if with_text:
-            self._source = tensorflow_text.FastSentencepieceTokenizer(vocabulary.source_model)
+            source_model = fast_model(vocabulary.source_model)
+            self._source = tensorflow_text.FastSentencepieceTokenizer(source_model)
             self._target = self._source
             if not vocabulary.joint:
                 self._target = tensorflow_text.FastSentencepieceTokenizer(vocabulary.target_model)
@@ -71,15 +73,17 @@ class LiteRTSignatures(tf.Module):
 
         Args:
             ids: int32 `[1, S]`, S at least 1, from the source's SentencePiece model. An end token
-                is added if the last id is another one.
-            max_length: int32 `[1]`, the longest translation, including the end token. 0 means the
-                limit of the export. It cannot exceed the limit for the length of the sentence.
+                is added if it is missing.
+            max_length: int32 `[1]`, maximum length of the translation, including the end token. 0
+                means the limit of the export, which depends on the length of the sentence. Larger
+                values are lowered to this limit.
             length_penalty: float32 `[1]`, α. NaN means the α of the export.
 
         Returns:
-            `ids` int32 `[1, K, L]`, padded; `lengths` int32 `[1, K]`, including the end token;
-            `scores` float32 `[1, K]`, best first; `status` int32 `[1]`, bits of `Status`. L is the
-            limit for the length of the sentence.
+            - `ids` int32 `[1, K, L]`: padded; L is the limit for the length of the sentence
+            - `lengths` int32 `[1, K]`: including the end token
+            - `scores` float32 `[1, K]`: best first
+            - `status` int32 `[1]`: bits of `Status`
         """
         lengths = tf.reshape(tf.shape(ids)[1], [1])
         result, status = self._search(ids, lengths, max_length, length_penalty)
@@ -154,11 +158,24 @@ class LiteRTSignatures(tf.Module):
         return [Memory(None, mask, cache) for mask, cache in memories]
 
     def _texts(self, result: SearchResult) -> tf.Tensor:
-        """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used."""
+        """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used.
+
+        LiteRT's detokenizer drops one space of the first piece. SentencePiece drops all spaces
+        before the text, but not the space in the text of an unknown piece.
+        """
         tokenizer = self._translator.tokenizer
         ids = result.ids[0]  # --> [K, L]
         is_text = tf.constant(tokenizer.vocabulary.target_text_pieces())  # --> [V]
+        is_space = tf.constant(tokenizer.vocabulary.target_spaces())  # --> [V]
         kept = tf.sequence_mask(result.lengths[0], tf.shape(ids)[1]) & tf.gather(is_text, ids)
+        is_word = kept & ~tf.gather(is_space, ids)
+        words = tf.cumsum(tf.cast(is_word, tf.int32), axis=1)
+        kept &= words > 0
+        is_first_unknown = is_word & tf.equal(words, 1) & tf.equal(ids, tokenizer.unknown_id)
+        # A control piece has no text, but then the next piece keeps its space.
+        column = tf.fill([tf.shape(ids)[0], 1], tokenizer.start_id)
+        ids = tf.concat([column, ids], axis=1)
+        kept = tf.concat([tf.reduce_any(is_first_unknown, axis=1, keepdims=True), kept], axis=1)
         counts = tf.reduce_sum(tf.cast(kept, tf.int32), axis=1)
         splits = tf.concat([[0], tf.cumsum(counts)], axis=0)
         pieces = tf.gather(tf.reshape(ids, [-1]), tf.where(tf.reshape(kept, [-1]))[:, 0])

@@ -19,6 +19,7 @@ from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult, ExtraSignatures
 from keras_transformer.export.comparison import Comparison, check_loss, check_references, compare
 from keras_transformer.export.manifest import Provenance
+from keras_transformer.export.probes import probe_texts
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
     model_name,
@@ -32,6 +33,7 @@ from keras_transformer.inference.loading import (
     load_translator,
     max_train_source_length,
 )
+from keras_transformer.inference.tags import language_tags
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.atomic import write_version
@@ -78,7 +80,8 @@ def export(
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         _save(translator, max_train_source_length(run), path, extra)
         serving_checks.check(path)
-        comparison = compare(translator, path, sentences, extra)
+        probes = probe_texts(translator.tokenizer.vocabulary, sentences)
+        comparison = compare(translator, path, sentences, extra, probes)
         card, scores = options.card or ModelCardData(), None
         if references is not None:
             scores = metrics.evaluate(
@@ -121,6 +124,8 @@ def _save(
     ]
     # 0 means unknown.
     module.max_train_source_length = tf.Variable(max_source_length or 0, trainable=False)
+    tags = language_tags(translator.tokenizer.vocabulary.source_symbols())
+    module.tags = tf.Variable(" ".join(tags), trainable=False)  # tags contain no spaces
     # Gradients are not needed, and the gradient of SiLU refers to nodes that `prune` removes.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     try:

@@ -28,7 +28,7 @@ _FAILING_OPS = {
     "Abort": "which ends the server",
 }
 _LOOPS_OF_V1 = ("LoopCond", "For")
-_ADDED_BY_TENSORFLOW = "__saved_model_"  # a prefix of signatures that no request can name
+_ADDED_BY_TENSORFLOW = "__saved_model_"  # a prefix of signatures that requests cannot use
 
 
 @functools.cache

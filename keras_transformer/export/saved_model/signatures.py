@@ -2,7 +2,7 @@
 
 A server merges requests into a batch and splits the results again. Therefore the first dimension
 of every input and output is the batch, all other dimensions of outputs are constants, and no
-request fails: invalid values are clamped, and the row's `status` reports it.
+request fails. Invalid values are clamped, which the `status` of the row reports.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from keras_transformer.inference.translator import Translator, sample_offsets
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import truncate_text
 
-# The longest source and target of `attention`. The size of a row grows with their square: for
-# `base` it is 2.4 MB at 64 tokens and would be 600 MB at 1,024.
+# Maximum length of a source and a target of `attention`. The size of a row grows with the square
+# of the length. For `base`, it is 2.4 MB at 64 tokens, and would be 600 MB at 1,024.
 MAX_ATTENTION_TOKENS = 64
 
 
@@ -46,9 +46,11 @@ _LENGTH_PENALTY = tf.TensorSpec([None], tf.float32, name="length_penalty")
 class Signatures(tf.Module):
     """The functions that a server offers for a translator.
 
-    In the shapes, B is the batch. The others are constants of an export: K, the translations of a
-    sentence (`n_best`); S, the longest source (`max_source_tokens`); L, the longest translation
-    (`max_output_tokens`). Texts are UTF-8.
+    Texts are UTF-8. In the shapes, B is the batch size. The other sizes are constants of an export:
+
+    - K: translations per sentence (`n_best`)
+    - S: maximum source length (`max_source_tokens`)
+    - L: maximum length of a translation (`max_output_tokens`)
 
     Args:
         translator: the translator.
@@ -78,21 +80,21 @@ class Signatures(tf.Module):
             **self._extra,
             "serving_default": self._translator.translate,
             "translate": self.translate,
-            "translate_ids": self._of_ids(self.translate_ids, self._source_width),
+            "translate_ids": self._ids_function(self.translate_ids, self._source_width),
             "score": self._scorer.score,
             "embed": self.embed,
             "attention": self.attention_signature.attention,
             "tokenize": self.tokenize,
-            "detokenize": self._of_ids(self.detokenize, self._target_width),
+            "detokenize": self._ids_function(self.detokenize, self._target_width),
             "lengths": self.lengths,
         }
 
     @staticmethod
-    def _of_ids(function: Any, width: int) -> Any:
-        """Returns a graph function of ids int32 `[B, width]` and lengths int32 `[B]`.
+    def _ids_function(function: Any, width: int) -> Any:
+        """Returns a graph function with the inputs `ids` int32 `[B, width]`, `lengths` int32 `[B]`.
 
-        The width is constant, because a server only merges requests of one width, or pads them.
-        A request without any ids cannot be padded and would fail the whole batch.
+        The width is constant, because a server merges only requests of the same width, or pads
+        them. A request without ids cannot be padded, and would make the whole batch fail.
         """
         ids = tf.TensorSpec([None, width], tf.int32, name="ids")
         return tf.function(function, input_signature=[ids, _integers("lengths")], autograph=False)
@@ -110,18 +112,25 @@ class Signatures(tf.Module):
 
         Args:
             text: string `[B]`.
-            max_length: int32 `[B]`, the longest translation, including the end token. 0 means the
-                limit of the export. It cannot exceed the limit for the length of the text.
+            max_length: int32 `[B]`, maximum length of the translation, including the end token. 0
+                means the limit of the export, which depends on the length of the text. Larger
+                values are lowered to this limit.
             length_penalty: float32 `[B]`, α, from 0 to `config.MAX_LENGTH_PENALTY`.
             prefix: string `[B]`, the beginning of the translations; may be empty.
 
         Returns:
-            `translations` string and `scores` float32 `[B, K]`, best first; `lengths` int32
-            `[B, K]`, including the end token. `[B, K, L]`: `tokens` string, the pieces ("" beyond
-            the length), `token_scores` float32, their log-probabilities (0 beyond), and
-            `alignments` int32, the position of the source token with the highest attention in
-            the last layer (-1 beyond). `source_tokens` string `[B, S]`; `truncated` bool `[B]`,
-            True if the source was cut; `status` int32 `[B]`, bits of `Status`.
+            A dictionary of tensors. The K translations of a text are sorted, best first.
+
+            - `translations` string `[B, K]`
+            - `scores` float32 `[B, K]`
+            - `lengths` int32 `[B, K]`: including the end token
+            - `tokens` string `[B, K, L]`: the pieces, then ""
+            - `token_scores` float32 `[B, K, L]`: log-probabilities of the tokens, then 0
+            - `alignments` int32 `[B, K, L]`: position of the source token with the most attention
+              in the last layer, then -1
+            - `source_tokens` string `[B, S]`: the pieces, then ""
+            - `truncated` bool `[B]`: whether the source was truncated
+            - `status` int32 `[B]`: bits of `Status`
         """
         translator = self._translator
         source_ids, source_lengths, is_cut = translator.cut_source_ids(text)
@@ -138,7 +147,7 @@ class Signatures(tf.Module):
         alignments = _pad_last(result.alignment, width)
         tokenizer = translator.tokenizer
         return {
-            "translations": translator.texts(result),
+            "translations": translator.texts(result, text),
             "scores": result.scores,
             "tokens": _pieces(tokenizer.target_pieces, result.ids, result.lengths, width),
             "token_scores": tf.where(is_token, _pad_last(result.token_log_probs, width), 0.0),
@@ -171,16 +180,18 @@ class Signatures(tf.Module):
 
         Args:
             ids: int32 `[B, S]`, source ids as `tokenize` returns them. An end token is added if
-                the last id is another one.
+                it is missing.
             lengths: int32 `[B]`, the number of ids of each row.
 
         Returns:
-            `ids` int32 `[B, K, L]`, padded; `lengths` int32 `[B, K]`, including the end token;
-            `scores` float32 `[B, K]`; `status` int32 `[B]`, bits of `Status`.
+            - `ids` int32 `[B, K, L]`: padded
+            - `lengths` int32 `[B, K]`: including the end token
+            - `scores` float32 `[B, K]`
+            - `status` int32 `[B]`: bits of `Status`
         """
         source_ids, source_lengths, status = clean_source_ids(self._translator, ids, lengths)
         max_lengths = self._translator.max_lengths(source_lengths)
-        # Samples depend only on the ids of their row.
+        # The random numbers of a row depend only on its ids.
         is_token = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
         spelled = tf.where(is_token, tf.strings.as_string(source_ids) + " ", "")
         offsets = sample_offsets(tf.strings.reduce_join(spelled, axis=1))
@@ -223,23 +234,27 @@ class Signatures(tf.Module):
 
     @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
     def lengths(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `tokens` int32 `[B]`, the tokens of each text, and `used`, those translated.
+        """Counts the source tokens of `text`, string `[B]`, including the end token.
 
-        Only twice `max_source_bytes` of a text are counted, because SentencePiece needs time that
-        grows with the square of the length of a word.
+        Only the first 2 * `max_source_bytes` bytes of a text are counted, because the time of
+        SentencePiece grows with the square of the length of a word.
+
+        Returns:
+            int32 `[B]`: `tokens` of the whole text, `used` for the part that is translated, and
+            `unknown` for the tokens that are not in the vocabulary.
         """
         limit = self._translator.config.max_source_bytes
         _, is_cut = truncate_text(text, limit)
         counts = self._translator.lengths(truncate_text(text, 2 * limit)[0])
         least = counts["used"] + tf.cast(is_cut, tf.int32)
-        return {"tokens": tf.maximum(counts["tokens"], least), "used": counts["used"]}
+        return {**counts, "tokens": tf.maximum(counts["tokens"], least)}
 
 
 class AttentionSignature(tf.Module):
-    """Functions that return the attention of a translator's model (of an ensemble, the first).
+    """Functions that return the attention of a model. For an ensemble, of its first model.
 
     Args:
-        translator: its model, tokenizer and search are used.
+        translator: provides the model, the tokenizer and the search.
 
     Raises:
         InputError: if the model is not a `Transformer`.
@@ -258,8 +273,8 @@ class AttentionSignature(tf.Module):
         model = translator.transformer
         if not isinstance(model, Transformer):
             raise InputError(
-                f"The architecture {model.run_config.architecture} has no attention to show, only "
-                "a Transformer has."
+                f"The architecture {model.run_config.architecture} cannot return attention. Use a "
+                "Transformer."
             )
         self._model = model
         self._source_width = min(MAX_ATTENTION_TOKENS, translator.max_source_tokens)
@@ -271,22 +286,33 @@ class AttentionSignature(tf.Module):
     def attention(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns all attention weights of a forward pass over `source` and `target`.
 
-        The shapes below use B for the batch, and constants of the export: N and M, the layers of
-        the encoder and the decoder; H, the heads; S and T, the longest source and target,
-        `MAX_ATTENTION_TOKENS` or the limit of the model. Row t of the decoder belongs to the input
-        token at position t; position 0 is the start token. It predicts the token after it.
+        In the shapes, B is the batch size. The other sizes are constants of the export:
+
+        - N, M: layers of the encoder and of the decoder
+        - H: heads
+        - S, T: maximum lengths of the source and of the target. Each is `MAX_ATTENTION_TOKENS`, or
+          the limit of the model if that is lower.
+
+        Row t of the decoder's weights belongs to input token t, and predicts the token after it.
+        Input token 0 is the start token.
 
         Args:
             source: string `[B]`.
             target: string `[B]`. A target without tokens is replaced by the model's translation.
 
         Returns:
-            The weights, float32: `encoder` `[B, N, H, S, S]`, `decoder` `[B, M, H, T, T]` and
-            `cross` `[B, M, H, T, S]`. Rows within the lengths sum to 1; the rest is 0. The pieces,
-            string: `source_tokens` `[B, S]`, `target_tokens` `[B, T]` (the decoder's input) and
-            `predicted_tokens` `[B, T]`; "" beyond the lengths. `source_lengths` and
-            `target_lengths`, int32 `[B]`, at least 1. `target_text`, string `[B]`, the predicted
-            text. `status`, int32 `[B]`, bits of `Status`.
+            A dictionary of tensors. In the weights, rows within the lengths sum to 1, and all
+            other values are 0.
+
+            - `encoder` float32 `[B, N, H, S, S]`: weights of self-attention in the encoder
+            - `decoder` float32 `[B, M, H, T, T]`: weights of self-attention in the decoder
+            - `cross` float32 `[B, M, H, T, S]`: weights of cross-attention
+            - `source_tokens` string `[B, S]`: pieces of the source, then ""
+            - `target_tokens` string `[B, T]`: pieces of the decoder's input, then ""
+            - `predicted_tokens` string `[B, T]`: pieces of the predicted tokens, then ""
+            - `source_lengths`, `target_lengths` int32 `[B]`: at least 1
+            - `target_text` string `[B]`: the predicted text
+            - `status` int32 `[B]`: bits of `Status`
         """
         tokenizer = self._translator.tokenizer
         source_ids, source_lengths, source_cut = self._translator.cut_source_ids(
@@ -318,11 +344,11 @@ class AttentionSignature(tf.Module):
         decoder_inputs: tf.Tensor,
         is_token: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """Returns `[B, layers, H, queries, keys]` of each kind of attention (section 3.2.3)."""
+        """Returns the weights of the three kinds of attention (section 3.2.3), by name."""
         translator = self._translator
         encoder = self._model.encoder_attention(source_ids)
-        # The source is encoded once more by a function that the export contains anyway. A second
-        # copy of the decoder, for another memory, would make the export 5 % larger.
+        # Encodes the source again. The shared functions `encode` and `read_targets` then fit
+        # together. Otherwise, the export would need another copy of the decoder and be 5 % larger.
         memories = translator.encode(source_ids)
         _, decoder = translator.read_targets(decoder_inputs, memories, True)[0]
         in_source = tf.sequence_mask(source_lengths, tf.shape(source_ids)[1])
@@ -342,17 +368,16 @@ class AttentionSignature(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the predicted ids, int32 `[B, T]`, their lengths and the status.
 
-        They end with the end token unless they were cut.
+        The ids end with the end token unless they were truncated.
         """
         translator, width = self._translator, self._target_width
         pad_id, end_id = translator.tokenizer.pad_id, translator.tokenizer.end_id
-        text, is_cut = truncate_text(
-            target, 16 * width
-        )  # the bytes per token that `Scorer` accepts
+        # 16 bytes per token are accepted, as in `Scorer`.
+        text, is_cut = truncate_text(target, 16 * width)
         tokens = translator.tokenizer.tokenize_target(text)
         given_lengths = tf.cast(tokens.row_lengths(), tf.int32)
         is_given = given_lengths > 1  # more than the end token
-        # With a limit of 0 tokens the search spends no step on rows that have a target.
+        # The limit of rows that have a target is 0 tokens, so that the search skips them.
         limits = tf.where(is_given, 0, translator.max_lengths(source_lengths))
         found = translator.search_fn(source_ids, limits, sample_offsets(source))
         lengths = tf.where(is_given, given_lengths, found.lengths[:, 0])
@@ -380,7 +405,7 @@ class AttentionSignature(tf.Module):
         jit_compile=False,
     )
     def positions(self, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the encodings of the first `count` positions; learned ones may be fewer.
+        """Returns the encodings of the first `count` positions, or of all learned ones if fewer.
 
         Returns:
             `source` and `target`, float32 `[count, d_model]`, and `learned`, bool.
@@ -400,13 +425,13 @@ class AttentionSignature(tf.Module):
 def _pieces(
     pieces_of: Callable[[tf.Tensor], tf.Tensor], ids: tf.Tensor, lengths: tf.Tensor, width: int
 ) -> tf.Tensor:
-    """Returns the pieces of ids int32 `[..., any]`, string `[..., width]`, "" beyond `lengths`."""
+    """Returns the pieces of ids int32 `[..., any]`, string `[..., width]`, padded with ""."""
     is_token = tf.sequence_mask(lengths, width)
     return tf.where(is_token, pieces_of(_pad_last(ids, width)), "")
 
 
 def _pad_last(tensor: tf.Tensor, width: int, value: int = 0) -> tf.Tensor:
-    """Pads the last dimension to `width`, which it never exceeds."""
+    """Pads the last dimension to `width`. It must not be larger."""
     missing = tf.maximum(width - tf.shape(tensor)[-1], 0)
     paddings = [*[[0, 0]] * (len(tensor.shape) - 1), [0, missing]]
     padded = tf.pad(tensor, paddings, constant_values=tf.cast(value, tensor.dtype))[..., :width]
@@ -419,7 +444,7 @@ def _pad_weights(
     """Returns the weights of all layers, `[B, layers, H, rows, columns]`, padded with 0.
 
     Args:
-        layers: for each layer `[B, H, queries, keys]`. The weights of padded keys are 0 already.
+        layers: `[B, H, queries, keys]` for each layer. The weights of padded keys are already 0.
         is_token: bool `[B, queries]`, False for padding.
         rows: number of queries after padding.
         columns: number of keys after padding.

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_transformer.console import warn
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
@@ -28,7 +29,7 @@ from keras_transformer.paper import experiment
 from keras_transformer.paper.experiment import (
     Deadline,
     Trial,
-    begun,
+    open_experiment,
     results_of,
     run_trials,
 )
@@ -183,7 +184,7 @@ def run_comparison(
         )
         for name, model in models.items()
     }
-    with begun(work_dir, {"data and test": data.fingerprint, "models": descriptions}):
+    with open_experiment(work_dir, {"data and test": data.fingerprint, "models": descriptions}):
         run_trials([trials[name] for name in only or trials], work_dir, deadline)
         found = results_of(trials.values(), work_dir)
         finished = len(found) == len(trials) and all(each["finished"] for each in found.values())
@@ -224,7 +225,7 @@ def _train_model(
             directory, max_minutes, data.data_dir, model.settings, architecture=architecture
         )
     except DivergedError as error:
-        log.warning("%s: %s", model.name, error)
+        warn(f"{model.name}: {error}")
         run = RunDirectory(directory / "run", architecture.run_config)
         return {
             "finished": True,
@@ -331,7 +332,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         results: the results of `run_comparison`.
         path: the file, which is replaced.
     """
-    import matplotlib.style  # late: an extra
+    import matplotlib.style  # late, because it is an extra
     from matplotlib.figure import Figure
 
     style = {"svg.fonttype": "none", "svg.hashsalt": "baselines", "font.size": 9}

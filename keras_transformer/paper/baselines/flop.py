@@ -50,7 +50,9 @@ def _(config: ModelConfig, source: Lengths, target: Lengths) -> int:
     def feed_forward(rows: int) -> int:
         return 2 * rows * d * c.d_ff
 
-    causal = int((target * (target + 1) // 2).sum())  # no one sees the future
+    causal = int(
+        (target * (target + 1) // 2).sum()
+    )  # each position attends to itself and earlier positions
     encoder = attention(s, s, int((source * source).sum())) + feed_forward(s)
     decoder = attention(t, t, causal) + attention(t, s, _pairs(source, target)) + feed_forward(t)
     layers = c.num_encoder_layers * encoder + c.num_decoder_layers * decoder

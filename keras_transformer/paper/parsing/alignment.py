@@ -22,11 +22,11 @@ def auxiliary_loss(vocabulary: Vocabulary) -> GuidedAlignment | None:
 class GuidedAlignment:
     """The source word of each target token, and the loss of a head that finds it.
 
-    This is an auxiliary loss of the trainer (`training.loss.AuxiliaryLoss`), for targets with one
-    token for each source word. Until the n-th such token, the aligned word is word n, and after the
-    last one it is the end token. The attention of a head to the tokens of a word is its
-    probability, trained by cross-entropy (Chen et al., 2016). The head is the first of the
-    second-to-last decoder layer (Garg et al., 2019).
+    This is an auxiliary loss of the trainer (`training.loss.AuxiliaryLoss`). Targets must have one
+    token that stands for each source word. Up to the n-th such token, targets are aligned to word
+    n. After the last one, they are aligned to the end token. The attention of a head to the tokens
+    of a word is the probability of that word, trained by cross-entropy (Chen et al., 2016). The
+    head is the first one of the second-to-last decoder layer (Garg et al., 2019).
 
     Args:
         begins: whether each source id starts a word. The end token counts as a word.
@@ -51,8 +51,9 @@ class GuidedAlignment:
     def belongs(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the source tokens of the word of each target token, bool `[B, T, S]`.
 
-        Sentences whose numbers of words and of target tokens differ have no True: SentencePiece
-        sees a space inside some words, which would shift all following words.
+        If a sentence has a different number of words and of targets that stand for a word, all its
+        values are False. SentencePiece finds a space inside some words, which would shift all
+        following words.
 
         Args:
             inputs: `source_ids` int32 `[B, S]` and `target_ids` int32 `[B, T]`, the decoder's
@@ -60,10 +61,10 @@ class GuidedAlignment:
         """
         source, target = inputs["source_ids"], inputs["target_ids"]
         is_real = source != self._pad_id
-        begun = tf.cumsum(tf.where(is_real, tf.gather(self._begins, source), 0), axis=1)
-        said = tf.cumsum(tf.gather(self._stands, target), axis=1)
-        found = said[:, :, None] == tf.where(is_real, begun - 1, -1)[:, None, :]
-        return found & (begun[:, -1:] - 1 == said[:, -1:])[:, :, None]
+        num_words = tf.cumsum(tf.where(is_real, tf.gather(self._begins, source), 0), axis=1)
+        num_targets = tf.cumsum(tf.gather(self._stands, target), axis=1)
+        found = num_targets[:, :, None] == tf.where(is_real, num_words - 1, -1)[:, None, :]
+        return found & (num_words[:, -1:] - 1 == num_targets[:, -1:])[:, :, None]
 
     def __call__(
         self,

@@ -121,8 +121,8 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> TreebankScor
             errors.append(f"sentence {number} {rows[-1].error}, and is not scored")
     if len(errors) > _MAX_ERRORS:
         raise InputError(
-            f"{len(errors):,} of {len(gold):,} trees have other words than the gold tree, but the "
-            f"limit is {_MAX_ERRORS}. The first: {errors[0]}"
+            f"{len(errors):,} of {len(gold):,} trees do not have the words of the gold tree, but "
+            f"the limit is {_MAX_ERRORS}. The first: {errors[0]}"
         )
     short = [row for row, tree in zip(rows, gold, strict=True) if len(tree.words) <= SHORT]
     return TreebankScores(_totals(rows), _totals(short), tuple(errors))

@@ -24,7 +24,7 @@ class TreeConstraint:
     No other token may come, and labels are not checked. If the leaves exceed the maximum, the
     output consists of leaves.
 
-    A prefix has to be the beginning of a tree. Bans can leave a tree without a next token, and
+    A prefix must be the beginning of a tree. Bans can leave a tree without a next token, and
     its sentence without a result.
 
     Attributes:

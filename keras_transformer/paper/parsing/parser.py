@@ -83,8 +83,8 @@ class Parser(tf.Module):
         text = tf.strings.reduce_join(words, axis=-1, separator=" ")
         source_ids, lengths, is_cut = self.translator.cut_source_ids(text)
         # The words of a truncated text are those that start with one of its tokens. The end counts
-        # as a word. Otherwise tokens are not a measure, because SentencePiece drops some words
-        # completely.
+        # as a word. The words of a complete text cannot be counted in this way, because
+        # SentencePiece drops some words completely.
         seen = tf.reduce_sum(tf.gather(tf.cast(self._begins, tf.int32), source_ids), axis=1) - 1
         count = tf.cast(words.row_lengths(), tf.int32)
         leaves = tf.where(is_cut, tf.minimum(seen, count), count)
@@ -126,9 +126,9 @@ class ParserModel(NamedTuple):
     """A parser read from disk.
 
     Attributes:
-        place: where it was read.
-        parse: text string `[B]` → as `Parser.parse`.
-        parse_tokens: tokens string `[B]` → as `Parser.parse_tokens`.
+        place: the path that it was read from.
+        parse: the signature of `Parser.parse`, from texts, string `[B]`.
+        parse_tokens: the signature of `Parser.parse_tokens`, from tokens, string `[B]`.
         owner: the object that keeps the weights alive.
     """
 
@@ -223,7 +223,7 @@ _CARD = TaskCard(
     name="constituency-parsing",
     pipeline_tag=None,
     description="parses sentences into constituents and returns trees in brackets",
-    limit="A tree has every word, whatever the model says, and may be wrong all the same.",
+    limit="Every tree contains all words of the sentence, but the tree can still be wrong.",
     request={"signature_name": "parse", "inputs": {"text": ["A sentence to parse."]}},
     usage="`parse` splits text into words as newer treebanks do, `parse_tokens` at spaces; "
     "the leaves of `trees` are these words, with -LRB- and -RRB- for brackets. What the "

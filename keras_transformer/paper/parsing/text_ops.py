@@ -158,7 +158,7 @@ def _leaf(tags: tf.Tensor | str, words: tf.Tensor) -> tf.Tensor:
 def _rest(words: tf.RaggedTensor, used: tf.Tensor) -> tf.Tensor:
     """Returns the leaves of the words after the first `used`, as one string per row, `[N]`."""
     flat = tf.range(tf.size(words.flat_values))
-    # Not `value_rowids`, which pads all rows to the longest internally.
+    # `value_rowids` would pad all rows to the longest internally.
     rows = tf.searchsorted(tf.cast(words.row_limits(), tf.int32), flat, side="right")
     places = flat - tf.gather(tf.cast(words.row_starts(), tf.int32), rows)
     leaves = tf.where(places >= tf.gather(used, rows), _leaf(WORD, words.flat_values), "")

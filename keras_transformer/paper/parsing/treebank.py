@@ -111,7 +111,7 @@ def prepare_trees(
     Args:
         files: training trees. Repeated files are read once.
         output_dir: a new directory, or the result of the same input and options.
-        options: options. Those of the vocabulary apply to the source side.
+        options: options. The options of the vocabulary apply to the source side.
         valid_files: validation trees; None to hold out sentences of `files`.
         tags: whether the model learns parts of speech, too.
         num_workers: number of processes.

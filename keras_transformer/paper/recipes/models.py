@@ -31,7 +31,7 @@ class RecipeModels:
 
     Args:
         recipe: the recipe.
-        work_dir: its directory, where `data` is prepared.
+        work_dir: working directory of the recipe. `data` in it is the prepared data.
         tests: the texts to score, by name.
         settings: settings that depend on the machine.
     """
@@ -50,7 +50,7 @@ class RecipeModels:
         store = TokenStore(work_dir / "data" / "valid")
         self._sources, self._references = store.source_text(), store.target_text()
         for name, test in tests.items():
-            if not test.name:  # sacreBLEU keeps its own
+            if not test.name:  # sacreBLEU stores its own test sets
                 for side, lines in (("source", test.sources), ("reference", test.references[0])):
                     encoded = (line.encode() for line in lines or [])
                     keep_text(work_dir / "tests" / f"{name}.{side}", encoded)
@@ -77,7 +77,7 @@ class RecipeModels:
             "seed": seed,
             "finished": trained.finished,
             "validation": validation,
-            # A stop by time is not validated.
+            # Missing if `max_minutes` stopped the training.
             "validation_perplexity": trained.metrics.get("val_perplexity"),
             "weights": run.selected,
             "length_penalty": penalty,
@@ -136,7 +136,7 @@ class RecipeModels:
     def _by_penalty(
         self, model_dir: str | Path, default: float, known: float | None = None
     ) -> dict[float, float]:
-        """Returns BLEU on the validation set by length penalty; the default's may be known."""
+        """Returns validation BLEU by length penalty. `known` is BLEU with the default."""
         bleu = {} if known is None else {default: known}
         for penalty in (default, *self._recipe.length_penalties):
             if penalty not in bleu:

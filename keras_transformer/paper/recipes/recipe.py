@@ -162,7 +162,7 @@ class Recipe:
         Raises:
             InputError: if the recipe is unknown or invalid.
         """
-        name = name.rstrip("/")  # as a shell completes it
+        name = name.rstrip("/")  # a shell adds it when it completes the name
         paths = Path(recipes_dir).glob("*/recipe.json")
         known = sorted(path.parent.name for path in paths if path.is_file())
         if name not in known:
@@ -180,7 +180,7 @@ class Recipe:
 
     @classmethod
     def _of(cls, name: str, fields: Any, recipes_dir: Path) -> Recipe:
-        """Checks what preparing, training and scoring would only find later."""
+        """Checks fields that would otherwise fail only in preparation, training or scoring."""
         own = cls._in_file()
         needed = {
             field.name
@@ -212,7 +212,7 @@ class Recipe:
                 raise InputError(f"held_out has {count!r} of {part}, but it must be at least 1.")
             if part == TRAIN or not part.isidentifier() or len(part) > _MAX_NAME:
                 raise InputError(f"held_out has a part {part!r}. Use a name such as valid or test.")
-        for name in self.tests:  # files are called by it
+        for name in self.tests:  # the name becomes a part of file names
             if name in ("train", "valid") or not name.isidentifier() or len(name) > _MAX_NAME:
                 raise InputError(f"A test is called {name!r}. Use a name such as test_2016.")
         for what, text in {"train": self.train, "valid": self.valid, **self.tests}.items():
@@ -291,7 +291,7 @@ class Recipe:
                 for key in ("prepare", "settings", "synthetic")
             }
             if "tests" in changes:
-                fields["published"] = {}  # the figures are of other tests
+                fields["published"] = {}  # the published figures belong to other tests
             try:
                 recipe = Recipe._of(self.name, {**fields, **changes, **merged}, self.recipes_dir)
             except InputError as error:
@@ -329,7 +329,7 @@ class Recipe:
             )
         held_out = (self.held_out, recipe.held_out)
         if any(held_out) and (kind == "back_translation" or held_out[0] != held_out[1]):
-            raise InputError(  # parts are chosen by source, so those of the other direction differ
+            raise InputError(  # parts depend on the source, so they differ between directions
                 f"The model that generates {kind} in the recipe {self.name} may learn from "
                 "held-out pairs. Hold out parts from separate files or, for distillation, the "
                 "same ones."

@@ -158,16 +158,16 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         + ".",
         "Paper: newstest2013, English to German, its own vocabulary and base, so that only the "
         "differences from base compare.",
-        f"Rows are those of the paper, in proportion to the base {results['preset_base']}. A blank "
-        "cell is as in base. One run each: a small difference may be chance.",
+        f"The rows are the rows of the paper, in proportion to the base {results['preset_base']}. "
+        "Blank cells equal base. Each row is one run, so a small difference may be chance.",
     ]
     notes += [
-        f"{name} comes out as {row['same_as']} on this base, and is that run."
+        f"{name} equals {row['same_as']} on this base, and is the same run."
         for name, row in results["rows"].items()
         if row["same_as"]
     ]
     precisions = {name: run["precision"] for name, run in scored.items()}
-    if len(set(precisions.values())) > 1:  # `auto` may choose others on other machines
+    if len(set(precisions.values())) > 1:  # `auto` depends on the machine
         rows = ", ".join(f"{name} {precision}" for name, precision in precisions.items())
         notes.append(f"Rows were trained in different precisions: {rows}.")
     if origins := mixed_origins(scored):

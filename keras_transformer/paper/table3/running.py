@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import Config
+from keras_transformer.console import duration, warn
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
@@ -27,7 +28,7 @@ from keras_transformer.paper.experiment import (
     RESULTS,
     Deadline,
     Trial,
-    begun,
+    open_experiment,
     results_of,
     run_trials,
 )
@@ -54,7 +55,7 @@ def run_table3(
 ) -> dict[str, Any]:
     """Trains the rows of Table 3 one after the other, each in a separate process.
 
-    The same call resumes after an interruption, also in the middle of a row. Other rows are added
+    The same call resumes after an interruption, even in the middle of a row. Other rows are added
     to the existing results. A row that diverges is a result, except for base. A script that calls
     this function needs the line `if __name__ == "__main__":`.
 
@@ -94,7 +95,7 @@ def run_table3(
     )  # refuses an unknown tokenizer
     identity = {
         "preset_base": preset_base,
-        # Without defaults, so that a new setting of configurations changes nothing.
+        # Defaults are left out, so that a new field of the configuration changes nothing.
         "base": differences(Config(), table.base.config),
         "rows": {row.name: differences(table.base.config, row.config) for row in table.rows},
         "data": {
@@ -128,7 +129,7 @@ def run_table3(
             write_text(work_dir / "delta_bleu.svg", delta_chart(results))
         return results
 
-    with begun(work_dir, identity):
+    with open_experiment(work_dir, identity):
         write_lines(work_dir / "reference", stores["valid"].target_text())
         results = write()
         wanted = {row.same_as or row.name for row in chosen}
@@ -155,14 +156,14 @@ def time_left(names: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> s
 
     Example:
     >>> time_left(["base", "A", "B"], {"base": {"finished": True, "minutes": 30.0}})
-    '1 of 3 rows are finished. About 60 minutes are left.'
+    '1 of 3 rows are finished. About 1 h 00 min left.'
     """
     finished = [name for name in names if found.get(name, {}).get("finished")]
     minutes = [found[name]["minutes"] for name in finished if "minutes" in found[name]]
     line = f"{len(finished)} of {len(names)} rows are finished."
     if minutes and len(finished) < len(names):
         left = statistics.mean(minutes) * (len(names) - len(finished))
-        line += f" About {left:.0f} minutes are left."
+        line += f" About {duration(60 * left)} left."
     return line
 
 
@@ -204,7 +205,7 @@ def _train_row(
         if is_base:
             raise
         # A diverged row is a result, too. The other rows follow.
-        log.warning("%s: %s", directory.name, error)
+        warn(f"{directory.name}: {error}")
         return {"finished": True, "diverged": str(error)}
     except InputError as error:
         if is_base:

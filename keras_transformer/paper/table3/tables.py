@@ -115,7 +115,7 @@ class Table(NamedTuple):
     def settings(self, row: Row) -> dict[str, Any]:
         """Returns the settings that turn the preset into the row, for `training_run.train`."""
         own = fields(row.config)
-        # Without values, these would follow d_model / h.
+        # If these were not set, they would be d_model / h.
         dims = {name: own[name] for name in ("model.key_dim", "model.value_dim")}
         return {**differences(preset(self.preset_base), row.config), **dims}
 

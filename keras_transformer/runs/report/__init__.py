@@ -1,1 +1,1 @@
-"""HTML pages in a single file: the report of a training run, and that of prepared data."""
+"""HTML pages in a single file: the reports of training runs and of prepared data."""

@@ -35,7 +35,7 @@ _MAX_ROWS = 16  # of a histogram
 REASONS: dict[str, tuple[str, str | None]] = {
     "bad_utf8": ("a side is not valid UTF-8", None),
     "too_many_bytes": ("a side has more than {} bytes", "max_bytes"),
-    "empty": ("a side is empty", None),
+    "empty": ("a side is empty, or has only invisible characters", None),
     "length_ratio": ("a side is more than {} times as long as the other", "max_length_ratio"),
     "identical": ("both sides are identical", None),
     "repetitive": ("two to eight words are repeated three times in a row", None),
@@ -123,12 +123,13 @@ def data_headline(report: Any) -> str:
 
 
 def data_parts(report: Any, defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Returns titles with HTML: dropped pairs, lengths, inputs, options, time."""
+    """Returns titles with HTML: dropped pairs, changed targets, lengths, inputs, options, time."""
     seconds = _counts(report, "seconds_of_stages")
     stages = {name: f"{number(float(each), 1)} s" for name, each in seconds.items()}
     options = _dict(report, "options")
     return {
         "Dropped pairs": "\n".join(_cleaning(report, split) for split in _SPLITS),
+        "Targets changed by normalization": _rewritten(report),
         "Lengths": _lengths(report),
         "Inputs": _inputs(report),
         "Options": settings(options, defaults) if options else "",
@@ -137,7 +138,7 @@ def data_parts(report: Any, defaults: Mapping[str, Any] | None = None) -> dict[s
 
 
 def _cleaning(report: Any, split: str) -> str:
-    """Returns what was dropped from the corpora of a split, with examples."""
+    """Returns the counts of dropped pairs of a split, with examples."""
     part = _dict(report, "cleaning", split)
     if not part:
         return ""
@@ -178,6 +179,35 @@ def _examples(part: Any, reason: str, count: float) -> str:
     ]
     which = f"the first {len(rows)} of {number(count)}" if len(rows) < count else "all"
     return table(("corpus", "line", "source", "target"), rows, f"{_words(reason)}: {which}")
+
+
+def _rewritten(report: Any) -> str:
+    """Returns how many targets normalization changes, with examples, or "" if there are none."""
+    parts = []
+    for split, name in _SPLITS.items():
+        count, pairs = (
+            _number(report, split, "target", "rewritten"),
+            _number(report, split, "pairs"),
+        )
+        if not count:
+            continue
+        rows: list[tuple[Cell, ...]] = [
+            (
+                _excerpt(nested(entry, "corpus")),
+                _number(entry, "line"),
+                _excerpt(nested(entry, "before")),
+                _excerpt(nested(entry, "after")),
+            )
+            for entry in _list(report, split, "target", "rewritten_examples")
+        ]
+        share = percent(count / max(pairs or 0, count))
+        parts.append(
+            f"<p>{name.capitalize()}: {number(count)} targets ({share}). The model learns and "
+            "writes the changed text. To keep the text as it is, prepare it with "
+            "<code>--normalization=identity</code>.</p>"
+        )
+        parts.append(table(("corpus", "line", "text", "becomes"), rows, "examples"))
+    return "\n".join(parts)
 
 
 def _lengths(report: Any) -> str:

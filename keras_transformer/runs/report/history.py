@@ -81,7 +81,7 @@ class Series:
         starts = np.linspace(0, len(steps), groups, endpoint=False, dtype=int)
         if not groups:
             return Thinned(steps, values, values, values)
-        # The last step of each group, so that the curve ends where the run does.
+        # Takes the last step of each group, so that the curve ends with the last step of the run.
         ends = np.append(starts[1:], len(steps))
         mean = np.add.reduceat(values, starts) / (ends - starts)
         low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sacrebleu.metrics.bleu import BLEU
 
 from keras_transformer.config import RunConfig
+from keras_transformer.console import duration
 from keras_transformer.errors import InputError
 from keras_transformer.runs.report.curves import curves_section
 from keras_transformer.runs.report.data_page import data_headline, data_parts, read_data_report
@@ -148,7 +149,7 @@ def _run_facts(
     if "tokens" in costs:
         entries["Target tokens"] = number(costs["tokens"], 0)
     if "training_seconds" in costs:
-        entries["Training time"] = _duration(costs["training_seconds"])
+        entries["Training time"] = duration(costs["training_seconds"])
     if costs.get("step_seconds", 0) > 0 and "tokens" in costs:
         entries["Speed"] = f"{number(costs['tokens'] / costs['step_seconds'], 0)} tokens/s"
     if "peak_memory_mb" in costs:
@@ -158,21 +159,6 @@ def _run_facts(
     if run.init_from is not None:
         entries["Initialized from"] = text(run.init_from)
     return entries
-
-
-def _duration(seconds: float) -> str:
-    """Formats seconds.
-
-    Example:
-    >>> _duration(48), _duration(750), _duration(11220)
-    ('48 s', '12.5 min', '3 h 07 min')
-    """
-    if not 60 <= seconds < 1e9:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.1f} min"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
 def _bleu_signature(config: RunConfig) -> str:

@@ -114,13 +114,15 @@ class Client(abc.ABC):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def translate(
-        self, lines: Sequence[str], timeout: float | None = None
+        self, lines: Sequence[str], timeout: float | None = None, *, source_tag: str | None = None
     ) -> list[list[Translation]]:
         """Translates lines in batches of similar lengths, several at the same time.
 
         Args:
             lines: lines of text.
             timeout: seconds for each batch; None for the timeout of the client.
+            source_tag: begins every line that is not empty, as in "<2de>". The server does not
+                report which tags its vocabulary has.
 
         Returns:
             The translations of each line, best first.
@@ -131,12 +133,15 @@ class Client(abc.ABC):
         """
         if isinstance(lines, (str, bytes)):
             raise InputError(f"{lines[:40]!r} is a string. Pass a list of lines.")
-        lines = list(lines)
-        results: list[list[Translation]] = [[] for _ in lines]
-        batches = list(_batches([_text_bytes(line) for line in lines], self.max_batch_size))
+        texts = [_text_bytes(line) for line in lines]
+        if source_tag:
+            start = _text_bytes(source_tag)
+            texts = [b"%b %b" % (start, text) if text.strip() else text for text in texts]
+        results: list[list[Translation]] = [[] for _ in texts]
+        batches = list(_batches(texts, self.max_batch_size))
 
         def translated(batch: list[int]) -> dict[str, np.ndarray]:
-            return self.predict({"text": [lines[i] for i in batch]}, timeout=timeout)
+            return self.predict({"text": [texts[i] for i in batch]}, timeout=timeout)
 
         pool = concurrent.futures.ThreadPoolExecutor(self.connections)
         try:

@@ -40,7 +40,7 @@ class GrpcClient(Client):
         for name, array in inputs.items():
             dtype = tf.string if array.dtype == object else None
             request.inputs[name].CopyFrom(tf.make_tensor_proto(array, dtype))
-        response = self._asked(self._prediction.Predict, request, timeout)
+        response = self._request(self._prediction.Predict, request, timeout)
         return {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
 
     def _metadata(self, timeout: float) -> Any:
@@ -49,7 +49,7 @@ class GrpcClient(Client):
 
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
         self._fill(request.model_spec)
-        response = self._asked(self._prediction.GetModelMetadata, request, timeout)
+        response = self._request(self._prediction.GetModelMetadata, request, timeout)
         signatures = get_model_metadata_pb2.SignatureDefMap()
         response.metadata["signature_def"].Unpack(signatures)
         fields = json_format.MessageToDict(signatures, preserving_proto_field_name=True)
@@ -60,7 +60,7 @@ class GrpcClient(Client):
 
         request = get_model_status_pb2.GetModelStatusRequest()
         self._fill(request.model_spec)
-        response = self._asked(self._model.GetModelStatus, request, timeout)
+        response = self._request(self._model.GetModelStatus, request, timeout)
         state = get_model_status_pb2.ModelVersionStatus.State
         return [state.Name(version.state) for version in response.model_version_status]
 
@@ -69,16 +69,16 @@ class GrpcClient(Client):
         if self.version is not None:
             spec.version.value = self.version
 
-    def _asked(self, method: Callable[..., Any], request: Any, timeout: float) -> Any:
+    def _request(self, method: Callable[..., Any], request: Any, timeout: float) -> Any:
         """Calls a method and returns its answer."""
         import grpc
 
         try:
             return method(request, timeout=timeout)
         except grpc.RpcError as error:
-            code, said = error.code(), error.details()
-            sentence = f"{self.address} answers {code.name}: {said}"
-            too_large = "larger than max" in said  # a retry does not help
+            code, details = error.code(), error.details()
+            sentence = f"{self.address} answers {code.name}: {details}"
+            too_large = "larger than max" in details  # a retry does not help
             again = (
                 grpc.StatusCode.UNAVAILABLE,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -39,20 +39,20 @@ class RestClient(Client):
     ) -> dict[str, np.ndarray]:
         columns = {name: json_values(array) for name, array in inputs.items()}
         body = {"signature_name": signature, "inputs": columns}
-        outputs = self._asked("outputs", "POST", f"{self._place}:predict", timeout, body)
+        outputs = self._request("outputs", "POST", f"{self._place}:predict", timeout, body)
         expected = self._signatures[signature].outputs
         if len(expected) == 1:  # a single output has no name
             outputs = dict.fromkeys(expected, outputs)
         return {name: from_json(outputs[name], tensor.dtype) for name, tensor in expected.items()}
 
     def _metadata(self, timeout: float) -> Any:
-        return self._asked("metadata", "GET", f"{self._place}/metadata", timeout)
+        return self._request("metadata", "GET", f"{self._place}/metadata", timeout)
 
     def _states(self, timeout: float) -> list[str]:
-        versions = self._asked("model_version_status", "GET", self._place, timeout)
+        versions = self._request("model_version_status", "GET", self._place, timeout)
         return [version["state"] for version in versions]
 
-    def _asked(self, field: str, method: str, path: str, timeout: float, body: Any = None) -> Any:
+    def _request(self, field: str, method: str, path: str, timeout: float, body: Any = None) -> Any:
         """Sends a request and returns a field of the JSON answer."""
         import httpx
 
@@ -78,8 +78,8 @@ class RestClient(Client):
         if response.is_success and isinstance(answer, dict) and field in answer:
             return answer[field]
         has_error = isinstance(answer, dict) and "error" in answer
-        said = answer["error"] if has_error else text[:200].strip()
-        sentence = f"{self.address} answers {response.status_code}: {said}"
+        details = answer["error"] if has_error else text[:200].strip()
+        sentence = f"{self.address} answers {response.status_code}: {details}"
         if response.status_code in (429, 503):
             raise NotNowError(sentence)
         raise (InputError if 400 <= response.status_code < 500 else ServerError)(sentence)

@@ -14,8 +14,9 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 
 _MAX_ERROR_BYTES = 1000  # gRPC sends three bytes for each byte outside ASCII
-# A row is merged with rows up to this many times as long, because all rows of a batch take as long
-# as the longest. The extra bytes let all short rows go together.
+# Only rows of similar length are merged, because a batch takes as long as its longest row. The
+# longer row may have `_MAX_LENGTH_RATIO` times the bytes of the shorter one, plus `_EXTRA_BYTES`,
+# so that short rows can always be merged.
 _MAX_LENGTH_RATIO = 3
 _EXTRA_BYTES = 32
 
@@ -24,7 +25,7 @@ class RequestError(Exception):
     """An error that is sent to the client.
 
     Attributes:
-        code: status of gRPC. REST sends the corresponding HTTP status.
+        code: gRPC status. REST sends the corresponding HTTP status.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str):
@@ -38,7 +39,7 @@ class RequestError(Exception):
 
 
 class Call(Hashable, Protocol):
-    """The function of a batch. Requests whose calls are equal are merged."""
+    """A function that computes a batch. Requests with equal calls are merged."""
 
     def __call__(self, inputs: Arrays) -> Arrays:
         """Returns outputs for inputs, all with the batch as their first dimension."""
@@ -58,7 +59,7 @@ class _Part:
 
 
 class Batcher:
-    """Runs requests in batches, the oldest first, together with others of the same call.
+    """Merges requests with the same call into batches, and runs the oldest request first.
 
     Args:
         max_batch_size: maximum rows of a batch. Larger requests are split.
@@ -93,7 +94,7 @@ class Batcher:
     async def run(self, call: Call, inputs: Arrays) -> Arrays:
         """Returns the result of `call` for `inputs`, all with the same number of rows.
 
-        If it is cancelled before its batch starts, the rows are not computed.
+        If the caller cancels before the batch starts, the rows are not computed.
 
         Raises:
             RequestError: INVALID_ARGUMENT for no rows, or more than `max_queue`;
@@ -113,7 +114,7 @@ class Batcher:
             )
         loop = asyncio.get_running_loop()
         sizes = _row_bytes(inputs)
-        order = np.argsort(sizes, kind="stable")  # a part has rows of similar lengths
+        order = np.argsort(sizes, kind="stable")  # so that each part has rows of similar length
         groups = np.split(order, range(self._max_batch_size, rows, self._max_batch_size))
         parts = [
             _Part(
@@ -134,7 +135,7 @@ class Batcher:
             places = np.argsort(order)
             return {name: array[places] for name, array in outputs.items()}
         finally:
-            for part in parts:  # if another part failed, or the client disconnected
+            for part in parts:  # still waiting if another part failed or the client disconnected
                 part.result.cancel()
 
     def close(self) -> None:
@@ -153,13 +154,14 @@ class Batcher:
             task.add_done_callback(self._running.discard)
 
     def _next_batch(self) -> list[_Part]:
-        """Returns the parts of the next batch, or none if all should wait longer."""
+        """Returns the parts of the next batch. Returns [] if all parts should wait longer."""
         now = asyncio.get_running_loop().time()
         for call in dict.fromkeys(part.call for part in self._waiting):
             parts = [part for part in self._waiting if part.call == call]
             rows = sum(part.rows for part in parts)
             if now >= parts[0].arrived + self._batch_timeout or rows >= self._max_batch_size:
-                max_rows = min(-(-rows // self._idle), self._max_batch_size)  # idle threads share
+                # The idle threads share the rows.
+                max_rows = min(-(-rows // self._idle), self._max_batch_size)
                 return _similar_parts(parts, max_rows)
         return []
 
@@ -171,7 +173,7 @@ class Batcher:
             self._start_batches()
 
     async def _set_results(self, batch: Sequence[_Part]) -> None:
-        """Runs a batch, or its parts one by one if it fails as a whole."""
+        """Runs a batch. If it fails, runs its parts one by one."""
         self._observe(sum(part.rows for part in batch))
         loop = asyncio.get_running_loop()
         inputs = [part.inputs for part in batch]
@@ -191,7 +193,7 @@ class Batcher:
 
 
 def _similar_parts(parts: Sequence[_Part], max_rows: int) -> list[_Part]:
-    """Returns the first part, and others of similar length, the most similar first."""
+    """Returns the first part and parts of similar length, sorted by similarity."""
     length = parts[0].row_bytes
     batch: list[_Part] = []
     rows = 0
@@ -231,7 +233,7 @@ def _run_merged(call: Call, requests: Sequence[Arrays]) -> list[Arrays]:
 
 
 def concatenate(requests: Sequence[Arrays]) -> Arrays:
-    """Concatenates arrays of the same name, padded with zeros or empty strings."""
+    """Concatenates the arrays of each name. Pads them with zeros or empty strings."""
     if len(requests) == 1:
         return requests[0]
     joined = {}

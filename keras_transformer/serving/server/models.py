@@ -15,9 +15,11 @@ import grpc
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  models need its ops
+from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import get_model_status_pb2, prediction_log_pb2
 
 from keras_transformer.errors import InputError
+from keras_transformer.inference import manifest
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.serving.server.batching import Arrays, RequestError
 from keras_transformer.serving.server.tensors import read_tensors
@@ -25,10 +27,10 @@ from keras_transformer.serving.server.tensors import read_tensors
 _LOG = logging.getLogger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 _DEFAULT = "serving_default"
-_MAX_ANSWER_BYTES = 2**27  # as arrays; JSON needs ten times the memory
+_MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 _State = get_model_status_pb2.ModelVersionStatus
-_Stamp = tuple[tuple[str, int, int], ...]  # path, size and modification time of each file
+_Stamp = tuple[tuple[str, int, int], ...]  # path, size and time of the last change of each file
 
 
 class _Folder(NamedTuple):
@@ -46,6 +48,10 @@ class Version:
         batches_at_once: number of calls of `run` at the same time, which share the cores.
         max_bytes: maximum bytes of the inputs of a warm-up request.
 
+    Raises:
+        InputError: if a file is missing or damaged.
+        RequestError: if the version cannot answer a warm-up request.
+
     Attributes:
         signatures: SignatureDef by name.
         users: number of requests that use the version.
@@ -54,6 +60,9 @@ class Version:
     def __init__(self, path: Path, batches_at_once: int, max_bytes: int):
         self.number = int(path.name)
         self.users = 0
+        manifest.check_needed_files(path)
+        if not (path / "saved_model.pb").is_file():
+            raise InputError(f"{path / 'saved_model.pb'} is missing. Only a SavedModel is served.")
         config = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=max(1, available_cores() // batches_at_once),
             inter_op_parallelism_threads=-1,  # operations run in the thread that calls `run`
@@ -70,9 +79,7 @@ class Version:
             raise
 
     def _warm_up(self, path: Path, max_bytes: int) -> None:
-        records = tf.data.TFRecordDataset(str(path)) if path.is_file() else []
-        for record in records:
-            log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+        for log in _read_requests(path) if path.is_file() else ():
             request = log.predict_log.request
             name = request.model_spec.signature_name
             self.run(name, None, self.checked(name, read_tensors(request.inputs, max_bytes)))
@@ -317,7 +324,7 @@ class ServedModel:
         self._states[wanted] = (_State.LOADING, "")
         try:
             version = await asyncio.to_thread(Version, found[wanted].path, *self._arguments)
-        except Exception as error:  # the old version must stay, whatever the error
+        except Exception as error:  # any error must leave the old version loaded
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
             self._states[wanted] = (_State.END, problem)
@@ -325,7 +332,15 @@ class ServedModel:
             return True
         old, self._current = self._current, version
         self._states[wanted] = (_State.AVAILABLE, "")
-        _LOG.info("Serving %s, version %d.", self.name, wanted)
+        if newer := [n for n in sorted(self._failed) if n > wanted]:
+            _LOG.warning(
+                "Serving %s, version %d, because version %s cannot be loaded.",
+                self.name,
+                wanted,
+                " and ".join(map(str, newer)),
+            )
+        else:
+            _LOG.info("Serving %s, version %d.", self.name, wanted)
         if old is not None:
             self._states[old.number] = (_State.UNLOADING, "")
             self._unload_unused(old)
@@ -334,9 +349,12 @@ class ServedModel:
     def _found(self) -> dict[int, _Folder]:
         """Returns the versions on disk by number."""
         found = {}
-        with contextlib.suppress(FileNotFoundError):  # the last version stays
-            for folder in [path.parent for path in self.path.glob("*/saved_model.pb")]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the last one stays
+            for folder in self.path.iterdir():
                 if not (folder.name.isascii() and folder.name.isdecimal()):
+                    continue
+                # A damaged version may have lost its model.
+                if not any((folder / name).is_file() for name in ("saved_model.pb", manifest.FILE)):
                     continue
                 if (number := int(folder.name)) <= _MAX_VERSION:
                     found[number] = _Folder(folder, _stamp(folder))
@@ -365,8 +383,18 @@ def _stamp(folder: Path) -> _Stamp:
     for path in sorted(folder.rglob("*")):
         with contextlib.suppress(FileNotFoundError):  # deleted, or a broken link
             stat = path.stat()
-            stamp.append((str(path), stat.st_size, stat.st_mtime_ns))
+            # Not the time of modification, which a copy may keep.
+            stamp.append((str(path), stat.st_size, stat.st_ctime_ns))
     return tuple(stamp)
+
+
+def _read_requests(path: Path) -> list[Any]:
+    """Returns the `PredictionLog` of each warm-up request."""
+    try:
+        records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+        return [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
+    except (tf.errors.OpError, DecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}. Remove or replace it.") from error
 
 
 def _bytes_a_row(info: Any) -> int:
@@ -382,7 +410,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 @contextlib.contextmanager
 def _without_deprecation_notice() -> Iterator[None]:
-    """Hides the notice that loading into a session is deprecated. TF Serving does it, too."""
+    """Hides the notice that loading into a session is deprecated. TF Serving does the same."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

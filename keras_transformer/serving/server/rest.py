@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -14,6 +14,8 @@ import prometheus_client
 from google.protobuf import json_format
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -61,14 +63,23 @@ class RestApi:
     Args:
         server: the state of the server.
         max_body_bytes: maximum bytes of a request.
+        cors_origins: origins of web pages whose scripts may read the answers; "*" for all.
     """
 
-    def __init__(self, server: Server, max_body_bytes: int):
+    def __init__(self, server: Server, max_body_bytes: int, cors_origins: Sequence[str] = ()):
         self._server = server
         self._max_body_bytes = max_body_bytes
         # Other methods get a message of TF Serving instead of Starlette's status 405.
         methods = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
         self.app = Starlette(
+            middleware=[cors] if cors_origins else [],
             routes=[
                 Route("/v1/models{rest:path}", self._models, methods=methods),
                 Route("/healthz", self._health),

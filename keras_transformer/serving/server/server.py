@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.machine import stop_signals
 from keras_transformer.serving.server.grpc_service import GrpcApi
 from keras_transformer.serving.server.rest import RestApi
 from keras_transformer.serving.server.state import Server, Settings
@@ -60,7 +61,7 @@ async def serve(
             rest_socket.listen(_BACKLOG)
         except OSError as error:  # another process has taken the port
             raise _taken(settings.host, settings.rest_port) from error
-        app = RestApi(server, settings.max_body_bytes).app
+        app = RestApi(server, settings.max_body_bytes, settings.cors_origins).app
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -93,7 +94,7 @@ async def serve(
 
 
 def run(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT. A second signal ends the process immediately.
+    """Serves until SIGTERM, SIGHUP or SIGINT. A second signal ends the process immediately.
 
     Args:
         settings: the settings.
@@ -113,7 +114,7 @@ def run(settings: Settings) -> None:
             loop.call_later(settings.grace_seconds + _LAST_SECONDS, _give_up)
 
         def on_signals(callback: Callable[[int], object]) -> None:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stop_signals():
                 loop.add_signal_handler(number, callback, number)
 
         on_signals(lambda _: os._exit(0))  # loading a model cannot be interrupted

@@ -18,6 +18,7 @@ from keras_transformer.serving.server.batching import Arrays, Batcher
 from keras_transformer.serving.server.models import ServedModel, SignatureCall, Version
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_ORIGIN = re.compile(r"https?://[^\s/?#@*,]+|\*")
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -38,6 +39,8 @@ class Settings:
         batches_at_once: batches that are computed at the same time; None for one per core.
         poll_seconds: seconds between checks for new versions.
         grace_seconds: seconds that requests may take after a stop signal.
+        cors_origins: origins of web pages whose scripts may use REST, such as https://a.example;
+            "*" for all.
     """
 
     model_dir: Path
@@ -52,6 +55,7 @@ class Settings:
     batches_at_once: int | None = None
     poll_seconds: float = 1.0
     grace_seconds: float = 25.0
+    cors_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         minimums = {
@@ -65,6 +69,12 @@ class Settings:
         for name in ("poll_seconds", "grace_seconds"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name)}, but it must be more than 0.")
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise InputError(
+                    f"cors_origins has {origin!r}, but an origin has the form https://HOST[:PORT], "
+                    "without a path. Use * for all origins."
+                )
 
 
 class Metrics:

@@ -22,6 +22,11 @@ from keras_transformer.serving.server.batching import Arrays, RequestError
 
 _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
 
+# Inputs that JSON may omit or give as null, by signature: the values that mean "as exported".
+_AS_EXPORTED: dict[str, dict[str, Any]] = {
+    "translate": {"max_length": 0, "length_penalty": math.nan, "prefix": ""}
+}
+
 
 def read_document(body: bytes) -> dict[str, Any]:
     """Returns the JSON object of a request.
@@ -45,6 +50,9 @@ def read_document(body: bytes) -> dict[str, Any]:
 def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Any]) -> Arrays:
     """Returns the inputs of a request in the row or the column format.
 
+    In requests for the signature `translate`, an option that is null or omitted has the value that
+    means "as exported". So has a null of an option that the signature lacks, such as `beam_size`.
+
     Args:
         document: the object from `read_document`.
         expected: TensorInfo of the signature by name.
@@ -56,19 +64,27 @@ def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Any]) -> Arr
         _refuse(
             "The request has both or neither of 'inputs' and 'instances'. Send exactly one of them."
         )
+    defaults = {
+        name: value
+        for name, value in _AS_EXPORTED.get(document.get("signature_name", ""), {}).items()
+        if name in expected
+    }
+    required = [name for name in expected if name not in defaults]
     if "instances" in document:
-        columns = _columns(document["instances"], list(expected))
+        columns = _columns(document["instances"], required, defaults)
     elif _is_named(document["inputs"]):
-        columns = document["inputs"]
-    elif len(expected) == 1:
-        columns = dict.fromkeys(expected, document["inputs"])
+        columns = _without_nulls(document["inputs"], defaults)
+    elif len(required) == 1:
+        columns = {required[0]: document["inputs"]}
     else:
         _refuse(
             f"inputs is {_shown(document['inputs'])}, but it must be an object with "
             f"{_names(expected)}."
         )
-    if set(columns) != set(expected):
+    if not set(required) <= set(columns) <= set(expected):
         _refuse(f"The inputs are {_names(columns)}, but they must be {_names(expected)}.")
+    if defaults:
+        columns = _with_defaults(columns, columns[required[0]], defaults)
     return {name: _array(columns[name], name, info) for name, info in expected.items()}
 
 
@@ -136,20 +152,44 @@ def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
     return arrays
 
 
-def _columns(instances: Any, names: list[str]) -> dict[str, list[Any]]:
+def _columns(
+    instances: Any, required: list[str], defaults: Mapping[str, Any]
+) -> dict[str, list[Any]]:
     """Converts rows, which are values or objects with the same keys, to a list per input."""
     if not isinstance(instances, list) or not instances:
         _refuse(f"instances is {_shown(instances)}, but it must be a list with at least one value.")
+    names = [*required, *defaults]
     if not _is_named(instances[0]):
-        if len(names) > 1:
+        if len(required) > 1:
             _refuse(
                 f"instances is a plain list, but it must be a list of objects with {_names(names)}."
             )
-        return {names[0]: instances}
+        return {required[0]: instances}
+    rows = []
     for number, instance in enumerate(instances):
-        if not _is_named(instance) or set(instance) != set(names):
+        row = _without_nulls(instance, defaults) if _is_named(instance) else {}
+        if not set(required) <= set(row) <= set(names):
             _refuse(f"instances[{number}] is {_shown(instance)}, but it must be {_names(names)}.")
-    return {name: [instance[name] for instance in instances] for name in names}
+        rows.append({**defaults, **row})
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _without_nulls(columns: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs without those that are null, if the signature has defaults."""
+    return {name: value for name, value in columns.items() if not defaults or value is not None}
+
+
+def _with_defaults(
+    columns: Mapping[str, Any], required: Any, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the columns with a default for each row of an option that is missing or null."""
+    rows = len(required) if isinstance(required, list) else 0
+    result = dict(columns)
+    for name, value in defaults.items():
+        column = columns.get(name, [value] * rows)
+        is_list = isinstance(column, list)
+        result[name] = [value if v is None else v for v in column] if is_list else column
+    return result
 
 
 def _array(value: Any, name: str, info: Any) -> np.ndarray:

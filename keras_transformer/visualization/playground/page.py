@@ -106,8 +106,8 @@ def serve(page: gr.Blocks, host: str, port: int, *, open_browser: bool) -> str:
             server_name=f"[{host}]" if ":" in host else host, server_port=port or None,
             inbrowser=open_browser, quiet=True, prevent_thread_lock=True, share=False,
             ssr_mode=False, footer_links=[], css=style,
-            run_history=False,  # which would store the texts
-            # Gradio's default fonts would be downloaded.
+            run_history=False,  # would store the texts
+            # The default fonts of Gradio would be downloaded.
             theme=gr.themes.Default(
                 font=("system-ui", "sans-serif"), font_mono=("ui-monospace", "monospace")
             ),
@@ -227,7 +227,7 @@ def _piece(piece: str) -> str:
 
 
 def _catch_errors(function: Callable[[], Any], failed: Callable[[str], Any]) -> Any:
-    """Returns the result of `function`, or that of `failed` with an error message in HTML."""
+    """Returns the result of `function`, or of `failed` with an error message in HTML."""
     try:
         return function()
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Batches: every pair once an epoch, any step at once, few shapes, little padding."""
+"""Batches: each pair once per epoch, direct access to any step, few shapes, little padding."""
 
 import tracemalloc
 
@@ -21,7 +21,7 @@ def batches(store, batch_tokens=512, seed=1):
 
 
 class OnlyLengths:
-    """Pairs without ids: what it takes to plan."""
+    """Pairs that have lengths but no ids, which is enough for planning."""
 
     def __init__(self, lengths):
         self.source_lengths = self.target_lengths = lengths
@@ -130,7 +130,7 @@ def test_shapes_are_few_and_have_about_batch_tokens(batch_tokens):
         assert rows % 8 == 0 and rows > 0
         assert rows == 8 or rows * target_length <= batch_tokens
     positions = np.mean([made.batch(s)[1].size for s in range(made.steps_per_epoch)])
-    # Where the corpus makes but a few batches they are smaller, rather than full of padding.
+    # If a corpus has few batches, they are smaller instead of full of padding.
     assert positions > (0.8 if batch_tokens < 4096 else 0.7) * batch_tokens
 
 
@@ -226,7 +226,7 @@ def test_parts_of_all_steps_contain_no_pair_twice(parts):
     np.testing.assert_array_equal(np.sort(seen[seen != PAD]), np.sort(expected))
 
 
-def test_a_dataset_of_parts_has_its_own_parts_of_each_step():
+def test_a_dataset_of_some_parts_has_only_these_parts_of_each_step():
     made = batches(like_text(300))
     dataset = made.dataset(first_step=5, num_steps=3, parts=4, own=(1, 2))
     elements = list(dataset.as_numpy_iterator())
@@ -256,7 +256,7 @@ def test_replicas_get_their_rows_of_each_step(two_cpus):
 
 @pytest.mark.parametrize("workers, replicas", [(1, 4), (2, 4), (4, 4), (2, 6)])
 def test_workers_share_the_rows_of_each_step(workers, replicas):
-    """Every replica of every worker gets other rows, and a worker computes only its own."""
+    """Each replica of each worker gets different rows, and a worker computes only its own rows."""
     made = batches(like_text(300))
 
     class Worker:
@@ -312,7 +312,7 @@ def test_pairs_of_equal_lengths_are_shuffled_over_batches():
 
 
 def is_plausible(counts, expected):
-    """Whether counts are spread like those of events that are equally likely."""
+    """True if the counts fit events of equal probability."""
     deviations = (counts - expected) / np.sqrt(expected)
     return abs(deviations.mean()) < 0.1 and deviations.std() < 1.1 and np.abs(deviations).max() < 6
 

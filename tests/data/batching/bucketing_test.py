@@ -1,4 +1,4 @@
-"""The plan of an epoch: everything has a place that fits, at low cost, whatever the lengths."""
+"""The plan of an epoch: every pair fits into its batch, with little padding, for any lengths."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -8,7 +8,7 @@ from keras_transformer.data.batching.bucketing import Histogram, choose_shapes, 
 
 
 def plan_batches(source, target, batch_tokens):
-    """Returns the plan of a corpus, in the shapes that are best for it, and its histogram."""
+    """Returns the plan of a corpus with its best shapes, and its histogram."""
     histogram, _ = Histogram.of(np.asarray(source), np.asarray(target))
     return place_pairs(choose_shapes(histogram, batch_tokens), histogram), histogram
 
@@ -91,7 +91,7 @@ def test_rows_left_over_are_filled_with_shorter_pairs():
     assert plan.places.tolist() == [[26, 6], [0, 128]]
 
 
-def test_a_shape_of_few_pairs_has_fewer_rows_rather_than_shorter_guests():
+def test_a_shape_with_few_pairs_has_fewer_rows_and_no_shorter_pairs():
     # 80 rows of length 40 would be 20 pairs and 60 shorter pairs from other shapes. A batch may
     # have at least half of the rows.
     lengths = np.repeat([40, 10], [20, 1000])

@@ -1,4 +1,4 @@
-"""Mixed corpora: their shares of the steps, the passes over each corpus, and the batch shapes."""
+"""Mixed corpora: their shares of the steps, the epochs of each corpus, and the batch shapes."""
 
 import re
 from fractions import Fraction

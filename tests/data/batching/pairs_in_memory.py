@@ -43,7 +43,7 @@ def _joined(sentences: Sequence[Sequence[int]]) -> TokenArray:
 
 
 def of_lengths(source_lengths: Lengths, target_lengths: Lengths) -> PairsInMemory:
-    """Sentences of these lengths; the ids of the source of pair i are 10 + 2 i, then END."""
+    """Sentences of the given lengths. The source ids of pair i are 10 + 2 i, then END."""
     return PairsInMemory(
         [[10 + 2 * pair] * (int(n) - 1) + [END] for pair, n in enumerate(source_lengths)],
         [[11 + 2 * pair] * (int(n) - 1) + [END] for pair, n in enumerate(target_lengths)],
@@ -51,7 +51,7 @@ def of_lengths(source_lengths: Lengths, target_lengths: Lengths) -> PairsInMemor
 
 
 def like_text(pairs: int, seed: int = 0) -> PairsInMemory:
-    """Lengths spread like those of captions: skewed, the sides correlated."""
+    """Lengths like in captions: a skewed distribution, and correlated sides."""
     random = np.random.default_rng(seed)
     source = 3 + random.gamma(8.0, 1.8, pairs)
     target = source * random.normal(1.05, 0.15, pairs) + random.normal(0, 1, pairs)
@@ -61,7 +61,7 @@ def like_text(pairs: int, seed: int = 0) -> PairsInMemory:
 def encoded(
     vocabulary: Vocabulary, source: Sequence[bytes], target: Sequence[bytes]
 ) -> PairsInMemory:
-    """The pairs of these lines."""
+    """The pairs of the given lines."""
     pairs = PairsInMemory(vocabulary.encode_source(source), vocabulary.encode_target(target))
     pairs.source_text, pairs.target_text = list(source), list(target)
     return pairs

@@ -33,7 +33,7 @@ def test_long_segmentations_change_places_with_short_ones():
     assert not too_long.any() and set(row_of[[1, 2]].tolist()) == {0, 2}
 
 
-def test_only_a_pair_that_fits_nowhere_is_shortened():
+def test_a_pair_is_shortened_only_if_it_fits_into_no_batch():
     bounds = np.array([[5, 5], [5, 5], [5, 5]])
     lengths = np.array([[5, 5], [5, 9], [1, 1]])
     row_of, too_long = regroup(bounds, lengths, np.minimum(lengths, 5))

@@ -58,7 +58,7 @@ def test_drawn_ids_spell_the_same_text(vocabulary, model):
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(st.lists(st.text(max_size=30), min_size=1, max_size=4))
 def test_without_randomness_any_text_has_its_stored_segmentation(vocabulary, lines):
-    """With a large alpha the best segmentation is all that is left; U+2581 is white space."""
+    """With a large alpha, only the best segmentation is drawn. U+2581 is white space."""
     lines = [line.replace("\u2581", " ").encode("utf-8", "ignore") for line in lines]
     model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.source_model)
     drawn = draw(vocabulary, lines, alpha=1e6)

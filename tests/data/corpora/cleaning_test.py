@@ -11,6 +11,7 @@ from keras_transformer.data.corpora.cleaning import (
     CleaningOptions,
     CleaningReport,
     clean,
+    is_invisible,
     is_repetitive,
 )
 from keras_transformer.data.corpora.corpus import Block
@@ -41,6 +42,48 @@ def test_drops_are_counted_by_reason_with_their_lines():
     ]
 
 
+INVISIBLE = {
+    "no-break space": "\u00a0",
+    "soft hyphen": "\u00ad",
+    "grapheme joiner": "\u034f",
+    "Arabic letter mark": "\u061c",
+    "Hangul choseong filler": "\u115f",
+    "Hangul filler": "\u3164",
+    "halfwidth Hangul filler": "\uffa0",
+    "Khmer inherent vowel": "\u17b4",
+    "Mongolian vowel separator": "\u180e",
+    "zero-width space": "\u200b",
+    "joiners": "\u200c\u200d",
+    "line separator": "\u2028",
+    "override and its end": "\u202d\u202c",
+    "isolate and its end": "\u2066\u2069",
+    "word joiner": "\u2060",
+    "blank Braille": "\u2800",
+    "ideographic space": "\u3000",
+    "variation selector": "\ufe0f",
+    "variation selector of ideographs": "\U000e0100",
+    "byte order mark": "\ufeff",
+    "annotation": "\ufff9",
+    "tag": "\U000e0041",
+    "controls": "\x07\x85",
+    "several": " \u200b\ufe0f \u2800\u200d",
+}
+
+
+@pytest.mark.parametrize("characters", INVISIBLE.values(), ids=INVISIBLE)
+def test_a_side_of_invisible_characters_is_empty(characters):
+    pairs = [("Hund", "dog"), ("leer", characters), (characters, "empty"), ("x", f"{characters}.")]
+    kept, report = run([(s.encode(), t.encode()) for s, t in pairs])
+    assert [line for line, _, _ in kept] == [1, 4] and report.dropped == {"empty": 2}
+    assert [example["line"] for example in report.examples["empty"]] == [2, 3]
+
+
+@pytest.mark.parametrize("character", ["\u0301", "\u2581", "\u0600", "\ufffd", "\ue000", "·", "。"])
+def test_small_and_unusual_characters_are_text(character):
+    assert not is_invisible(character.encode())
+    assert run([(b"x", character.encode())])[1].kept == 1
+
+
 def test_sides_of_unlike_lengths_are_dropped_unless_they_are_short():
     pairs = [(b"a" * 100, b"b" * 901), (b"b" * 901, b"a" * 100), (b"a" * 100, b"b" * 900)]
     pairs += [(b"a", b"b" * 180), (b"a", b"b" * 181)]
@@ -66,7 +109,7 @@ def test_repetitive_pairs_are_dropped_on_request():
     assert kept == [] and report.dropped == {"repetitive": 3}
     for varied in (
         b"a man and a man and a dog",
-        b"no no no no no",  # six would be three times two
+        b"no no no no no",  # six would be three repetitions of two
         b"up and down and up and down and up and",
         b"s &quot s &quot; s &quot;s &quot; s",
         b" ".join([eight + b" 8"] * 3),
@@ -89,7 +132,7 @@ def test_circles_are_found_as_by_comparing_all_spans(words, place, period):
     assert is_repetitive(b" ".join(words)) == any(circles)
 
 
-def test_a_tag_begins_every_source():
+def test_every_source_starts_with_the_tag():
     kept, _ = run([(b" a", b"b")], source_tag="<2de>")
     assert kept == [(1, b"<2de> a", b"b")]
 

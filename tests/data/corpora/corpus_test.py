@@ -1,4 +1,4 @@
-"""Corpora: blocks and pairs are aligned as the bytes say, or refused."""
+"""Corpora: blocks and pairs are aligned by their line feeds, or raise an error."""
 
 import contextlib
 import gzip
@@ -66,7 +66,7 @@ def test_different_numbers_of_lines_are_reported(files, tmp_path, source, target
             list(read())
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
+def test_errors_name_files_that_cannot_be_read(tmp_path):
     good = tmp_path / "good.en"
     good.write_bytes(b"a\n")
     with pytest.raises(InputError, match=mentions("absent.de", "missing")):
@@ -112,7 +112,7 @@ def test_columns_by_number_or_name(tmp_path, text, columns, pairs):
     assert list(BlockReader(corpus))[0].texts[0].count(b"\n") == len(pairs)
 
 
-def test_missing_columns_are_named(tmp_path):
+def test_errors_name_missing_columns(tmp_path):
     path = tmp_path / "c.tsv"
     path.write_text(JOEY + "zwei\tSpalten\n")
     with pytest.raises(InputError, match=mentions("c.tsv", "line 1", 4, "--tsv_columns")):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.data.corpora.languages import LanguageCheck
+from keras_transformer.data.corpora.languages import LanguageCheck, normalized_language
 from keras_transformer.errors import InputError
 from tests.messages import mentions
 
@@ -19,7 +19,7 @@ def test_pairs_with_a_side_in_another_language():
     assert check(sources, targets) == [True, False, False, False, True, True]
 
 
-def test_names_and_numbers_are_no_other_language():
+def test_names_and_numbers_do_not_count_as_another_language():
     english = [
         b"We export to Austria, Bulgaria and Kenya.",
         b"The shop opens in January, April and October.",
@@ -48,3 +48,18 @@ def test_most_of_a_real_corpus_is_in_its_languages(test_data):
     check = LanguageCheck.of(("en", "de"))
     assert sum(check(*sides)) >= 297
     assert sum(check(*sides[::-1])) <= 15
+
+
+def test_three_letter_codes_are_those_of_the_unicode_consortium():
+    aliases = pytest.importorskip("babel.core").get_global("language_aliases")
+    found = {code: normalized_language(code) for code in aliases if len(code) == 3}
+    found = {code: language for code, language in found.items() if language != code}
+    assert len(found) == 204
+    # CLDR merges three languages into others.
+    differ = {code for code, language in found.items() if language != aliases[code]}
+    assert differ == {"bih", "tgl", "twi"}
+    assert [found[code] for code in ("ger", "deu", "fre", "fra", "chi", "zho")] == [
+        "de", "de", "fr", "fr", "zh", "zh"
+    ]  # fmt: skip
+    assert normalized_language("deu-Latn-AT") == "de-latn-at"
+    assert normalized_language("English") == "english" and normalized_language("") == ""

@@ -1,4 +1,4 @@
-"""The place of a misalignment is found to within a few lines, also at the end."""
+"""Misalignments are located within a few lines, even at the end."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.messages import tells
 
 
 def translations(count, seed=0):
-    """Lengths, as logarithms, of sentences and their translations."""
+    """Logarithms of the lengths of sentences and their translations."""
     random = np.random.default_rng(seed)
     source = random.normal(4, 0.6, count)
     return source, source + 0.2 + random.normal(0, 0.25, count)
@@ -48,8 +48,8 @@ def test_the_first_of_several_places_is_reported(gaps, seed):
     assert shift == (missing if side != longer else -missing)
 
 
-def test_lines_that_only_the_shorter_side_has_are_counted(test_data):
-    """Nothing fits them, by any shift: not even by chance."""
+def test_extra_lines_of_the_shorter_side_are_counted(test_data):
+    """Lengths that no shift aligns, not even by chance."""
     source, target = (
         np.log([1 + len(line) for line in path.read_bytes().split(b"\n")])
         for path in (test_data / "multi30k/train.en", test_data / "multi30k/train.de")

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from keras_transformer.data.corpora import multi30k
 from keras_transformer.data.corpora.tfds_corpus import TfdsCorpus
 
-# Sentences per file: all different, so that no split can be mistaken for another.
+# Sentences per file. All numbers differ, so that a test notices swapped splits.
 LENGTHS = {
     "train": 7,
     "val": 3,
@@ -26,7 +26,7 @@ def sentence(part, language, i):
 
 
 class _OfTfds(tfds.testing.DatasetBuilderTestCase):
-    """TFDS's own tests of a builder, on files as they are once downloaded and extracted."""
+    """The tests of TFDS for a builder, on files that are already downloaded and extracted."""
 
     DATASET_CLASS = multi30k.Multi30k
     SPLITS = {split: LENGTHS[part] for split, part in multi30k._SPLITS.items()}
@@ -64,7 +64,7 @@ del _OfTfds  # not a test class
 
 @pytest.fixture
 def downloads(tmp_path, monkeypatch):
-    """Local files behind local URLs, with other checksums. TFDS checks and extracts them."""
+    """Serves local files by local URLs, with their checksums. TFDS checks and extracts them."""
     root = f"{tmp_path}/served/"
     (tmp_path / "served").mkdir()
     infos = {}
@@ -111,7 +111,7 @@ def test_published_files_are_public_and_all_have_checksums():
         assert len(bytes.fromhex(info.checksum)) == 32 and info.size > 8000
 
 
-def test_as_a_corpus_it_is_downloaded_only_when_asked(downloads, tmp_path):
+def test_the_corpus_is_downloaded_only_on_request(downloads, tmp_path):
     data_dir = str(tmp_path / "data")
     corpus = TfdsCorpus("multi30k/de-en", "validation", "en", data_dir, download=True)
     assert list(corpus.pairs()) == [

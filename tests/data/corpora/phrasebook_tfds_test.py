@@ -1,4 +1,4 @@
-"""The TFDS builder of the phrasebook: TFDS's own tests, and the pairs of `write_corpus`."""
+"""The TFDS builder of the phrasebook: the tests of TFDS, and the pairs of `write_corpus`."""
 
 import functools
 import tempfile

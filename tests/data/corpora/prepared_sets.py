@@ -1,4 +1,4 @@
-"""TFDS sets on disk: real names, features and files, with sentences of the test's own."""
+"""TFDS sets on disk: real names, features and files, with invented sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_set(
     file_format: str = "tfrecord",
     shards: int = 1,
 ) -> Path:
-    """Prepares a set whose splits have the given texts, those of its first language first.
+    """Prepares a set with the given texts of each split. The first language comes first.
 
     Returns:
         Its directory.

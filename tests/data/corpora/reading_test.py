@@ -1,4 +1,4 @@
-"""Text files: lines end as the bytes say, however they are packed, and defects name their place."""
+"""Text files: lines end at line feeds in any compression, and errors name the line."""
 
 import bz2
 import contextlib
@@ -62,7 +62,7 @@ def test_packed_files_give_their_lines_and_are_read_to_their_end(file, suffix):
 def test_zstandard_is_an_extra(file, monkeypatch):
     path = file(zstd.compress(b"one\n"), ".zst")
     assert list(read_lines(path)) == [b"one"]
-    # As where the package is missing, and where only another one has a part of `backports`.
+    # Like a missing package, also if another package provides a part of `backports`.
     monkeypatch.delitem(sys.modules, "backports.zstd")
     of_another = ModuleType("backports")
     of_another.__path__ = []
@@ -88,13 +88,13 @@ def test_bad_bytes_name_line_and_offset(file, content, message):
         list(read_lines(file(content)))
 
 
-def test_missing_files_are_named(tmp_path):
+def test_errors_name_missing_files(tmp_path):
     for read in (lambda path: list(read_lines(path)), LineReader):
         with pytest.raises(InputError, match=mentions("absent.de", "missing")):
             read(tmp_path / "absent.de")
 
 
-def test_a_line_without_end_is_refused_before_memory_is(file, monkeypatch):
+def test_an_endless_line_is_rejected_before_memory_is_full(file, monkeypatch):
     monkeypatch.setattr(reading, "_MAX_LINE", 2**21)
     with pytest.raises(InputError, match=mentions("s.en", "line 2", "2,097,152", "bytes")):
         reader = LineReader(file(b"one\n" + b"x" * 2**23))

@@ -1,4 +1,4 @@
-"""Parts share no source, hold what was asked for, and lose nothing but what was said."""
+"""Parts share no sources, have the requested sizes, and lose only the reported pairs."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def test_existing_files_stay_complete_during_a_rewrite(tmp_path):
         def pairs(self):
             self.readings += 1
             yield from self._pairs[:3]
-            if self.readings == 2:  # the one in which the parts are written
+            if self.readings == 2:  # the order in which the parts are written
                 raise KeyboardInterrupt
             yield from self._pairs[3:]
 

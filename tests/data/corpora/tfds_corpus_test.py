@@ -107,7 +107,7 @@ def test_every_text_stays_one_line_in_its_place(texts):
         ("opus/de-xx for EMEA", "de", mentions("EMEA", "de-xx", "bg", "cs")),
     ],
 )
-def test_a_set_that_cannot_be_used_is_named(tmp_path, name, language, message):
+def test_errors_name_an_unusable_set(tmp_path, name, language, message):
     with pytest.raises(InputError, match=message) as caught:
         TfdsCorpus(name, "train", language, str(tmp_path))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
@@ -138,7 +138,7 @@ def test_a_relative_data_directory_is_found_from_elsewhere(tmp_path, monkeypatch
     assert len(list(pickle.loads(passed_on).pairs())) == len(PAIRS)
 
 
-def test_nothing_is_downloaded_unasked(tmp_path):
+def test_data_are_downloaded_only_on_request(tmp_path):
     with pytest.raises(InputError, match=mentions("prepared", "--tfds_download")):
         TfdsCorpus(WMT14, "train", "de", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -187,7 +187,7 @@ def test_translate_folder_equals_tfds(folder):
     assert list(corpus.pairs()) == [(pair["de"], pair["en"]) for pair in of_tfds]
 
 
-def test_no_other_character_than_lf_shifts_one_side_of_a_folder(folder):
+def test_lines_of_a_folder_end_only_at_lf(folder):
     (folder / "en.train.txt").write_bytes("one\u2028\ntwo\nthree\n".encode())
     (folder / "de.train.txt").write_bytes(b"eins\nzwei\x0c\ndrei\n")
     pairs = list(tfds_corpus(f"translate_folder:{folder}", "train", "en").pairs())
@@ -209,7 +209,7 @@ def test_sets_with_three_languages_need_a_target_language(folder):
     assert next(corpus.pairs()) == (b"one", b"un")
 
 
-def test_folders_that_cannot_be_used_are_named(folder):
+def test_errors_name_unusable_folders(folder):
     with pytest.raises(InputError, match=mentions("/no/such/folder", "No such file")):
         tfds_corpus("translate_folder:/no/such/folder", "train", "en")
     with pytest.raises(InputError, match=mentions("split", "'test'", "train", "valid")):

@@ -39,12 +39,12 @@ def test_order_and_slices_equal_those_of_tfds(tmp_path, small_batches, file_form
 
 @pytest.fixture(params=["tfrecord", "array_record"])
 def shard(request, tmp_path):
-    """The second of two files of a set; the first is as it should be."""
+    """The second of two files of a set. The first one is intact."""
     directory = write_set(NAME, tmp_path, {"train": PAIRS}, file_format=request.param, shards=2)
     return next(directory.glob("*00001-of-00002"))
 
 
-def test_a_file_that_is_missing_is_named(tmp_path, shard):
+def test_the_error_names_a_missing_file(tmp_path, shard):
     shard.unlink()
     with pytest.raises(InputError, match=mentions(shard.name, "read")) as caught:
         pairs(tmp_path)
@@ -52,20 +52,20 @@ def test_a_file_that_is_missing_is_named(tmp_path, shard):
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.999])
-def test_a_file_that_was_cut_off_is_named(tmp_path, shard, part):
+def test_the_error_names_a_truncated_file(tmp_path, shard, part):
     content = shard.read_bytes()
     shard.write_bytes(content[: int(part * len(content))])
     with pytest.raises(InputError, match=mentions(shard.name) + "(?=.*(read|pairs))"):
         pairs(tmp_path)
 
 
-def test_a_file_with_other_bytes_is_named(tmp_path, shard):
+def test_the_error_names_a_file_with_changed_bytes(tmp_path, shard):
     shard.write_bytes(b"\x17" * shard.stat().st_size)
     with pytest.raises(InputError, match=mentions(shard.name, "read")):
         pairs(tmp_path)
 
 
-def test_a_file_with_fewer_records_than_were_written_is_named(tmp_path):
+def test_the_error_names_a_file_with_missing_records(tmp_path):
     directory = write_set(NAME, tmp_path, {"train": PAIRS})
     file = next(directory.glob("*00000-of-00001"))
     records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
@@ -94,7 +94,7 @@ def test_an_incomplete_set_is_an_error(tmp_path, file, content):
     directory = write_set(NAME, tmp_path, {"train": PAIRS})
     path = directory / file
     path.write_text(content) if content else path.unlink()
-    if file == "features.json":  # TFDS's code knows the features
+    if file == "features.json":  # the code of TFDS defines the features
         assert len(pairs(tmp_path)) == len(PAIRS)
     else:
         with pytest.raises(InputError, match="wmt14_translate"):

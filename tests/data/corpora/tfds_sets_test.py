@@ -63,7 +63,7 @@ def test_parts_of_opus_are_prepared_by_tfds_from_its_files(tmp_path, monkeypatch
         "EMEA/v3/moses/en-fr.txt.zip",
         "KDE4/v2/moses/en-fr.txt.zip",
     ]
-    # TFDS keeps the ends of OPUS's lines; here they are the space that cleaning strips.
+    # TFDS keeps the line ends of OPUS. Here each is a space, which cleaning strips.
     assert sorted(corpus.pairs()) == [
         (b"Edit ", b"Edit "),
         ("Filé ".encode(), b"File "),

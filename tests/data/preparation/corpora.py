@@ -1,4 +1,4 @@
-"""Small corpora, and what prepared data has of them."""
+"""Small corpora, and the texts of prepared data."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ class Pairs:
 
 
 def numbered(count, start=0):
-    """Pairs whose text identifies the pair."""
+    """Pairs with a different text each."""
     return [(f"the {i} dogs", f"die {i} Hunde") for i in range(start, start + count)]
 
 

@@ -1,4 +1,4 @@
-"""Duplicates: all that stood there before, and nothing else, in parts or at once."""
+"""Finds exactly the pairs that occurred before, in parts or at once."""
 
 import hypothesis
 import hypothesis.strategies as st

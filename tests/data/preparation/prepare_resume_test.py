@@ -1,4 +1,4 @@
-"""The same call again, after a kill, on a full disk, or with other input."""
+"""Repeats a preparation: after a kill, on a full disk, or with different input."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from tests.messages import mentions, tells
 def test_the_same_command_again_returns_at_once(tmp_path, monkeypatch):
     arguments = ([Pairs(numbered(30))], tmp_path / "d", SMALL)
     first = prepare(*arguments)
-    # As it was written by commit 0e82582, before there was `drop_repetitive`: data stay as good.
+    # Written by commit 0e82582, before `drop_repetitive` existed. Such data stay valid.
     assert first.report["fingerprint"] == (
         "285cb898706ec588466ad28acd77e9888d5855e717ba158fabd4c86653f88735"
     )
@@ -60,7 +60,7 @@ def test_output_directories_with_other_files_are_unchanged(tmp_path):
 
 
 class Stopped(BaseException):
-    """As if the process was killed: nobody catches it."""
+    """Stands for a kill: nothing catches it."""
 
 
 def tree(directory):
@@ -73,7 +73,7 @@ def tree(directory):
 
 @pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
 @pytest.mark.parametrize("stage", ["clean_block", "learn_vocabulary", "encode_block"])
-def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, caplog, stage, stop):
+def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, capsys, stage, stop):
     monkeypatch.setattr(corpus_module, "BLOCK_LINES", 10)
     arguments = [Pairs(numbered(30)), Pairs(numbered(30, 30))]
     whole = prepare(arguments, tmp_path / "whole", SMALL)
@@ -90,7 +90,7 @@ def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, caplo
     with pytest.raises(stop):
         prepare(arguments, tmp_path / "d", SMALL)
     assert not (tmp_path / "d").exists()
-    assert tells(caplog.text, "same command") == (stop is KeyboardInterrupt)
+    assert tells(capsys.readouterr().err, "Warning", "same command") == (stop is KeyboardInterrupt)
     work = tmp_path / ".d.partial" / "work" / "train"
     finished = "encoded.json" if stage == "encode_block" else "clean.json"
     done = {path: path.stat().st_mtime_ns for path in work.glob(f"*.{finished}")}
@@ -112,7 +112,7 @@ def test_finished_work_is_not_repeated_after_a_kill(tmp_path, monkeypatch, caplo
 
 
 def test_a_real_kill_in_the_middle_and_workers(tmp_path):
-    """Two processes do what one does; killed, they are continued by one."""
+    """Two processes give the same result as one, and one process resumes after both were killed."""
     lines = "".join(f"{source}\t{target}\n" for source, target in numbered(70_000))
     (tmp_path / "c.tsv").write_text(lines)
     command = "--tsv=c.tsv --vocab_size=70 --max_length_ratio=0".split()
@@ -129,7 +129,7 @@ def test_a_real_kill_in_the_middle_and_workers(tmp_path):
     assert not (tmp_path / "two").exists()
     done = run_binary(*command, "--output_dir=two", "--workers=2", cwd=tmp_path)
     assert done.returncode == 0 and done.stderr.count("\n") == 1
-    assert tells(done.stderr, "continuing")
+    assert tells(done.stderr, "resuming")
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
 
 
@@ -173,7 +173,7 @@ def test_empty_files_of_a_power_cut_are_written_again(tmp_path, monkeypatch):
     assert sorted(stored) == sorted(numbered(40))
 
 
-def test_an_output_directory_may_be_a_link_or_where_one_is(tmp_path, monkeypatch):
+def test_an_output_directory_may_be_a_link_or_the_current_directory(tmp_path, monkeypatch):
     for name in ("real", "here"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("real")

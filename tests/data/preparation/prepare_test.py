@@ -1,4 +1,4 @@
-"""Preparing: an aligned store and a true report, or a sentence and nothing on disk."""
+"""Preparation: an aligned store and a correct report, or an error and no files."""
 
 import dataclasses
 import hashlib
@@ -56,7 +56,7 @@ def test_ids_text_and_vocabulary_belong_together(tmp_path, monkeypatch, separate
     assert sorted(everything) == sorted(numbered(33)), "each pair once, in one of the two"
 
 
-def test_report_counts_what_is_there(tmp_path):
+def test_report_has_the_counts_of_the_data(tmp_path):
     content = [*numbered(30), ("", "leer"), ("\u200b", "null"), ("lang " * 50, "x"), ("a\tb", "c")]
     options = dataclasses.replace(SMALL, max_tokens=40, valid_pairs=4, max_length_ratio=None)
     prepare([Pairs(content)], tmp_path / "d", options, valid_corpora=[Pairs(numbered(5, 50))])
@@ -94,13 +94,54 @@ def test_report_counts_what_is_there(tmp_path):
     assert report["examples"] == ["the 50 dogs", "the 51 dogs", "the 52 dogs"]
 
 
-def test_unknown_pieces_are_counted(tmp_path):
+def test_unknown_pieces_are_counted_and_reported(tmp_path):
     valid = Pairs([("the 1 dogs", "ΩΩ die ΩΩ"), ("the", "die")])
-    report = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL, valid_corpora=[valid]).report
+    prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL, valid_corpora=[valid])
+    report = prepared.report
+    (warning,) = (line for line in prepared.summary().splitlines() if "WARNING" in line)
+    assert "valid" in warning and "target" in warning and "--byte_fallback" in warning
     assert report["valid"]["source"]["unknown"] == 0 == report["train"]["target"]["unknown"]
     assert report["valid"]["target"]["unknown"] == 2, "a run of unknown characters is one piece"
     rate = report["valid"]["target"]["unknown_rate"]
     assert rate == 2 / report["valid"]["target"]["tokens"]
+
+
+def test_targets_that_normalization_changes_are_counted(tmp_path):
+    pairs = [(f"the {i} dogs", f"{i}隻狗，喺度") for i in range(30)]
+    pairs += [(f"the {i} cats", f"{i} Katzen  gut") for i in range(30, 40)]
+    pairs.append(("fund", "x" * 30 + " చిట్\u200cఫండు"))
+    valid = Pairs([("the 1 dogs", "１隻狗"), ("the 2 dogs", "2隻狗")])
+    prepared = prepare([Pairs(pairs)], tmp_path / "d", SMALL, valid_corpora=[valid])
+    target = prepared.report["train"]["target"]
+    assert target["rewritten"] == 31 and prepared.report["valid"]["target"]["rewritten"] == 1
+    first, *_ = examples = target["rewritten_examples"]
+    assert len(examples) == 5 and first["line"] == 1
+    assert (first["before"], first["after"]) == ("0隻狗，喺度", "0隻狗,喺度")
+    assert tells(
+        prepared.summary(), "nmt_nfkc", 31, "75.61%", "0隻狗，喺度", "normalization=identity"
+    )
+    kept = dataclasses.replace(SMALL, normalization="identity")
+    other = prepare([Pairs(pairs)], tmp_path / "e", kept, valid_corpora=[valid])
+    assert other.report["train"]["target"]["rewritten"] == 0
+    assert "identity" not in other.summary()
+    vocabulary = Vocabulary.load(tmp_path / "e")
+    for _, target in texts(tmp_path / "e", "train"):
+        assert vocabulary.target_text(vocabulary.encode_target([target.encode()])[0]) == " ".join(
+            target.split()
+        )
+
+
+def test_a_changed_target_is_shown_from_its_difference(tmp_path):
+    pairs = [("the dogs " * 20 + f"{i}", f"{i} " + "die Hunde " * 20 + "… ja") for i in range(9)]
+    report = prepare(
+        [Pairs(pairs)],
+        tmp_path / "d",
+        dataclasses.replace(SMALL, vocab_size=60),
+        valid_corpora=[Pairs(numbered(2))],
+    ).report
+    example = report["train"]["target"]["rewritten_examples"][0]
+    assert example["before"].endswith("Hunde … ja") and example["after"].endswith("Hunde ... ja")
+    assert len(example["before"]) < 30
 
 
 def test_held_out_pairs_are_a_seeded_sample_that_the_vocabulary_never_saw(tmp_path):
@@ -174,7 +215,7 @@ def test_duplicates_are_dropped_over_all_corpora(tmp_path, monkeypatch):
 @pytest.mark.parametrize("given", [True, False])
 def test_validation_pairs_that_are_in_the_training_text_are_counted(tmp_path, monkeypatch, given):
     monkeypatch.setattr(corpus_module, "BLOCK_LINES", 7)
-    # One equal side makes another pair. Dropped pairs are in neither store.
+    # Pairs with only one equal side are not duplicates. Dropped pairs are in neither store.
     known = [*numbered(2), *numbered(1), *numbered(1, 19), ("lang " * 50, "x")]
     other = [*numbered(9, 50), ("the 1 dogs", "die 2 Hunde")]
     options = dataclasses.replace(SMALL, max_tokens=40, max_length_ratio=None, valid_pairs=20)
@@ -258,7 +299,7 @@ def test_the_report_has_the_normalization_of_a_given_vocabulary(tmp_path):
     assert not {"normalization", "model_type", "vocab_size"} & set(reports[1]["options"])
 
 
-def test_line_breaks_inside_a_sentence_shift_nothing(tmp_path):
+def test_line_breaks_inside_a_sentence_keep_the_alignment(tmp_path):
     breaks = [(f"the\n{i}\u2028dogs", f"die\r{i}\x85Hunde\n") for i in range(20)]
     prepare([Pairs(breaks)], tmp_path / "d", SMALL)
     stored = texts(tmp_path / "d", "train") + texts(tmp_path / "d", "valid")
@@ -288,10 +329,10 @@ def test_a_line_of_megabytes_is_a_counted_drop(tmp_path, files):
         (b"a\nb\n", b"", mentions("c.de", "empty")),
         (b"a\n\xff\n", b"c\nd\n", mentions("c.en", "line 2", "0xff")),
         (b"a\n\n", b"\nd\n", mentions("train", "2", "empty")),
-        (b"a\n", b"c\n", mentions("1", "clean pairs", "held out")),
+        (b"a\n", b"c\n", mentions("1", "clean pairs", "hold out")),
     ],
 )
-def test_bad_input_is_an_error_and_leaves_nothing(tmp_path, files, source, target, message):
+def test_invalid_input_is_an_error_and_leaves_no_files(tmp_path, files, source, target, message):
     with pytest.raises(InputError, match=message):
         prepare(files(source, target), tmp_path / "d", SMALL)
     assert not [path for path in tmp_path.iterdir() if path.name not in ("c.en", "c.de")]
@@ -310,7 +351,7 @@ def test_unusable_options_are_refused(options, message):
         PrepareOptions(**options)
 
 
-def test_no_corpus_is_refused(tmp_path):
+def test_an_empty_list_of_corpora_is_an_error(tmp_path):
     with pytest.raises(InputError, match=mentions("corpus")):
         prepare([], tmp_path / "d")
 

@@ -1,4 +1,4 @@
-"""Workers: results in the tasks' order, a few tasks ahead, errors as they are, no process left."""
+"""Workers: results in the order of tasks, a few tasks ahead, unchanged errors, no process left."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ def wait_unless_first(task):
     return {} if task == 0 else begin_and_wait(task)
 
 
-# As it was before anything of ours ran in the process.
+# The state before our code ran in the process.
 IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
@@ -90,7 +90,7 @@ def test_errors_pass_through_unchanged(count):
         next(results)
 
 
-@pytest.mark.parametrize("size", [0, 2**20])  # a pipe holds less: others wait to be written
+@pytest.mark.parametrize("size", [0, 2**20])  # more than a pipe holds, so others wait to be written
 def test_a_killed_process_is_an_error(size):
     tasks = [(number, bytes(size)) for number in range(6)]
     with pytest.raises(StoppedError, match=mentions("worker", "process", "killed")):
@@ -111,12 +111,12 @@ if __name__ == "__main__":
         [sys.executable, tmp_path / "main.py", tmp_path],
         env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
     )
-    while len(begun := list(tmp_path.glob("*.pid"))) < 2:
+    while len(started := list(tmp_path.glob("*.pid"))) < 2:
         assert parent.poll() is None
         time.sleep(0.02)
     parent.kill()
     parent.wait()
-    for path in begun:
+    for path in started:
         while Path(f"/proc/{path.stem}").exists():  # a hang is a failure
             time.sleep(0.02)
 
@@ -128,8 +128,8 @@ def test_workers_leave_interrupts_to_the_process_that_began_them():
 
 
 @pytest.mark.parametrize("moment", ["working", "starting"])
-def test_ctrl_c_ends_all_at_once_and_in_silence(tmp_path, moment):
-    """A terminal interrupts all processes; those that wait for a block have a minute to go."""
+def test_ctrl_c_stops_all_processes_immediately_without_output(tmp_path, moment):
+    """A terminal interrupts all processes. Those that wait for a block would wait for a minute."""
     program = """
 import os, pathlib, sys, time
 from keras_transformer.data.preparation.workers import run_tasks
@@ -150,7 +150,7 @@ if __name__ == "__main__":
         env={**os.environ, "PYTHONPATH": str(ROOT), "WORKERS": str(tmp_path)},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while len(begun := list(tmp_path.glob("*.pid"))) < 2:
+    while len(started := list(tmp_path.glob("*.pid"))) < 2:
         assert parent.poll() is None
         time.sleep(0.02)
     os.killpg(parent.pid, signal.SIGINT)
@@ -160,10 +160,10 @@ if __name__ == "__main__":
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
     assert (parent.returncode, errors) == (130, "")
-    assert not [path for path in begun if Path(f"/proc/{path.stem}").exists()]
+    assert not [path for path in started if Path(f"/proc/{path.stem}").exists()]
 
 
-def test_closing_the_results_ends_the_work(tmp_path, monkeypatch):
+def test_closing_the_results_stops_the_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKERS", str(tmp_path))
     results = run_tasks(wait_unless_first, range(9), 2)
     assert next(results) == {}

@@ -1,8 +1,7 @@
-"""LiteRT exports: they find the tokens of the run, or are refused, also with quantized weights."""
+"""LiteRT exports give the tokens of the run, even with quantized weights, or raise an error."""
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import subprocess
@@ -19,15 +18,16 @@ from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from hypothesis import strategies as st
 from tensorflow_text.core.pybinds import tflite_registrar
 
-from keras_transformer.decoding import NEG_INF, SearchInputs
+from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.litert import export as exporter
 from keras_transformer.export.litert import flatbuffer, passes
-from keras_transformer.export.manifest import check_manifest
+from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.request_params import Status
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.litert import LiteRTModel
+from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translator import Translator
 from keras_transformer.layers import blocks
 from keras_transformer.runs.run_directory import RunDirectory
@@ -41,7 +41,7 @@ SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
 SETTINGS = {"decoding.beam_size": 3, "decoding.n_best": 2}
 NAN = math.nan
 
-# LiteRT's own operations that a search needs. Some runtime may lack any further one.
+# Built-in operations that a search needs. Some runtimes may lack any other operation.
 OPS = set(
     "ADD ADD_N BATCH_MATMUL CAST CONCATENATION COS DIV DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP EQUAL "
     "EXPAND_DIMS FILL FLOOR_DIV FLOOR_MOD FULLY_CONNECTED GATHER GREATER GREATER_EQUAL IF LESS "
@@ -201,7 +201,7 @@ def test_other_operations_are_refused(paper: LiteRTExport) -> None:
 
 
 def test_the_first_graph_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
-    """Java's runtime prepares it when it opens a file."""
+    """The Java runtime prepares it when it opens a file."""
     interpreter = Interpreter(str(paper.path))
     interpreter.allocate_tensors()
     assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
@@ -209,7 +209,7 @@ def test_the_first_graph_needs_no_operations_of_tensorflow_text(paper: LiteRTExp
 
 
 def test_several_texts_at_once_fail(paper: LiteRTExport) -> None:
-    """Two texts must not be joined to one."""
+    """Two texts must not be joined."""
     interpreter = InterpreterWithCustomOps(
         model_path=str(paper.path), custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS
     )
@@ -308,7 +308,8 @@ def test_any_text_is_translated_as_by_the_run(paper: LiteRTExport, text: str) ->
     found = scores[scores > NEG_INF / 2]
     np.testing.assert_allclose([each.score for each in translations], found, atol=1e-4)
     counts = paper.translator.lengths(tf.constant([text.encode()]))
-    assert paper.model.lengths(text) == (counts["tokens"].numpy()[0], counts["used"].numpy()[0])
+    names = ("tokens", "used", "unknown")
+    assert paper.model.lengths(text) == tuple(counts[name].numpy()[0] for name in names)
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +339,7 @@ def test_the_example_runs_without_this_package(paper: LiteRTExport) -> None:
 
 def test_manifest(paper: LiteRTExport) -> None:
     manifest = check_manifest(paper.exported.path)
-    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py"}
+    assert set(manifest["files"]) == {"model.tflite", "joint.model", "example.py", "README.md"}
     assert manifest["signatures"]["translate"]["outputs"]["translations"] == {
         "dtype": "string", "shape": [1, 2],
     }  # fmt: skip
@@ -414,15 +415,15 @@ def test_invalid_options_are_refused(
     assert not [*tmp_path.glob("export/*")]
 
 
-def test_an_export_with_other_translations_is_refused(
+def test_an_export_with_different_translations_is_an_error(
     tmp_path: Path, paper: LiteRTExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "load_translator", lambda run, settings: translator)
     translator = loading.load_translator(paper.run, SETTINGS)
     converted = exporter.convert
 
-    def other(*arguments: Any) -> Any:
-        model = converted(*arguments)
+    def other(*arguments: Any, **options: Any) -> Any:
+        model = converted(*arguments, **options)
         variable = translator.transformer.target_embedding.embeddings
         variable.assign(variable * 1.01)
         return model
@@ -433,32 +434,93 @@ def test_an_export_with_other_translations_is_refused(
     assert not [*tmp_path.glob("export/*")]
 
 
-@pytest.fixture(scope="module", params=["bpe", "byte fallback"])
+LINES = [phrase.encode() for phrase in PHRASES]
+# Vocabularies for which the graph has no tokenizer, with a word of the reason.
+IDS_ONLY: dict[str, Callable[[], bytes]] = {
+    "bpe": lambda: learn_vocabulary(LINES, 60, model_type="bpe"),
+    "byte fallback": lambda: learn_vocabulary(LINES, 320, byte_fallback=True),
+    "tabs": lambda: learn_vocabulary(LINES, 60, normalization="nfkc"),
+}
+
+
+@pytest.fixture(scope="module", params=IDS_ONLY)
 def without_text(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> LiteRTExport:
-    options: dict[str, Callable[[], bytes]] = {
-        "bpe": lambda: learn_vocabulary(lines, 60, model_type="bpe"),
-        "byte fallback": lambda: learn_vocabulary(lines, 320, byte_fallback=True),
-    }
-    lines = [phrase.encode() for phrase in PHRASES]
+) -> tuple[str, LiteRTExport]:
     folder = tmp_path_factory.mktemp("ids")
-    tokenizer = Tokenizer(options[request.param]())
-    sizes = {
-        "model__source_vocab_size": tokenizer.source_vocab_size,
-        "model__target_vocab_size": tokenizer.target_vocab_size,
-    }
-    run = make_run(folder / "run", tokenizer=tokenizer, **sizes)
-    return LiteRTExport(run, folder / "export")
+    run = make_run(folder / "run", tokenizer=Tokenizer(IDS_ONLY[request.param]()))
+    return request.param, LiteRTExport(run, folder / "export")
 
 
-def test_unsupported_vocabularies_have_only_translate_ids(without_text: LiteRTExport) -> None:
-    assert set(flatbuffer.ops_by_signature(without_text.content)) == {"translate_ids"}
-    assert (without_text.exported.path / "joint.model").is_file()
-    assert tells(str(without_text.exported.warning), "only", "translate_ids", "unigram")
+def test_unsupported_vocabularies_have_only_translate_ids(
+    without_text: tuple[str, LiteRTExport],
+) -> None:
+    reason, made = without_text
+    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert (made.exported.path / "joint.model").is_file()
+    warning = str(made.exported.warning)
+    assert tells(warning, "only", "translate_ids", reason)
+    assert check_manifest(made.exported.path)["warning"] == warning
+    assert warning in (made.exported.path / "README.md").read_text("utf-8")
     for sentence in SENTENCES:
-        outputs = without_text.translator.translate(tf.constant([sentence]))
+        outputs = made.translator.translate(tf.constant([sentence]))
         texts = [text.decode() for text in outputs["translations"][0].numpy()]
-        found = [each.text for each in without_text.model.translate(sentence)]
+        found = [each.text for each in made.model.translate(sentence)]
         assert found == texts[: len(found)]
-    assert json.loads((without_text.exported.path / "manifest.json").read_text())["signatures"]
+
+
+def test_symbols_that_normalization_would_change(tmp_path: Path) -> None:
+    """FastSentencepiece normalizes before it finds symbols, unless rules keep them."""
+    symbols = ["<2DE>", "e", "\uff1cx\uff1e"]
+    model = learn_vocabulary(LINES, 80, normalization="nmt_nfkc_cf", symbols=symbols)
+    made = LiteRTExport(make_run(tmp_path / "run", tokenizer=Tokenizer(model)), tmp_path / "export")
+    assert made.exported.warning is None
+    assert check_manifest(made.exported.path)["warning"] is None
+    in_graph = exporter.load_text_signature(made.path)
+    for text in (
+        "<2DE> a Dog",
+        "<2de> a Dog",
+        "<2DE>\u0338",
+        "e\u0301",
+        "\uff1cx\uff1e",
+        "a<2DE>b",
+    ):
+        result = made.model.translate_ids(made.model.source_ids(text))
+        texts, scores = in_graph(made.model.truncate(text))
+        assert (texts, scores.tolist()) == (made.model.texts(result), result.scores.tolist())
+
+
+def test_a_tokenizer_that_differs_is_not_published(
+    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source_ids = LiteRTModel.source_ids
+
+    def other(self: LiteRTModel, text: str) -> list[int]:
+        return source_ids(self, text.replace("\u3000", ""))
+
+    monkeypatch.setattr(LiteRTModel, "source_ids", other)
+    with pytest.raises(InputError, match=mentions(r"'a\u3000b'", "tokens", "Nothing was exported")):
+        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
+
+
+@pytest.mark.parametrize("first", ["unknown", "space", "spaces and unknown"])
+def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -> None:
+    """The graph's detokenizer drops other spaces at the beginning than SentencePiece."""
+    vocabulary = paper.translator.tokenizer.vocabulary
+    space = vocabulary.target_spaces().index(True)
+    words = vocabulary.encode_target([b"das Haus"])[0]
+    begin = {
+        "unknown": [vocabulary.unknown_id],
+        "space": [space],
+        "spaces and unknown": [space, space, vocabulary.unknown_id, vocabulary.unknown_id],
+    }[first]
+    ids = [*begin, *words]
+    signatures = LiteRTSignatures(paper.translator, with_text=True)
+    result = SearchResult(
+        tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),
+        tf.constant([[len(ids), len(words)]]),
+        tf.constant([[-1.0, -2.0]]),
+    )
+    texts = [text.decode() for text in signatures._texts(result)[0].numpy()]
+    assert texts == [vocabulary.target_text(ids), "das Haus"]

@@ -15,8 +15,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.saved_model import deployment
+from keras_transformer.inference.manifest import check_manifest
 from tests.conftest import PHRASES
 from tests.messages import mentions
 from tests.tf_serving import BatchingParameters
@@ -87,7 +87,7 @@ def test_warmup_has_the_shortest_the_longest_and_all_lengths(version: Path) -> N
     assert set(spread) == set(known)
 
 
-def test_a_signature_that_cannot_answer_is_refused(version: Path, tmp_path: Path) -> None:
+def test_a_signature_that_fails_is_an_error(version: Path, tmp_path: Path) -> None:
     model = tf.saved_model.load(str(version))
     tokenize = model.signatures["tokenize"]
 

@@ -207,7 +207,7 @@ def test_exports_of_version_0_1_0(run_directory: RunDirectory, tmp_path: Path) -
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Replaces the slow steps of an export; only their order and the publishing remain."""
+    """Replaces the slow steps of an export. Only their order and publishing are tested."""
     monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path, extra: path.mkdir())
     monkeypatch.setattr(saved_model.serving_checks, "check", lambda path: None)
     monkeypatch.setattr(
@@ -264,7 +264,7 @@ def test_the_loss_of_bleu_is_bounded(
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
-def test_a_full_disk_publishes_nothing(
+def test_nothing_is_published_if_the_disk_is_full(
     run_directory: RunDirectory, tmp_path: Path, quick: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -328,8 +328,8 @@ def test_pruning_merges_equal_constants(tmp_path: Path) -> None:
         [
             _node("a", "Const"),
             _node("a1", "Const"),  # equal to `a`, with a name that begins with `a`
-            _node("a2", "Const", "^write"),  # equal, but it waits
-            _node("a3", "Const", device="/GPU:0"),  # equal, but elsewhere
+            _node("a2", "Const", "^write"),  # equal, but with a control input
+            _node("a3", "Const", device="/GPU:0"),  # equal, but on another device
             _node("b", "Const"),
             _node("b1", "Const"),
             _node("write", "AssignVariableOp", "variable a1:output:0 ^b1"),

@@ -13,9 +13,10 @@ import yaml
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.export.manifest import Member, Provenance, check_manifest
+from keras_transformer.export.manifest import Member, Provenance
 from keras_transformer.export.saved_model.model_card import ModelCardData, model_card
 from keras_transformer.inference import loading
+from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions
 

@@ -30,7 +30,7 @@ def save(path: Path, function: Callable[..., Any], *specs: tf.TensorSpec) -> Pat
 
 
 def steps(x: tf.Tensor, maximum: Any) -> tf.Tensor:
-    """A loop that may only end at its maximum."""
+    """A loop that ends only at its maximum."""
     return tf.while_loop(
         lambda x: tf.reduce_sum(x) < 10.0, lambda x: (x + 1.0,), (x,), maximum_iterations=maximum
     )[0]

@@ -71,7 +71,7 @@ def test_shapes_of_all_outputs(served: Any) -> None:
         },
         "tokenize": {"ids": [B, S], "tokens": [B, S], "lengths": [B]},
         "detokenize": {"text": [B]},
-        "lengths": {"tokens": [B], "used": [B]},
+        "lengths": {"tokens": [B], "unknown": [B], "used": [B]},
     }  # fmt: skip
     found = {
         name: {key: spec.shape.as_list() for key, spec in signature.structured_outputs.items()}

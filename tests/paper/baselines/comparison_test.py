@@ -81,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> ComparisonData:
 def trained(
     in_this_process: None, data: ComparisonData, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
-    """The comparison of a GRU that has learned its eight pairs, interrupted at the start."""
+    """A comparison with a GRU that has learned eight pairs. It was interrupted at the start."""
     work = tmp_path_factory.mktemp("work")
 
     def interrupt(*_: Any, **__: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_model_is_trained_validated_and_scored(
     assert last["flop"] == pytest.approx(60 * once), "all pairs are one batch"
 
 
-def test_finished_models_are_skipped_and_other_settings_refused(
+def test_finished_models_are_skipped_and_different_settings_are_errors(
     trained: tuple[Path, dict[str, Any]], data: ComparisonData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, results = trained
@@ -166,7 +166,7 @@ def test_a_final_loss_that_is_not_finite_has_diverged(
     assert tells(result["diverged"], "gru/run", "60", "training.learning_rate")
 
 
-def test_runs_of_a_baseline_are_loaded_as_such(
+def test_runs_of_a_baseline_load_with_their_architecture(
     trained: tuple[Path, dict[str, Any]], data: ComparisonData
 ) -> None:
     run_dir = trained[0] / "gru" / "run"
@@ -248,6 +248,8 @@ def test_the_chart_and_the_table_show_all_models(tmp_path: Path) -> None:
     draw(results, file)
     assert "Transformer" in file.read_text() and "transformer" in summary(results)
     results = fake_results()
-    assert "Not all of one commit" not in summary(results)
+    assert "Results from different commits" not in summary(results)
     results["trials"]["gru"]["commit"] = "def"
-    assert "Not all of one commit and one processor: transformer: abc on p; " in summary(results)
+    assert "Results from different commits or processors: transformer: abc on p; " in summary(
+        results
+    )

@@ -1,4 +1,4 @@
-"""Operations by formula, against a count over the graph that TensorFlow makes of the model."""
+"""FLOP formulas against a count over the TensorFlow graph of the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def multiplications(graph: Any) -> int:
     total = 0
     for op in needed(graph):
         if op.type in ("MatMul", "BatchMatMulV2", "Einsum"):
-            assert op.type != "Einsum", "none is expected: its equation would have to be read"
+            assert op.type != "Einsum", "the FLOP of Einsum are not counted"
             transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
             inner = op.inputs[0].shape.as_list()[-2 if transposed else -1]
             total += math.prod(op.outputs[0].shape.as_list()) * inner
@@ -65,7 +65,7 @@ def test_the_formula_is_a_count_over_the_graph(name: str) -> None:
     ).get_concrete_function(tf.constant(source), tf.constant(target))
     counted = multiplications(forward.graph)
     c: Any = model.config
-    if isinstance(c, ModelConfig):  # the graph multiplies what a mask then hides
+    if isinstance(c, ModelConfig):  # the graph also computes products that are masked
         hidden = rows * (t * t - t * (t + 1) // 2)
         counted -= c.num_decoder_layers * c.num_heads * (c.key_dim + c.value_dim) * hidden
     flop = training_flop(c, np.full(rows, s), np.full(rows, t))

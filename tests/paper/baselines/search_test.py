@@ -36,12 +36,12 @@ def search(model: EncoderDecoder, source: Array, longest: int, **config: object)
 
 
 @pytest.mark.parametrize("name", ["gru", "convolutional"])
-def test_the_search_finds_what_brute_force_finds(name: str) -> None:
+def test_the_search_equals_brute_force(name: str) -> None:
     vocab, longest, alpha = 7, 3, 0.6
     model, _ = make(name, scale=1.0, source_vocab_size=vocab, target_vocab_size=vocab)
     source = np.minimum(source_ids([4, 1, 3]), vocab - 1)
     result = search(model, source, longest, beam_size=20, n_best=3, length_penalty=alpha)
-    words = [1, 4, 5, 6]  # what may be said besides the end
+    words = [1, 4, 5, 6]  # the tokens except the end token
     prefixes = [p for n in range(longest) for p in itertools.product(words, repeat=n)]
     full = np.full((len(prefixes), longest), PAD, np.int32)  # all prefixes as targets
     full[:, 0] = START
@@ -55,7 +55,7 @@ def test_the_search_finds_what_brute_force_finds(name: str) -> None:
         for row, prefix in enumerate(prefixes):
             so_far = sum(log_probs[row, i, token] for i, token in enumerate(prefix))
             ends = [END, *words] if len(prefix) == longest - 1 else [END]
-            for token in ends:  # at its longest an output stands as it is
+            for token in ends:  # an output of maximum length needs no end token
                 log_prob = so_far + log_probs[row, len(prefix), token]
                 penalty = ((5 + len(prefix) + 1) / 6) ** alpha
                 outputs[(*prefix, token)] = log_prob / penalty

@@ -42,7 +42,7 @@ def make(name: str, scale: float = 0.5, **changes: Any) -> tuple[EncoderDecoder,
 
 
 def random_ids(lengths: list[int], seed: int = 0, width: int | None = None) -> Array:
-    """Sentences of these lengths, padded: int32 `[B, width]`."""
+    """Sentences of the given lengths, padded: int32 `[B, width]`."""
     rng = np.random.default_rng(seed)
     ids = np.full((len(lengths), width or max(lengths)), PAD, np.int32)
     for row, length in zip(ids, lengths, strict=True):
@@ -51,7 +51,7 @@ def random_ids(lengths: list[int], seed: int = 0, width: int | None = None) -> A
 
 
 def source_ids(lengths: list[int], seed: int = 0, width: int | None = None) -> Array:
-    """Sources of these lengths, which end with the end token."""
+    """Sources of the given lengths, which end with the end token."""
     ids = random_ids(lengths, seed, width)
     for row, length in zip(ids, lengths, strict=True):
         row[length - 1] = END
@@ -59,7 +59,7 @@ def source_ids(lengths: list[int], seed: int = 0, width: int | None = None) -> A
 
 
 def target_ids(lengths: list[int], seed: int = 1, width: int | None = None) -> Array:
-    """Targets of these lengths, which begin with the start token."""
+    """Targets of the given lengths, which begin with the start token."""
     ids = random_ids(lengths, seed, width)
     ids[:, 0] = START
     return ids

@@ -39,7 +39,7 @@ DEEP = dataclasses.replace(MODEL, num_decoder_layers=3)
 
 
 def belonging(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The definition, of one sentence: bool `[T, S]`."""
+    """The definition for one sentence: bool `[T, S]`."""
     words: list[list[int]] = []
     for place, token in enumerate(source):
         if token != MODEL.pad_id:
@@ -59,8 +59,8 @@ def belonging(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def aligned_batch(seed: int, words: Sequence[int], others: Sequence[int] = (0,)) -> Batch:
-    """Random sentences of given numbers of words, whose targets stand for another number of
-    words."""
+    """Random sentences with the given numbers of words. The number of targets that stand for a
+    word can differ."""
     random = np.random.default_rng(seed)
 
     def tokens(count: int, first: list[int], rest: list[int]) -> list[int]:
@@ -120,7 +120,7 @@ def guided_gradients(trainer, batch: Batch, layer: int) -> dict[str, np.ndarray]
 
 
 def moved(trainer, batch: Batch) -> Arrays:
-    """The gradients that a step of gradient descent has taken."""
+    """The gradients that a step of gradient descent has applied."""
     before = weights(trainer)
     train(trainer, [batch])
     return {path: before[path] - after for path, after in weights(trainer).items()}

@@ -74,7 +74,7 @@ def test_the_same_tree_matches_completely() -> None:
         ("(S (VP (NN a)))", "(VP (S (XX a)))", (2, 2, 2)),
         # Traces, function tags and the outermost bracket.
         ("( (S (NP-SBJ (-NONE- *)) (VP-TMP=1 (VB a))))", "(TOP (S (VP (XX a))))", (2, 2, 2)),
-        # A TOP anywhere is none, either.
+        # A TOP at any position is not scored, either.
         ("(S (NN a) (NN b))", "(S (TOP (XX a)) (XX b))", (1, 1, 1)),
         # No constituents.
         ("(NN a)", "(XX a)", (0, 0, 0)),
@@ -102,7 +102,7 @@ def test_sums_are_over_all_sentences_and_those_of_forty_words() -> None:
     gold = read(sentence("NP", 39), sentence("NP", 40), sentence("NP", 2))
     predicted = read(sentence("VP", 39), sentence("NP", 40), sentence("NP", 2))
     scores = score_trees(gold, predicted)
-    # The stop left out, both brackets of a sentence are over all its words.
+    # Without the full stop, both brackets of a sentence contain all of its words.
     assert (scores.all.matched, scores.all.gold, scores.all.sentences) == (5, 6, 3)
     assert scores.all.f1 == pytest.approx(100 * 5 / 6)
     assert scores.all.complete_match == pytest.approx(100 * 2 / 3)
@@ -145,7 +145,7 @@ def test_scores_are_scores(gold: Tree, symbols: list[str]) -> None:
     assert scores.matched <= min(scores.predicted, scores.gold)
     for value in (scores.precision, scores.recall, scores.f1, scores.no_crossing):
         assert 0 <= value <= 100
-    # The other way round, by the same tags, precision and recall change places.
+    # With both trees swapped and the same tags, precision and recall are swapped.
     swapped = score_trees([dataclasses.replace(predicted, tags=gold.tags)], [gold]).all
     assert (swapped.precision, swapped.recall) == (scores.recall, scores.precision)
     assert swapped.f1 == pytest.approx(scores.f1)

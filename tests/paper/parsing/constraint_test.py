@@ -47,7 +47,7 @@ def is_tree(text, count):
 
 
 def goes_on(tokens, count, longest):
-    """Whether a tree of `count` leaves, in at most `longest` tokens, begins with these."""
+    """True if these tokens start a tree of `count` leaves and at most `longest` tokens."""
     if not set(tokens) <= {*WRITTEN, END} or END in tokens[:-1]:
         return False
     text = "".join(WRITTEN[token] for token in tokens if token != END)
@@ -103,7 +103,7 @@ def test_exhaustive_beam_equals_brute_force(seed, counts):
     [
         {"beam_size": 1},
         {"sample": True, "n_best": 3},
-        {"beam_size": 3, "min_length": 5},  # which is not for trees
+        {"beam_size": 3, "min_length": 5},  # which does not apply to trees
         {"beam_size": 3, "coverage_penalty": 0.2, "repetition_penalty": 1.3},
     ],
 )

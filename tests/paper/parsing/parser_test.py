@@ -1,4 +1,4 @@
-"""A parser: trees over exactly the words, whatever the model says. Of exports: integration."""
+"""The trees of a parser have exactly the words, for any model. Integration tests use exports."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SENTENCES = [
     *(" ".join(tree.words) for tree in TREES),
     "mice",  # one word
     "a ( b ) c",
-    "mice " * 60,  # more than the model takes
+    "mice " * 60,  # more than the limit of the model
     "the \u200alab",
-    "\u200b",  # SentencePiece's normalization leaves nothing of it
+    "\u200b",  # empty after the normalization of SentencePiece
 ]
 
 
@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     words = [" ".join(tree.words).encode() for tree in TREES]
     tokenizer = Tokenizer(learn_vocabulary(words, 60), symbol_model(symbols_of(TREES)))
     path = tmp_path_factory.mktemp("parser") / "run"
-    # Random weights, whose outputs are unlike those of any treebank.
+    # Random weights, so that outputs differ from all treebanks.
     return make_run(
         path, tokenizer=tokenizer, model__tie_embeddings="target", decoding__beam_size=3,
         decoding__max_extra_tokens=20,
@@ -79,7 +79,7 @@ def test_leaves_are_the_words(model: ParserModel) -> None:
     assert tells(told[-1], f"line {empty + 1}", "empty")
 
 
-def test_trees_are_what_the_search_found(model: ParserModel) -> None:
+def test_trees_equal_the_results_of_the_search(model: ParserModel) -> None:
     sentences = [" ".join(tree.words) for tree in TREES]
     parsed = model.parse_tokens(tf.constant(sentences))
     translator = model.owner.translator
@@ -95,7 +95,7 @@ def test_trees_are_what_the_search_found(model: ParserModel) -> None:
         constraint=TreeConstraint(*ids, tokenizer.end_id, tokenizer.target_vocab_size),
     )
     np.testing.assert_allclose(parsed["scores"], found.scores, rtol=1e-6)
-    texts = translator.texts(found).numpy()
+    texts = translator.texts(found, tf.constant(sentences)).numpy()
     for row, tree in enumerate(TREES):
         for place in range(2):
             written = texts[row, place].decode().split(" ")
@@ -162,7 +162,7 @@ def test_ordinary_translators_are_refused_as_parsers(
         load_parser(tmp_path)
 
 
-def test_an_export_that_parses_otherwise_is_refused(
+def test_an_export_with_different_trees_is_an_error(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator, path = loading.load_translator(run), tmp_path / ".exporting"

@@ -1,4 +1,4 @@
-"""Trees of the tests' own: a small treebank, and strategies that draw trees and symbols."""
+"""Invented trees: a small treebank, and strategies that draw trees and symbols."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SYMBOLS = st.one_of(
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Draws a well-formed tree with a word or more."""
+    """Draws a well-formed tree with at least one word."""
     words = draw(st.lists(WORDS, min_size=1, max_size=8))
     tree = restore(words, draw(st.lists(SYMBOLS, max_size=40)))
     tags = draw(st.lists(TAGS, min_size=len(words), max_size=len(words)))

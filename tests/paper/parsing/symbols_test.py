@@ -1,4 +1,4 @@
-"""A vocabulary of symbols: one piece for each, in every tool that reads it."""
+"""A vocabulary of symbols has one piece for each, in every tool that reads it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.messages import mentions
 
-# Some begin others, and some have signs that SentencePiece treats on their own.
+# Some are prefixes of others, and some have characters that SentencePiece splits off.
 SYMBOLS = ["XX", "NN", "NNS", "(S", "(SBAR", ")S", ")SBAR", "(X|Y", ")X|Y", "``", ",", "é"]
 WORDS = learn_vocabulary([b"the old mice eat seeds", b"the lab is old"], 40)
 MODEL = symbol_model(SYMBOLS)

@@ -1,4 +1,4 @@
-"""Words of a text: as treebanks have them, never changed, whatever the text is."""
+"""Splits any text into words like a treebank, without changes to the words."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def by_reference(
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, MOST), st.integers(0, 2**32))
 def test_thousands_of_random_sequences(width: int, seed: int) -> None:
-    # 64 rows an example, which Hypothesis itself would take too long to draw.
+    # 64 rows per example. Hypothesis would take too long to draw them.
     source = random.Random(seed)
     rows = 64
     likely = source.sample(range(-1, len(SYMBOLS) + 1), source.randint(1, 6))
@@ -173,7 +173,7 @@ def test_extremes(ids: list[int], words: list[str]) -> None:
     assert in_graph([ids], [len(ids)], [words]) == by_reference([ids], [len(ids)], [words])
 
 
-def test_rows_do_not_know_of_each_other() -> None:
+def test_rows_do_not_depend_on_each_other() -> None:
     ids = [[OPEN, WORD, CLOSE], [WORD, WORD, WORD], [OPEN, OPEN, OPEN]]
     words = [["a"] * 200, [], ["ä", "-LRB-"]]
     together = in_graph(ids, [3, 2, 1], words)

@@ -1,4 +1,4 @@
-"""A treebank prepared: its words and symbols as pairs, by files that are named."""
+"""Prepares treebanks: words and symbols become pairs, and files are selected by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_files_follow_patterns_and_names(tmp_path: Path, files: list[Path]) -> N
     assert find_files([pattern], ids) == [seven, one]
 
 
-def test_a_file_is_read_once_however_often_it_is_named(
+def test_a_file_that_is_given_twice_is_read_once(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, three, seven = files
@@ -110,7 +110,7 @@ def test_prepared_data_contains_the_trees(tmp_path: Path, files: list[Path], tag
         for pair, tree in enumerate(known):
             ids = store.target_ids(np.array([pair]))
             found = restore(tree.words, [symbols[i] for i in ids])
-            if split == "train":  # validation has symbols that training has not
+            if split == "train":  # validation has symbols that training lacks
                 assert found.constituents == tree.constituents
                 assert found.tags == (tree.tags if tags else ("XX",) * len(tree.words))
             assert store.source_text()[pair] == " ".join(tree.words)
@@ -134,7 +134,7 @@ def test_sentences_that_are_too_long_are_counted(tmp_path: Path, files: list[Pat
     assert report["cleaning"]["train"]["examples"]["too_many_tokens"]
 
 
-def test_nothing_validates_what_it_was_trained_on(tmp_path: Path, files: list[Path]) -> None:
+def test_validation_files_must_not_be_training_files(tmp_path: Path, files: list[Path]) -> None:
     with pytest.raises(InputError, match=mentions("3.tree", "training", "validation")):
         prepare_trees(files, tmp_path / "data", small(), valid_files=files[1:2])
     assert not (tmp_path / "data").exists()

@@ -1,4 +1,4 @@
-"""Trees are read without parts that are not scored. Errors name the place."""
+"""Reads trees without the parts that are not scored. Errors name the line and column."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_words_tags_and_constituents() -> None:
         # Traces, and constituents that contain nothing else, at any depth.
         ("(S (NP-SBJ (-NONE- *)) (VP (VB eat) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))))",
          "(TOP (S (VP (VB eat))))"),
-        # Function tags and indices, but not of tags of words, nor of labels that are one.
+        # Function tags and indices of labels, but not of tags of words.
         ("(S (NP-SBJ=2 (NN a)) (ADVP|PRT-CLR (-LRB- -LRB-)) (-X- (NN b)))",
          "(TOP (S (NP (NN a)) (ADVP|PRT (-LRB- -LRB-)) (-X- (NN b))))"),
         # The outermost bracket.
@@ -54,7 +54,7 @@ def test_words_tags_and_constituents() -> None:
         ("(ROOT (S (NN a)) (. .))", "(TOP (S (NN a)) (. .))"),
         ("(TOP (NN a))", "(TOP (NN a))"),
         ("(NN a)", "(TOP (NN a))"),
-        # Unary chains stay as they are, and words look like anything.
+        # Unary chains are kept, and words can contain any characters.
         ("(S (S (NP (NP (NN \u200aa-b=c)))))", "(TOP (S (S (NP (NP (NN \u200aa-b=c))))))"),
     ],
 )  # fmt: skip
@@ -188,14 +188,14 @@ def test_the_example_of_the_literature() -> None:
     [
         ("", "(TOP (XX a) (XX b))"),
         ("(S XX XX )S", "(TOP (S (XX a) (XX b)))"),
-        # Any label closes, and nothing closes where nothing is open.
+        # Any label closes a bracket. If none is open, it is ignored.
         (")S )NP (S XX (NP XX )VP )", "(TOP (S (XX a) (NP (XX b))))"),
-        # Brackets that are left open close at the end.
+        # Open brackets are closed at the end.
         ("(S (NP XX (PP XX", "(TOP (S (NP (XX a) (PP (XX b)))))"),
-        # Too many words: those beyond the last are ignored, with constituents that contain only
+        # Too many words: the rest are ignored, with the constituents that contain only
         # them.
         ("(S XX XX XX (NP XX )NP (VP XX )VP )S", "(TOP (S (XX a) (XX b)))"),
-        # Too few words: the others come at the end, inside the open brackets.
+        # Too few words: the missing ones are added at the end, inside the open brackets.
         ("(S (NP XX )NP", "(TOP (S (NP (XX a)) (XX b)))"),
         ("(S (NP XX )NP )S", "(TOP (S (NP (XX a))) (XX b))"),
         ("(S (NP", "(TOP (S (NP (XX a) (XX b))))"),
@@ -218,7 +218,7 @@ def test_one_word_and_none() -> None:
 
 
 def by_nesting(words: Sequence[str], symbols: Sequence[str]) -> str:
-    """The rules of `restore` once more, with nested lists and recursion."""
+    """Implements the rules of `restore` again, with nested lists and recursion."""
     left = list(words)
     top: list = ["TOP"]
     stack = [top]

@@ -36,7 +36,7 @@ def test_the_fingerprint_covers_the_fields_that_results_depend_on(
 
     same = recipe.fingerprint
     assert same == of(description="other words", published={}, variants={})
-    # A field that has its default is as one that is not there: recipes may get new fields.
+    # A field with its default value equals a missing field, so that recipes can get new fields.
     assert same == of(synthetic={}, held_out={})
     assert len({same, of(average_last=[]), of(prepare={}), of(preset="small")}) == 4
 
@@ -153,7 +153,7 @@ def test_a_wrong_recipe_names_its_file(
 
 
 def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The places in a JSON value, each as the keys that lead to it."""
+    """Yields the path of keys of each part of a JSON value."""
     found = [before] if before else []
     if isinstance(value, (dict, list)):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
@@ -203,7 +203,7 @@ def test_missing_and_unreadable_recipes(tmp_path: Path) -> None:
     write_recipe(tmp_path)
     with pytest.raises(InputError, match=mentions("recipe", "stones", "animals", "plants")):
         Recipe.load(tmp_path, "stones")
-    for name in ("./animals", "", "x" * 300):  # the name of one is a single one
+    for name in ("./animals", "", "x" * 300):  # a single name is accepted, too
         with pytest.raises(InputError, match=mentions("recipe", f"'{name}'", "animals")):
             Recipe.load(tmp_path, name)
     assert Recipe.load(tmp_path, "plants/").name == "plants"
@@ -247,7 +247,7 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
     for each in (recipe, *map(recipe.with_variant, recipe.variants)):
         config = each.config().training
         assert config.keep_checkpoints >= max(each.average_last)
-        # Or the last two of an average would be nearly the same.
+        # Otherwise the last two checkpoints of an average would be nearly equal.
         last_interval = (config.max_steps - 1) % config.checkpoint_steps + 1
         assert last_interval >= config.checkpoint_steps / 2, each.variant
         options = PrepareOptions(**each.prepare)
@@ -263,7 +263,7 @@ def test_recipes_of_the_project_fit_the_code(name: str) -> None:
 
 
 def test_the_multi30k_recipes_share_model_and_training() -> None:
-    """The pages say that models and training are those of multi30k_en_de."""
+    """The pages state that models and training equal multi30k_en_de."""
     own = {"training.max_steps", "training.bleu_steps"}
     names = [path.name for path in (ROOT / "recipes").glob("multi30k_*")]
     assert len(names) == 6

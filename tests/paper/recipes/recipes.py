@@ -75,7 +75,7 @@ def refuse_to_train(*_: Any, **__: Any) -> None:
 
 
 def no_export(run: RunDirectory | str, *_: Any, **__: Any) -> ExportResult:
-    """In place of `export`, whose other process takes seconds: the run itself."""
+    """Replaces `export`, which takes seconds: returns the run itself."""
     return ExportResult(Path(run.path if isinstance(run, RunDirectory) else run), 0, [])
 
 

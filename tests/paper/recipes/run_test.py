@@ -92,10 +92,10 @@ def test_a_run_stopped_by_time_resumes_and_is_not_repeated(
     with pytest.raises(InputError, match=mentions("animals.reference", "corpus")):
         run_recipe(recipe, changed, work, seeds=[1, 2])
     other = Recipe.load(write_recipe(tmp_path / "recipes", "plants"), "plants")
-    with pytest.raises(InputError, match="work was begun with name 'animals', not 'plants'"):
+    with pytest.raises(InputError, match="work was started with name 'animals', not 'plants'"):
         run_recipe(other, corpus, work)
     edited = dataclasses.replace(recipe, average_last=[3])
-    with pytest.raises(InputError, match=r"work was begun with average_last \[2\], not \[3\]"):
+    with pytest.raises(InputError, match=r"work was started with average_last \[2\], not \[3\]"):
         run_recipe(edited, corpus, work)
     reworded = dataclasses.replace(recipe, description="the same in other words")
     assert run_recipe(reworded, corpus, work) == finished
@@ -155,7 +155,7 @@ def test_a_rehearsal_with_held_out_data_and_two_seeds(
     more = run_recipe(rehearsed, corpus, work, seeds=[3])
     assert more["seeds"]["3"] == results["seeds"]["3"] and "ensemble" not in more
     assert json.loads((work / "ensemble" / "results.json").read_text()) == results["ensemble"]
-    with pytest.raises(InputError, match="work was begun with "):
+    with pytest.raises(InputError, match="work was started with "):
         run_recipe(recipe, corpus, work)
 
 
@@ -203,5 +203,5 @@ def test_summary_reports_seeds_of_two_commits() -> None:
         seed: {"tests": {}, "validation": {"last": 40.0}, "commit": commit, "machine": machine}
         for seed, commit in (("1", "abc"), ("2", "def"))
     }
-    assert summary({"seeds": seeds}).endswith("one processor: seed 1: abc on p; seed 2: def on p")
+    assert summary({"seeds": seeds}).endswith("processors: seed 1: abc on p; seed 2: def on p")
     assert summary({"seeds": {"1": seeds["1"]}}).endswith("validation           BLEU  40.00")

@@ -1,4 +1,4 @@
-"""Models that write synthetic pairs are trained first, once, and checked before."""
+"""Models that generate pairs are checked and trained first, and only once."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ pytestmark = pytest.mark.usefixtures("one_replica")
 
 @pytest.fixture
 def taught(tmp_path: Path) -> Recipe:
-    """A recipe with a generating model of the other direction, and one of two seeds of the
-    recipe."""
+    """A recipe with two generators: one for the other direction, and an ensemble of two
+    seeds."""
     folder = write_recipe(tmp_path / "recipes", "reversed", **REVERSED)
     brief = {"tests": {}, "settings": {"training.max_steps": 2}}
     variants = {"taught": {"synthetic": TAUGHT}, "brief": brief}
@@ -46,7 +46,7 @@ def taught(tmp_path: Path) -> Recipe:
 
 @pytest.fixture
 def shouting(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Has pairs written in capitals; which model should have, by kind."""
+    """Generates pairs in capitals, and records the model of each kind."""
     asked: dict[str, Path] = {}
 
     def shout(kind: Synthetic, pairs: Corpus, model_dir: Path, directory: Path) -> ParallelFiles:
@@ -150,7 +150,7 @@ def test_no_generator_starts_when_time_is_over(
     follow, opened = recipe_models.RecipeModels.train, recipe_run.open_texts
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        clock[0] += 600  # the minutes are of training
+        clock[0] += 600  # the limit applies to training
         return opened(*args, **kwargs)
 
     def train(self: Any, directory: Path, max_minutes: float, seed: int) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def test_errors_of_any_generator_are_reported_before_training(
     (work / "generators" / "distillation").mkdir(parents=True)
     other = {"name": "plants"}
     (work / "generators/distillation/experiment.json").write_text(json.dumps(other))
-    with pytest.raises(InputError, match="distillation was begun with name 'plants', not 'an"):
+    with pytest.raises(InputError, match="distillation was started with name 'plants', not 'an"):
         run_recipe(taught, corpus, work)
     assert [path.name for path in work.iterdir()] == ["generators"]
     with pytest.raises(InputError, match=mentions("a,b/generators/distillation", "comma", "@")):

@@ -1,4 +1,4 @@
-"""Pairs with one generated side. The model writes capitals here."""
+"""Pairs with one generated side. Here, the model writes capital letters."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_unfinished_pairs_are_not_discarded_by_another_model(
 
 
 @pytest.mark.parametrize("text", ["a dog\n\na cat\n", "a dog\n\n", "a dog\n\na cow\na\n"])
-def test_other_text_is_refused_in_the_same_directory(
+def test_different_text_in_the_same_directory_is_an_error(
     corpus: ParallelFiles, model: Path, tmp_path: Path, text: str
 ) -> None:
     synthetic_pairs("distillation", corpus, model, tmp_path / "synthetic")

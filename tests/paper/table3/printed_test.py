@@ -108,7 +108,7 @@ def test_text(results: dict[str, Any]) -> None:
     ]  # fmt: skip
     notes = "\n".join(lines[8:])
     assert "beam 4, length penalty 0.6" in notes and "nrefs:1|tok:none." in notes
-    assert "C_n2 comes out as base on this base, and is that run." in notes
+    assert "C_n2 equals base on this base, and is the same run." in notes
 
 
 def test_columns_are_aligned(results: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(results: dict[st
     paper, here = _places(svg, "#bf4f14")[:4], _places(svg, "#2f6db0")[:3]
     assert [y for _, y in here] == [y for _, y in paper[:3]]  # the last row is not trained
     assert paper == sorted(paper, key=lambda place: place[1])
-    # Where a difference of 0 is, and one of 2.1 to its left.
+    # The positions of a difference of 0, and of 2.1 to the left.
     zero, unit = paper[1][0], (paper[1][0] - paper[2][0]) / 2.1
     differences = [-0.3, 0.0, -2.1, -0.1, -0.42, 0.04, 0.0]
     expected = [zero + unit * difference for difference in differences]
@@ -162,15 +162,15 @@ def test_the_chart_has_a_dot_for_each_row_here_and_in_the_paper(results: dict[st
 
 
 def _places(svg: str, color: str) -> list[tuple[float, float]]:
-    """Where marks of a colour are."""
+    """Returns the positions of the marks of a colour."""
     found = re.findall(rf'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*{color}', svg)
     return [(float(x), float(y)) for x, y in found]
 
 
 def test_rows_of_two_commits_are_reported(results: dict[str, Any]) -> None:
-    assert "Not all of one commit" not in text(results)
+    assert "Results from different commits" not in text(results)
     results["rows"]["A_h4"]["run"]["commit"] = "def"
-    note = "Not all of one commit and one processor: base: abc on p; A_h4: def on p"
+    note = "Results from different commits or processors: base: abc on p; A_h4: def on p"
     assert note in text(results) and note in markdown(results)
 
 

@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
 
 class Rows:
-    """Replaces `child_process.call`: records what is asked, and returns what `found` says."""
+    """Replaces `child_process.call`: records the calls, and returns the results in `found`."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
@@ -120,7 +120,7 @@ def test_each_row_once_and_later_calls_add(
     assert {name: more["rows"][name] for name in results["rows"]} == results["rows"]
 
 
-def test_a_stop_is_continued_and_a_mistake_names_the_row(
+def test_a_stopped_row_is_resumed_and_errors_name_the_row(
     data: Path, tmp_path: Path, rows: Rows
 ) -> None:
     work = tmp_path / "work"
@@ -210,11 +210,11 @@ def test_equal_rows_are_one_run(data: Path, tmp_path: Path, rows: Rows) -> None:
     assert results["rows"]["A_h4"]["run"]["row"] == "A_h1" and results["finished"]
     assert results["rows"]["C_n2"]["difference"] == {"perplexity": 0.0, "bleu": 0.0}
     table = (tmp_path / "work" / "table.txt").read_text()
-    assert "A_h4 comes out as A_h1 on this base" in table
-    assert "C_n2 comes out as base on this base" in table
+    assert "A_h4 equals A_h1 on this base" in table
+    assert "C_n2 equals base on this base" in table
 
 
-def test_a_directory_of_something_else_is_refused(
+def test_a_directory_of_another_experiment_is_an_error(
     data: Path, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"
@@ -224,15 +224,15 @@ def test_a_directory_of_something_else_is_refused(
         with pytest.raises(InputError, match=message):
             run_table3(data, work, names=["base"], **arguments)
 
-    place = "work was begun with "
+    place = "work was started with "
     refused(place + "base: training.seed .not set., not 2. Use", settings={"training.seed": 2})
     refused(place + "preset_base 'tiny', not 'small'", preset_base="small")
     refused(place + "bleu: tokenize '13a', not 'none'", tokenize="none")
     refused(place + "data: vocabulary '", data=prepared(tmp_path, joined="with"))
     found = json.loads((work / "experiment.json").read_text())
-    # Defaults are not in it: it fits a version that has more settings.
+    # Defaults are left out, so that it fits a version with more settings.
     assert "training.auxiliary_loss_weight" not in found["base"]
-    found["rows"]["A_h1"]["model.num_heads"] = 2  # as another version of the code would have it
+    found["rows"]["A_h1"]["model.num_heads"] = 2  # as written by a different version of the code
     (work / "experiment.json").write_text(json.dumps(found))
     refused(place + "rows: A_h1: model.num_heads 2, not 1")
     found["rows"]["A_h1"]["model.num_heads"] = 1
@@ -266,7 +266,7 @@ def test_a_directory_of_something_else_is_refused(
         ({"data_dir": "nowhere"}, "nowhere"),
     ],
 )
-def test_mistakes_are_reported_before_anything_is_written(
+def test_invalid_input_is_reported_before_anything_is_written(
     data: Path, tmp_path: Path, rows: Rows, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -153,7 +153,7 @@ def test_rules_are_the_papers_ratios(tiny: Table) -> None:
     "settings",
     [
         {},
-        # d_model / h would follow from these, where d_k is not given.
+        # If d_k is not given, it is d_model / h.
         {"model.d_model": 256, "model.key_dim": 32, "model.value_dim": 32},
         {"model.num_heads": 8, "model.key_dim": 32},
     ],
@@ -179,7 +179,7 @@ def test_rows_are_chosen_by_name_and_by_group(tiny: Table) -> None:
         chosen("A1")
 
 
-def test_a_base_from_which_a_row_cannot_be_derived(vocabulary: Vocabulary) -> None:
+def test_a_row_that_the_base_cannot_represent_is_an_error(vocabulary: Vocabulary) -> None:
     settings = {"model.d_model": 6, "model.num_heads": 2}
     with pytest.raises(InputError, match=mentions("tiny", "C_d256", "model.d_model")):
         table3("tiny", settings, vocabulary)

@@ -1,4 +1,4 @@
-"""The page of prepared data: correct numbers, and a whole page whatever the report contains."""
+"""The page of prepared data has correct numbers, and is complete for any report."""
 
 from __future__ import annotations
 
@@ -127,6 +127,22 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
         drop_duplicates=True, drop_repetitive=True,
     )  # fmt: skip
     return prepare([files], directory / "data <1>", options)
+
+
+def test_targets_that_normalization_changes(tmp_path: Path) -> None:
+    assert "normalization" not in page_of(tmp_path, changed("train.target.rewritten", 0)).text
+    target = {
+        **side(12_543, n1_16=1000),
+        "rewritten": 580,
+        "rewritten_examples": [
+            {"corpus": "web", "line": 7, "before": "\u4f60\u597d\uff0c", "after": "\u4f60\u597d,"}
+        ],
+    }
+    page = page_of(tmp_path, changed("train.target", target))
+    assert "Training: 580 targets (58.00" in page.text and "--normalization=identity" in page.text
+    assert ["web", "7", "\u4f60\u597d\uff0c", "\u4f60\u597d,"] in page.rows
+    broken = {**target, "rewritten": "many", "rewritten_examples": 3}
+    assert "normalization" not in page_of(tmp_path, changed("train.target", broken)).text
 
 
 def test_data_as_prepared(prepared: PreparedData, visit: Visit) -> None:

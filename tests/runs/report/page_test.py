@@ -1,4 +1,4 @@
-"""The report of a run: correct numbers, and a whole page whatever the files contain."""
+"""The report of a run has correct numbers, and is complete for any content of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients, by REST and gRPC: against bin/serve.py's server, and TF Serving where there is one.
+"""The REST and gRPC clients with the server of bin/serve.py, and with TF Serving if available.
 
 `tests/serving/reversing_model.py` says how TF Serving is given the model.
 """
@@ -118,6 +118,11 @@ def test_lines_are_translated_in_their_order(client: Client) -> None:
     assert client.translate([]) == []
 
 
+def test_source_tag_begins_each_line_that_is_not_empty(client: Client) -> None:
+    results = client.translate(["abc", "", b"de"], source_tag="<2de>")
+    assert [best.text for best, *_ in results] == ["cba >ed2<", "", "ed >ed2<"]
+
+
 def test_large_requests_are_split(client: Client) -> None:
     lengths = client.predict({"text": ["x" * i for i in range(20)]}, "size")["bytes"]
     assert lengths.tolist() == list(range(20))
@@ -137,14 +142,14 @@ def test_large_requests_are_split(client: Client) -> None:
         ({"ids": [[1]], "lengths": [1, 2]}, "join", mentions("inputs", "[1, 2]", "rows")),
     ],
 )
-def test_mistakes_are_found_before_they_are_sent(
+def test_invalid_requests_are_not_sent(
     client: Client, inputs: Any, signature: str, sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         client.predict(inputs, signature)
 
 
-def test_refusals_have_the_message_of_the_server(client: Client) -> None:
+def test_errors_contain_the_message_of_the_server(client: Client) -> None:
     with pytest.raises(InputError, match=r"(400|INVALID_ARGUMENT): .*there is poison") as error:
         client.predict({"text": ["a", "poison"]}, "no_poison")
     assert not isinstance(error.value, ServerError)
@@ -435,7 +440,7 @@ def test_unusable_combinations_of_options(options: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def server_that_says(*parts: bytes, pause: float = 0.0) -> Iterator[int]:
-    """The port of a server that answers every connection so, with a pause after each part."""
+    """The port of a server that sends these parts on each connection, with pauses."""
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -460,14 +465,14 @@ def server_that_says(*parts: bytes, pause: float = 0.0) -> Iterator[int]:
 def test_the_rest_deadline_covers_the_whole_answer() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     with server_that_says(head, *[b" "] * 40, pause=0.05) as port:
-        begun = time.monotonic()
+        started = time.monotonic()
         with (
             RestClient(f"127.0.0.1:{port}", NAME) as client,
             pytest.raises(ServerError, match=mentions("0.5 s", "incomplete")),
         ):
             client.metadata(0.5)
-    # No read has waited longer than a twentieth of a second, and the whole would have taken 50 s.
-    assert time.monotonic() - begun < 5
+    # No read has waited longer than 0.05 s. The complete answer would have taken 50 s.
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Requests merged, split, refused and forgotten, without a model."""
+"""Requests are merged, split, rejected and cancelled, without a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.messages import mentions
 
 
 class Doubling:
-    """A call that waits for `gate`, doubles what is there, and fails for -1."""
+    """A call that waits for `gate`, doubles its inputs, and fails for -1."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -29,7 +29,7 @@ class Doubling:
 
 
 class Fixture:
-    """A batcher, of one thread by default, and the rows of the batches that it has run."""
+    """A batcher with one thread by default, and the rows of its batches so far."""
 
     def __init__(self, **settings: float) -> None:
         options = {"max_batch_size": 8, "batch_timeout": 0.0, "max_queue": 20, **settings}
@@ -154,7 +154,7 @@ def test_different_calls_are_not_merged() -> None:
     assert in_loop(test).rows == [1, 2, 1]
 
 
-def test_a_request_that_fails_fails_alone() -> None:
+def test_a_failing_request_does_not_affect_others() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()
         requests = [f.run(0), f.run(1), f.run(-1), f.run(2)]

@@ -14,8 +14,10 @@ from unittest import mock
 import httpx
 import pytest
 
+from keras_transformer.errors import InputError
 from keras_transformer.serving.server import models
 from keras_transformer.serving.server.models import Version
+from keras_transformer.serving.server.state import Settings
 from tests.messages import mentions, tells
 from tests.serving.running_server import Running, model_held, running_server, wait_until
 
@@ -23,7 +25,7 @@ PREDICT = {"instances": ["abc"]}
 
 
 def told(answer: httpx.Response) -> str:
-    """The error that is all of the answer."""
+    """Returns the error, which is the only field of the answer."""
     (error,) = answer.json().values()
     assert list(answer.json()) == ["error"]
     return str(error)
@@ -46,6 +48,96 @@ def test_row_and_column_format(running: Running) -> None:
     assert running.predict({"signature_name": "size", "inputs": {"text": ["a"]}}).json() == {
         "outputs": [1]
     }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"instances": [{"text": "abc"}, {"text": "de", "max_length": 7, "prefix": "x"}]},
+        {
+            "instances": [
+                {"text": "abc", "beam_size": None, "max_length": None, "length_penalty": None},
+                {"text": "de", "max_length": 7, "prefix": "x", "beam_size": None},
+            ]
+        },
+        {"inputs": {"text": ["abc", "de"], "max_length": [None, 7], "prefix": ["", "x"]}},
+        {
+            "inputs": {
+                "text": ["abc", "de"],
+                "max_length": [0, 7],
+                "length_penalty": None,
+                "prefix": [None, "x"],
+                "beam_size": None,
+            }
+        },
+    ],
+)
+def test_null_and_omitted_options_of_translate_mean_as_exported(
+    running: Running, body: dict[str, Any]
+) -> None:
+    answer = running.predict({"signature_name": "translate", **body}).json()
+    (rows,) = answer.values()
+    assert rows == ["abc|0|nan|", "de|7|nan|x"]
+
+
+def test_plain_texts_are_translated_as_exported(running: Running) -> None:
+    for form in ("instances", "inputs"):
+        answer = running.predict({"signature_name": "translate", form: ["abc"]}).json()
+        assert list(answer.values()) == [["abc|0|nan|"]]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"max_length": [1]},
+        {"text": None},
+        {"text": ["a"], "beam_size": [4]},
+        {"text": ["a"], "x": 0},
+    ],
+)
+def test_null_neither_replaces_a_text_nor_hides_an_unknown_option(
+    running: Running, inputs: dict[str, Any]
+) -> None:
+    answer = running.predict({"signature_name": "translate", "inputs": inputs})
+    assert answer.status_code == 400 and "The inputs are" in told(answer)
+    for row in ({"text": None}, {"max_length": 1}, {"text": "a", "beam_size": 4}):
+        rows = {"signature_name": "translate", "instances": [row]}
+        assert running.predict(rows).status_code == 400
+
+
+def test_cors_is_off_by_default(running: Running) -> None:
+    answer = running.http.get("/healthz", headers={"Origin": "https://a.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    preflight = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    assert not running.http.options(f"{running.model}:predict", headers=preflight).is_success
+
+
+def test_cors_allows_only_the_named_origins(reversing_version: Path) -> None:
+    origins = ("https://a.example", "http://localhost:3000")
+    with running_server(reversing_version.parent, cors_origins=origins) as server:
+        path = f"{server.model}:predict"
+        for origin, allowed in ((origins[1], True), ("https://b.example", False)):
+            headers = {"Origin": origin}
+            preflight = server.http.options(
+                path,
+                headers={
+                    **headers,
+                    "Access-Control-Request-Method": "POST",
+                    "Access-Control-Request-Headers": "content-type",
+                },
+            )
+            assert preflight.is_success == allowed
+            answers = [server.http.post(path, json=body, headers=headers) for body in (PREDICT, {})]
+            assert [answer.status_code for answer in answers] == [200, 400]
+            for answer in (preflight, *answers):
+                told_origin = answer.headers.get("access-control-allow-origin")
+                assert told_origin == (origin if allowed else None)
+
+
+@pytest.mark.parametrize("origin", ["a.example", "https://a.example/", "https://*.example", ""])
+def test_an_invalid_origin_is_refused(origin: str) -> None:
+    with pytest.raises(InputError, match="cors_origins"):
+        Settings(Path("export"), cors_origins=(origin,))
 
 
 def test_every_dtype_survives_a_round_trip(running: Running) -> None:
@@ -80,7 +172,7 @@ def test_an_answer_that_would_be_too_large_is_refused(
     answer = running.predict({"instances": ["a"] * 4})
     assert answer.status_code == 400
     assert tells(told(answer), "4 rows", "96 bytes", "3", "serving_default")
-    # One row is always answered, and sizes that vary are taken for 1: of join 8 and 4 bytes.
+    # A single row is always answered. Unknown sizes count as 1: `join` has 8 and 4 bytes.
     monkeypatch.setattr(models, "_MAX_ANSWER_BYTES", 1)
     assert running.predict({"instances": ["a"]}).status_code == 200
     joined = {"signature_name": "join", "inputs": {"ids": [[1, 2]], "lengths": [2]}}
@@ -120,7 +212,9 @@ def test_health_and_metrics(running: Running) -> None:
         (b'{"inputs": {"\\udc80": ["a"]}}', 400, mentions("inputs", r"\udc80", "text")),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_sentence(running: Running, body: Any, status: int, sentence: str) -> None:
+def test_invalid_input_gives_a_one_line_error(
+    running: Running, body: Any, status: int, sentence: str
+) -> None:
     answer = running.predict(body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
@@ -186,7 +280,7 @@ def test_many_instances_are_split(running: Running) -> None:
 def ask_at_once(
     running: Running, bodies: list[Any], rows: int
 ) -> list[concurrent.futures.Future[httpx.Response]]:
-    """Sends requests while the model is held: the first is being computed, the others wait."""
+    """Sends requests while the model is blocked. The first is being computed, the others wait."""
     pool = concurrent.futures.ThreadPoolExecutor(len(bodies))
     futures = []
     with model_held():
@@ -213,7 +307,7 @@ def test_requests_at_the_same_time_are_one_batch(running: Running) -> None:
     assert [running.metric(name) for name in names] == [before[0] + 2, before[1] + 9]
 
 
-def test_a_poisoned_request_fails_alone(running: Running) -> None:
+def test_an_invalid_request_does_not_affect_others(running: Running) -> None:
     def body(*texts: Any) -> dict[str, Any]:
         return {"signature_name": "no_poison", "instances": list(texts)}
 
@@ -250,7 +344,9 @@ def test_a_full_queue_answers_429_and_recovers(reversing_version: Path) -> None:
             wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
             futures += [pool.submit(running.predict, body) for body in waiting]
             wait_until(lambda: running.metric("serving_waiting_rows") == 2)
-            refused = running.predict(PREDICT)  # while nothing moves: it does not wait
+            refused = running.predict(
+                PREDICT
+            )  # while the model is blocked: the answer does not wait
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert tells(told(refused), "queue", "2 of 2 rows", "1")
         assert [future.result().status_code for future in futures] == [200, 200, 200]

@@ -1,4 +1,4 @@
-"""Versions that come, go and fail; the start and the end of a server; a real export on it."""
+"""Versions that are added, removed or fail. Start and stop of a server. A real export."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def versions(reversing_version: Path, tmp_path: Path) -> Path:
 
 
 def publish(versions: Path, number: int) -> None:
-    """Copies version 1 under another name first, as exports are written."""
+    """Copies version 1 and renames it at the end, like an export."""
     shutil.copytree(versions / "1", versions / ".copying")
     (versions / ".copying").rename(versions / str(number))
 
@@ -93,12 +93,12 @@ def test_no_request_is_lost_while_versions_change(versions: Path) -> None:
     assert lost == []
 
 
-def test_a_request_ends_on_the_version_that_it_began_with(versions: Path) -> None:
+def test_a_request_finishes_on_the_version_that_it_started_with(versions: Path) -> None:
     with running_server(versions) as running, concurrent.futures.ThreadPoolExecutor(1) as pool:
         with model_held():
             begun = pool.submit(running.predict, {"instances": ["abc"]})
             wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
-            # The new version cannot warm up while the model is held: leave that out.
+            # The new version cannot warm up while the model is blocked, so there is no warm-up.
             shutil.copytree(versions / "1", versions / ".copying")
             shutil.rmtree(versions / ".copying" / "assets.extra")
             (versions / ".copying").rename(versions / "2")
@@ -124,7 +124,7 @@ def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path)
         assert running.predict({"instances": ["a"]}, "/versions/2").status_code == 404
         publish(versions, 4)
         wait_until(lambda: states(running).get(4) == "AVAILABLE")
-        # Half copied, and then whole.
+        # The copy is incomplete at first.
         (versions / "5").mkdir()
         shutil.copy(versions / "4" / "saved_model.pb", versions / "5")
         wait_until(lambda: states(running).get(5) == "END")
@@ -132,7 +132,7 @@ def test_a_version_that_fails_leaves_the_old_one(versions: Path, tmp_path: Path)
         wait_until(lambda: states(running).get(5) == "AVAILABLE")
 
 
-def test_a_number_with_zeros_before_it_and_a_link_to_nothing(versions: Path) -> None:
+def test_leading_zeros_and_broken_links_are_accepted(versions: Path) -> None:
     (versions / "1").rename(versions / "00000123")
     (versions / "00000123" / "notes").symlink_to("nowhere")
     with running_server(versions) as running:
@@ -141,7 +141,7 @@ def test_a_number_with_zeros_before_it_and_a_link_to_nothing(versions: Path) -> 
 
 
 def test_a_version_number_beyond_int64_is_ignored(versions: Path) -> None:
-    publish(versions, 2**63)  # the API's are of 64 bits
+    publish(versions, 2**63)  # version numbers of the API have 64 bits
     publish(versions, 10**200)
     with running_server(versions) as running:
         assert states(running) == {1: "AVAILABLE"}
@@ -153,7 +153,7 @@ def test_a_version_that_is_loaded_again_while_it_is_in_use(versions: Path) -> No
         with model_held():
             begun = pool.submit(running.predict, {"instances": ["abc"]})
             wait_until(lambda: running.metric("serving_batch_rows_count") == 1)
-            for folder in (versions / "1", versions / "2"):  # which warm-up would keep waiting
+            for folder in (versions / "1", versions / "2"):  # a warm-up would wait
                 shutil.rmtree(folder / "assets.extra")
             (versions / "2").rename(versions / ".away")
             wait_until(lambda: states(running) == {1: "AVAILABLE"})
@@ -178,7 +178,7 @@ def test_a_version_that_disappears(versions: Path) -> None:
             return looked[-1]
 
         with mock.patch.object(running.server.model, "_found", found):
-            wait_until(lambda: len(looked) > 1)  # the first has been dealt with
+            wait_until(lambda: len(looked) > 1)  # the first one is finished
         assert looked[0] == {}
         assert running.predict({"instances": ["ab"]}).status_code == 200
 
@@ -305,7 +305,7 @@ def test_requests_during_shutdown_are_answered_and_disconnected(
         assert running.http.get("/v1/models/other").headers["connection"] == "close"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int) -> None:
     # Loading from this directory never ends, and cannot be interrupted.
     code = (
@@ -336,7 +336,7 @@ def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int
 def test_a_request_that_hangs_does_not_keep_the_process(
     reversing_version: Path, second: int | None, at_once: bool
 ) -> None:
-    # After the first signal a second one ends it, or else the time that requests have.
+    # After the first signal, a second one or the end of the grace period stops the server.
     grace = 600 if second else 1
     program = (
         "import sys, time; sys.argv = sys.argv[:1] + ['--rest_port=0', '--grpc_port=0', "
@@ -370,7 +370,7 @@ def test_a_request_that_hangs_does_not_keep_the_process(
             body = {"signature_name": "size", "instances": ["a"]}
             asked = pool.submit(httpx.post, f"{url}:predict", json=body, timeout=SECONDS)
             assert process.stdout.readline() == "hangs\n"
-            if second is not None and at_once:  # both come before the server looks
+            if second is not None and at_once:  # both are added before the server polls
                 for number in (signal.SIGSTOP, signal.SIGTERM, second, signal.SIGCONT):
                     process.send_signal(number)
             else:
@@ -395,7 +395,7 @@ def served(exported_run: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def translated(driver: Driver, exported_run: Path, served: Running) -> dict[str, Ended]:
-    """How bin/translate.py ends, all command lines in one process."""
+    """Results of bin/translate.py, for all command lines in one process."""
     text = "".join(f"{phrase}\n" for phrase in (*PHRASES, "", "a " * 100))
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
@@ -421,7 +421,7 @@ def test_a_served_export_translates_like_the_loaded_export(
 ) -> None:
     assert translated["model_dir"][0] == 3, translated["model_dir"]
     assert translated["model_dir"][1].count("\n") >= 2 * len(PHRASES)
-    assert "Line 8" in translated["model_dir"][2]  # that it was cut
+    assert "Line 8" in translated["model_dir"][2]  # the text was truncated
     assert translated[api] == translated["model_dir"]
 
 
@@ -464,7 +464,9 @@ def test_the_playground_shows_the_same_of_a_run_an_export_and_a_server(
         ("precision", mentions("error:", "precision", "--server")),
     ],
 )
-def test_mistakes_with_servers(translated: dict[str, Ended], name: str, sentence: str) -> None:
+def test_errors_of_servers_are_reported(
+    translated: dict[str, Ended], name: str, sentence: str
+) -> None:
     code, out, err, _ = translated[name]
     assert (code, out) == (1, "")
     assert re.search(sentence, err) and err.count("\n") == 1

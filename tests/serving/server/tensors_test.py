@@ -138,7 +138,7 @@ def test_refused_models(expected: Any, body: str | bytes, sentence: str) -> None
     assert error.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-# Python counts how deep the stack is, so that the JSON that it just reads it may not write.
+# Python limits the stack depth, so it may not be able to write JSON that it can read.
 @pytest.mark.parametrize("ends", [("[", "]"), ('{"x": ', "}")], ids=["lists", "objects"])
 @pytest.mark.parametrize(
     "body", ["%s", '{"instances": %s}', '{"inputs": %s}', '{"signature_name": %s}']
@@ -244,7 +244,7 @@ def test_tensors_of_protocol_buffers() -> None:
 @pytest.mark.parametrize(
     "tensor",
     [
-        proto(tf.float32, [2**40], float_val=[0.5]),  # would take 4 TiB
+        proto(tf.float32, [2**40], float_val=[0.5]),  # would need 4 TiB
         proto(tf.float32, [3], tensor_content=b"\0\0\0"),
         proto(tf.string, [2], tensor_content=b"\0"),
         proto(tf.string, [2**28], string_val=[b"a"]),  # would be repeated

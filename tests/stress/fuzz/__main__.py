@@ -175,7 +175,7 @@ def _read_max_bytes() -> int | None:
 
 def main() -> int:
     """Prints the results."""
-    begun = time.monotonic()
+    started = time.monotonic()
     process = ModelProcess(FLAGS.export, FLAGS.limit_s)
     max_bytes = _read_max_bytes()
     fuzzer = Fuzzer(process, _make_material(process, max_bytes), max_bytes)
@@ -198,7 +198,7 @@ def main() -> int:
         "different": len(fuzzer.different),
         "batches": dict(fuzzer.batches),
         "kinds": dict(fuzzer.kinds.most_common()),
-        "seconds": round(time.monotonic() - begun, 1),
+        "seconds": round(time.monotonic() - started, 1),
         "slowest": fuzzer.slowest,
         "peak_memory_mb": {
             "after_a_tenth": round(memory_after_a_tenth),

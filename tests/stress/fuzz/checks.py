@@ -139,7 +139,7 @@ def _translate(request: Request, signature: Signature, outputs: Arrays) -> Itera
     beyond = np.arange(places) >= lengths[:, :, None]
     for name, padding in {"tokens": b"", "token_scores": 0, "alignments": -1}.items():
         if (outputs[name][beyond] != padding).any():
-            yield f"{name} has other values than {padding!r} beyond the length"
+            yield f"{name} has values other than {padding!r} beyond the length"
     yield from _outside("token_scores", outputs["token_scores"], None, 0)
     source_lengths = (outputs["source_tokens"] != b"").sum(1)
     yield from _outside(

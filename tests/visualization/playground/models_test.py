@@ -1,4 +1,4 @@
-"""The playground shows the translations of the model, and refuses invalid input."""
+"""The playground shows the translations of the model, and reports invalid input."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_translations_equal_those_of_the_run(
 
 
 def test_prefix_and_length_penalty(model: PlaygroundModel) -> None:
-    begun = model.translate(PHRASES[0], prefix="ein roter")
-    assert all(each.text.startswith("ein roter") for each in begun.hypotheses)
+    started = model.translate(PHRASES[0], prefix="ein roter")
+    assert all(each.text.startswith("ein roter") for each in started.hypotheses)
     own, other = (model.translate(PHRASES[0], length_penalty=alpha) for alpha in (None, 0.0))
     best = other.hypotheses[0]
     assert own.hypotheses[0].score != pytest.approx(best.score)

@@ -22,12 +22,12 @@ LOCALES = ("en", "de")
 # Values in a natural order: two of them in one sentence keep it ("from … to …").
 ORDERED = frozenset("time hour date year number percent decimal thousands".split())
 
-# CLDR separates numbers from units by no-break spaces and hyphenates some names softly. The
-# tokenizer's NFKC turns the former into ordinary spaces, so that a reference that kept them
-# could never be matched exactly.
+# CLDR writes no-break spaces between numbers and units, and soft hyphens in some names. NFKC in
+# the tokenizer turns no-break spaces into normal ones, so no translation could match a reference
+# that has them.
 _PLAIN_SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u00ad": None})
 
-# Only countries whose German name stands without an article and takes "in" and "nach":
+# Only countries whose German name has no article, so that "in" and "nach" fit:
 # not "die Schweiz", "der Iran", "die Niederlande", "auf Malta".
 _COUNTRIES = (
     "AF AL DZ AD AO AR AM AU AT AZ BD BY BE BJ BO BW BR BG KH CM CA CL CN CO CR HR CZ DK EC EG "
@@ -76,12 +76,12 @@ def _names(table: str, keys: str) -> tuple[Pair, ...]:
 
 
 def _dated(values: Iterable[datetime.date], **patterns: str) -> tuple[Pair, ...]:
-    """Dates in CLDR's pattern letters, one pattern a language."""
+    """Dates in CLDR's pattern letters, one pattern per language."""
     return _pairs(lambda date, locale: dates.format_date(date, patterns[locale], locale), values)
 
 
 def _timed(hours: Iterable[int], minutes: Sequence[int], **patterns: str) -> tuple[Pair, ...]:
-    """Times of day in CLDR's pattern letters, one pattern a language."""
+    """Times of day in CLDR's pattern letters, one pattern per language."""
     return _pairs(
         lambda time, locale: dates.format_time(time, patterns[locale], locale=locale),
         [datetime.time(hour, minute) for hour in hours for minute in minutes],
@@ -115,7 +115,7 @@ def _relative(unit: str, values: Iterable[int], sign: int) -> tuple[Pair, ...]:
 def _listed(
     values: Sequence[Pair], style: Literal["standard", "or"], in_order: bool = False
 ) -> tuple[Pair, ...]:
-    """Lists of two or three of the values; where there are very many, some of them."""
+    """Lists of two or three values. If there are too many lists, some of them."""
     rng = random.Random(style)
     drawn = dict.fromkeys(
         tuple(rng.sample(range(len(values)), 2 + draw % 2)) for draw in range(4000)
@@ -161,7 +161,7 @@ def _rounded(currencies: str, values: Iterable[int]) -> tuple[Pair, ...]:
 
 
 def _named_money(currencies: str, values: Iterable[int]) -> tuple[Pair, ...]:
-    """Money in words, for currencies whose German name is written so inside a sentence."""
+    """Money in words, for currencies whose German name has this form inside a sentence."""
 
     def render(money: tuple[int, str], locale: str) -> str:
         value, currency = money

@@ -23,7 +23,7 @@ class Phrasebook(tfds.core.GeneratorBasedBuilder):
     ('de', 'en')
     """
 
-    # With another version of the CLDR the phrases are others.
+    # A different version of the CLDR gives different phrases.
     VERSION = tfds.core.Version(f"1.{int(float(get_cldr_version()))}.0")
     BUILDER_CONFIGS: ClassVar = [
         tfds.core.BuilderConfig(name="de-en", description="Phrases in German and English")

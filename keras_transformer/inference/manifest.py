@@ -1,0 +1,139 @@
+"""Checks the files of an exported version against `manifest.json`, which has their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.errors import InputError
+
+FORMAT_VERSION = 1
+FILE = "manifest.json"
+# Programs need only these to load a version. People may edit the others, such as the model card.
+_NEEDED = ("saved_model.pb", "model.tflite", "variables/", "assets/")
+
+
+def file_hashes(path: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a model, by its path relative to `path`.
+
+    Raises:
+        InputError: if a file cannot be read.
+
+    Example:
+    >>> sorted(file_hashes(Path("build/run/tokenizer")))
+    ['joint.model']
+    """
+    files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
+    return {file.relative_to(path).as_posix(): _sha256(file) for file in files}
+
+
+def describe_files(path: Path) -> dict[str, dict[str, Any]]:
+    """Returns the SHA-256 and the size of every file of a version except the manifest.
+
+    Example:
+    >>> sorted(describe_files(Path("build/run/tokenizer"))["joint.model"])
+    ['bytes', 'sha256']
+    """
+    return {
+        name: {"sha256": digest, "bytes": (path / name).stat().st_size}
+        for name, digest in file_hashes(path).items()
+        if name != FILE
+    }
+
+
+def check_manifest(path: Path) -> dict[str, Any]:
+    """Compares every file of a version with the version's manifest.
+
+    Args:
+        path: directory of a version.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        InputError: if a file was changed, removed or added, or if the manifest cannot be read.
+
+    Example:
+    >>> check_manifest(Path("build/export/1"))["precision"]
+    'float32'
+    """
+    manifest = _read(path)
+    listed = manifest["files"]
+    _check(path, listed, sorted(listed))
+    for name in sorted(file_hashes(path).keys() - listed.keys() - {FILE}):
+        raise InputError(f"{path / name} was added after the export: {FILE} does not list it.")
+    return manifest
+
+
+def check_needed_files(path: Path) -> None:
+    """Checks the files that a program needs to load a version, before TensorFlow reads them.
+
+    TensorFlow does not notice every damaged byte, and some of them end the process. Versions
+    without a manifest are not checked. SHA-256 takes about 0.5 s per GB.
+
+    Args:
+        path: directory of a version.
+
+    Raises:
+        InputError: if a file was cut, changed or removed, or if the manifest cannot be read.
+
+    Example:
+    >>> check_needed_files(Path("build/export/1"))
+    """
+    if (path / FILE).exists():
+        listed = _read(path)["files"]
+        _check(path, listed, sorted(name for name in listed if name.startswith(_NEEDED)))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    file = path / FILE
+    try:
+        manifest = json.loads(file.read_bytes())
+        version = manifest["format_version"]
+        for name, each in manifest["files"].items():
+            if not isinstance(each["bytes"], int) or not isinstance(each["sha256"], str):
+                raise TypeError(f"{name} is described by {each}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"[:300]
+        if isinstance(error, OSError):
+            reason = str(error.strerror)
+        raise InputError(
+            f"{file} is not a readable manifest: {reason}. Copy or export the version again."
+        ) from error
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{file} has format version {version!r}. This program reads {FORMAT_VERSION}."
+        )
+    return dict(manifest)
+
+
+def _check(path: Path, listed: dict[str, dict[str, Any]], names: Iterable[str]) -> None:
+    """Raises `InputError` for the first file that is not as the manifest lists it."""
+    advice = "Copy or export the version again."
+    for name in names:
+        file, expected = path / name, listed[name]
+        if not file.is_file():
+            raise InputError(f"{file} is missing, but {FILE} lists it. {advice}")
+        size = file.stat().st_size
+        if size != expected["bytes"]:
+            raise InputError(
+                f"{file} was changed after the export: it has {size:,} bytes, and not the "
+                f"{expected['bytes']:,} in {FILE}. {advice}"
+            )
+        digest = _sha256(file)
+        if digest != expected["sha256"]:
+            raise InputError(
+                f"{file} was changed after the export: its SHA-256 is {digest}, not the one in "
+                f"{FILE}. {advice}"
+            )
+
+
+def _sha256(file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
