@@ -26,6 +26,7 @@ from keras_transformer.models.encoder_decoder import (
     Memory,
     register_architecture,
 )
+from keras_transformer.presets import preset
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -78,8 +79,10 @@ class OutputProjection(BaseLayer):
 class Transformer(EncoderDecoder):
     """The Transformer (paper, section 3), with the sizes and variants of a `ModelConfig`.
 
+    All weights exist after the construction.
+
     Args:
-        config: the shape of the model, or a dict of its fields.
+        config: a `ModelConfig`, a dict of its fields, or a `Config`, whose `model` is used.
 
     Call arguments: see `EncoderDecoder`.
 
@@ -94,9 +97,10 @@ class Transformer(EncoderDecoder):
     run_config: ClassVar[type[RunConfig]] = Config
     config: ModelConfig
 
-    def __init__(self, config: ModelConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: ModelConfig | Config | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", "transformer")
         super().__init__(**kwargs)
+        config = config.model if isinstance(config, Config) else config
         self.config = c = config if isinstance(config, ModelConfig) else ModelConfig(**config)
         policy = self.dtype_policy
 
@@ -124,6 +128,42 @@ class Transformer(EncoderDecoder):
                 name="output_projection",
                 dtype=policy,
             )
+
+        self.build()
+
+    @classmethod
+    def from_preset(cls, name: str, vocab_size: int, **changes: Any) -> Transformer:
+        """Returns a new model with the sizes of a preset.
+
+        Args:
+            name: name of a preset, such as "tiny" or "base".
+            vocab_size: number of tokens, the same for source and target.
+            **changes: other fields of `ModelConfig`.
+
+        Raises:
+            InputError: for an unknown preset, or a value that does not fit.
+
+        Example:
+        >>> model = Transformer.from_preset("tiny", vocab_size=50, num_decoder_layers=1)
+        >>> model.config.d_model, len(model.decoder.layers)
+        (128, 1)
+        """
+        sizes = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size, **changes}
+        return cls(preset(name).updated({f"model.{key}": sizes[key] for key in sizes}).model)
+
+    def encoder_model(self) -> keras.Model:
+        """Returns the encoder as a functional model that shares the weights.
+
+        Its input is int `[B, S]` with the name `source_ids`, and its output `[B, S, d_model]`, with
+        a mask of the real tokens.
+
+        Example:
+        >>> encoder = Transformer.from_preset("tiny", vocab_size=50).encoder_model()
+        >>> tuple(encoder(keras.ops.array([[5, 6, 3]])).shape)
+        (1, 3, 128)
+        """
+        ids = keras.Input((None,), dtype="int32", name="source_ids")
+        return keras.Model(ids, self.encode(ids).states, name="encoder")
 
     @property
     def max_positions(self) -> int | None:
@@ -219,8 +259,6 @@ class Transformer(EncoderDecoder):
         return Decoded(result.output, result.cache, result.weights)
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
-        if not self.built:  # all weights are built together, with their full paths
-            self.build()
         embedded = self.source_embedding(source_ids)
         embedded = embedded + self.source_positions(embedded)
         # The sum is computed in float32 and rounded once.
@@ -228,8 +266,6 @@ class Transformer(EncoderDecoder):
 
     def _embed_target(self, target_ids: Any, position: Any, training: bool | None) -> Any:
         """Embeds int `[B, T]`, all at one `position`, or at the positions 0 to T - 1 if None."""
-        if not self.built:
-            self.build()
         embedded = self.target_embedding(target_ids)
         positions = embedded if position is None else ops.reshape(position, (1,))
         embedded = embedded + self.target_positions(positions)

@@ -336,10 +336,14 @@ class TrainingStep:
 
 
 def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:
-    """Returns the weights that no pattern of `freeze` matches. Patterns are separated by commas."""
+    """Returns the weights of trainable layers that no pattern of `freeze` matches.
+
+    Patterns are separated by commas.
+    """
     weights = transformer.weights_by_path()
+    trainable = {id(variable) for variable in transformer.trainable_variables}
     patterns = [pattern.strip() for pattern in freeze.split(",") if pattern.strip()]
-    trained = dict(weights)
+    trained = {path: weight for path, weight in weights.items() if id(weight) in trainable}
     for pattern in patterns:
         frozen = fnmatch.filter(weights, pattern)
         if not frozen:
@@ -351,6 +355,7 @@ def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, kera
             trained.pop(path, None)
     if not trained:
         raise InputError(
-            f"training.freeze {freeze!r} freezes every weight, so nothing can be trained."
+            f"training.freeze {freeze!r} and layers with trainable=False freeze every weight, so "
+            "nothing can be trained."
         )
     return trained
