@@ -115,6 +115,7 @@ class TrainingStep:
         counters: the state of the step besides weights and optimizer, by name.
         averages: the moving averages of the weights.
         output: the map from features to logits.
+        differentiate: the forward and backward pass of the rows of one replica, a `tf.function`.
         stop_flag: a variable that is 1 if this process wants training to end, or None. Its sum over
             replicas is logged as `stop`, so that all workers know it after the same step.
 
@@ -163,7 +164,7 @@ class TrainingStep:
             self.counters["loss_scale"] = self._loss_scale.scale
             self.counters["finite_steps"] = self._loss_scale.finite_steps
         self.averages = WeightAverages(transformer.weights_by_path(), config.ema_decay, add_weight)
-        self._differentiate = tf.function(
+        self.differentiate = tf.function(
             self._loss_and_gradients, jit_compile=jit_compile, autograph=False
         )
 
@@ -243,7 +244,7 @@ class TrainingStep:
         """
         count = self._config.num_microbatches
         if count == 1:
-            return self._differentiate(inputs, labels, seed, scale)
+            return self.differentiate(inputs, labels, seed, scale)
 
         def split(ids: tf.Tensor) -> tf.Tensor:
             rows, length = tf.unstack(tf.shape(ids))
@@ -255,7 +256,7 @@ class TrainingStep:
 
         def add_part(i: tf.Tensor, total: Any) -> Any:
             part = tf.nest.map_structure(lambda ids: ids[i], parts)
-            more = self._differentiate(*part, seed + [0, tf.cast(i, tf.int64)], scale)
+            more = self.differentiate(*part, seed + [0, tf.cast(i, tf.int64)], scale)
             return i + 1, tf.nest.map_structure(tf.add, total, more)
 
         zeros = [tf.zeros(weight.shape, tf.float32) for weight in self.trained.values()]

@@ -204,10 +204,10 @@ class Spoiler:
     """Adds a number to one element of one replica's gradients."""
 
     def __init__(self, trainer: Trainer):
-        self._differentiate = trainer.training_step._differentiate
+        self._differentiate = trainer.training_step.differentiate
         with trainer.distribute_strategy.scope():
             self._replica, self._number = tf.Variable(0), tf.Variable(0.0)
-        trainer.training_step._differentiate = self
+        trainer.training_step.differentiate = self
 
     def add(self, number: float, replica: int = 0) -> None:
         self._number.assign(number)
