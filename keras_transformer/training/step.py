@@ -20,6 +20,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.averages import WeightAverages
+from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
 from keras_transformer.training.loss import AuxiliaryLoss, LossSums, loss_and_gradients, real_tokens
 
 # Bounds and growth of the loss scale of float16.
@@ -146,6 +147,7 @@ class TrainingStep:
         self._config = config
         self._optimizer = optimizer
         self._auxiliary_loss = auxiliary_loss
+        self._dropout_masks = hashed_masks if jit_compile else philox_masks
         self._strategy = tf.distribute.get_strategy()
         self.trained = _trained_weights(transformer, config.freeze)
         self.output = _OutputMap(transformer)
@@ -272,7 +274,7 @@ class TrainingStep:
         """Returns the sums of this replica, and the gradients of its loss times `scale`, in
         float32.
         """
-        with tf.GradientTape() as tape, dropout_seed(seed):
+        with tf.GradientTape() as tape, dropout_seed(seed, self._dropout_masks(seed)):
             features, auxiliary = self._features(inputs)
             features = self.output.flat(features)
         sums, by_output = loss_and_gradients(
