@@ -20,8 +20,15 @@ from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.averages import WeightAverages
+from keras_transformer.training.devices import uses_gpus
 from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
-from keras_transformer.training.loss import AuxiliaryLoss, LossSums, loss_and_gradients, real_tokens
+from keras_transformer.training.loss import (
+    AuxiliaryLoss,
+    LossSums,
+    gpu_slice_rows,
+    loss_and_gradients,
+    real_tokens,
+)
 
 # Bounds and growth of the loss scale of float16.
 FIRST_SCALE = 2.0**15
@@ -39,6 +46,7 @@ class _OutputMap:
         self._kernel, self._bias = transformer.output_weights()
         self._transposed = transformer.config.tie_embeddings == "none"
         self._paths = {id(v): path for path, v in transformer.weights_by_path().items()}
+        self._on_gpus = uses_gpus(tf.distribute.get_strategy())
 
     def matrix(self) -> tf.Tensor:
         """Returns the matrix of the current weights."""
@@ -55,6 +63,14 @@ class _OutputMap:
         if self._bias is not None:
             features = tf.concat([features, tf.ones_like(features[:, :1])], axis=1)
         return features
+
+    def slice_rows(self, labels: tf.Tensor) -> tf.Tensor | None:
+        """Returns the rows of logits to compute at once for flat labels; None on a CPU."""
+        if not self._on_gpus:
+            return None
+        return gpu_slice_rows(
+            tf.shape(labels)[0], self._kernel.shape[-1 if self._transposed else 0]
+        )
 
     def gradients(self, by_matrix: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the gradients of the weights, by path, from the gradient of the matrix."""
@@ -277,13 +293,15 @@ class TrainingStep:
         with tf.GradientTape() as tape, dropout_seed(seed, self._dropout_masks(seed)):
             features, auxiliary = self._features(inputs)
             features = self.output.flat(features)
+        labels = tf.reshape(labels, [-1])
         sums, by_output = loss_and_gradients(
             features,
-            tf.reshape(labels, [-1]),
+            labels,
             self.output.matrix(),
             label_smoothing=self._config.label_smoothing,
             pad_id=self._transformer.config.pad_id,
             scale=scale,
+            slice_rows=self.output.slice_rows(labels),
         )
         gradients = tape.gradient(
             [features, auxiliary],

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers import LayerNorm
+from keras_transformer.training import step as step_module
 from keras_transformer.training.step import MAX_SCALE, STEPS_TO_DOUBLE
 from keras_transformer.training.trainer import Trainer
 from tests.layers.layer_check import assert_same, randomize
@@ -124,6 +125,21 @@ def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus: list[str]
     assert_same_up_to(1e-6, two, one)
     assert all(step["gradient_norm"] > CLIP_NORM for step in one.logs)
     assert one.averages.keys() == one.weights.keys()
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_slices_of_the_loss_on_a_gpu_change_no_weight(
+    monkeypatch: pytest.MonkeyPatch, jit_compile: bool
+) -> None:
+    expected = make_trainer()
+    train(expected, DATA[:3])
+    monkeypatch.setattr(step_module, "uses_gpus", lambda _: True)
+    found = make_trainer(jit_compile=jit_compile)
+    train(found, DATA[:3])
+    validated = [found.evaluate(dataset(DATA[:1])), expected.evaluate(dataset(DATA[:1]))]
+    assert validated[0] == pytest.approx(validated[1], rel=1e-5)
+    for path, weight in weights(found).items():
+        assert relative_difference(weight, weights(expected)[path]) <= 1e-5, path
 
 
 # Frozen weights.
