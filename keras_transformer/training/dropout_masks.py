@@ -43,8 +43,12 @@ def hashed_masks(seed: tf.Tensor) -> DrawKept:
     >>> draw_kept((2, 3), 0.5, 7).shape
     TensorShape([2, 3])
     """
-    with tf.name_scope("dropout_keys"):
-        keys = tf.unstack(_philox(seed, 0, [2], tf.uint32))
+    # Not from Philox: XLA would repeat its rounds in the kernel of every mask.
+    words = tf.bitcast(seed, tf.uint32) * _word(0x9E3779B1)  # [2, 2]: low and high words
+    states = tf.constant([0x243F6A88, 0x85A308D3], tf.uint32)
+    for low, high in (tf.unstack(words[1]), tf.unstack(words[0])):
+        states = _mixed(tf.bitwise.bitwise_xor(states, low + high * _word(3)))
+    keys = tf.unstack(states)
 
     def draw_kept(shape: Any, rate: float, salt: int) -> tf.Tensor:
         salts = [salt & _WORD, (salt * 0x9E3779B1 + 0x7F4A7C15) & _WORD]
@@ -108,6 +112,12 @@ def _philox(seed: tf.Tensor, salt: int, shape: Any, dtype: tf.DType) -> tf.Tenso
 
 def _word(number: int) -> tf.Tensor:
     return tf.constant(number, tf.uint32)
+
+
+def _mixed(words: tf.Tensor) -> tf.Tensor:
+    for shift, factor in _ROUNDS:
+        words = _folded(words, shift) * _word(factor)
+    return _folded(words, 14)
 
 
 def _folded(words: tf.Tensor, shift: int) -> tf.Tensor:
