@@ -1,7 +1,7 @@
 """The part of SentencePiece's model proto that this package reads and changes.
 
-`sentencepiece.sentencepiece_model_pb2` needs a newer protobuf than TensorFlow allows. The field
-numbers are from `sentencepiece_model.proto`. Fields that are not listed here are kept unchanged.
+`sentencepiece.sentencepiece_model_pb2` needs a newer protobuf than TensorFlow allows. The names and
+numbers of the fields are from `sentencepiece_model.proto`. Fields that are not listed here are kept unchanged.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def add_missing_special_pieces(model: bytes) -> bytes:
     ]
     for field in missing:
         name = getattr(proto.trainer_spec, field)
-        while name in types:  # an ordinary piece has this name and must keep it
+        while name in types:  # another piece has this name, and must keep its id
             name += "_"
         proto.pieces.add(piece=name, type=CONTROL)
         types[name] = CONTROL
