@@ -62,8 +62,8 @@ def run(program: Callable[[], int | None]) -> NoReturn:
 def ended_by_signals() -> Iterator[None]:
     """While the block runs, a signal ends the process immediately and without a message.
 
-    Use it for imports. Otherwise, a library may catch the `KeyboardInterrupt` of Ctrl-C and continue
-    with a missing module, or print a stack trace.
+    Use it for imports. Otherwise, a library may catch the `KeyboardInterrupt` of Ctrl-C and
+    continue with a missing module, or print a stack trace.
 
     Example:
     >>> with ended_by_signals():
@@ -139,7 +139,9 @@ def _restart_python() -> None:
 def _ignore_variables() -> None:
     """Makes this process and its child processes ignore environment variables."""
     tf_import.set_variables()
-    os.environ["MPLBACKEND"] = "agg"  # commands only write image files; a notebook sets another backend
+    os.environ["MPLBACKEND"] = (
+        "agg"  # commands only write image files; a notebook sets another backend
+    )
     if os.environ.pop("PYTHONWARNINGS", None) is not None:
         sys.warnoptions.clear()
         warnings.resetwarnings()

@@ -195,10 +195,10 @@ class SearchConfig:
         decoding: the algorithm and its options. Its text field `banned` is not used.
         banned: phrases, as ids, that no output contains, or None.
         constraint: a rule that all outputs obey.
-        max_steps: upper bound on the steps, which is part of the graph. It must be at least the
-            longest of `max_lengths`.
-        batch_compaction: whether sentences that have ended leave the batch, which changes
-            shapes. By default they do, unless `length_limit` is an int.
+        max_steps: static upper bound on the steps. It must be at least the longest of
+            `max_lengths`.
+        batch_compaction: whether finished sentences leave the batch. This changes shapes. The
+            default is True unless `length_limit` is an int.
 
     Example:
         >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence

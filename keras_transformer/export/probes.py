@@ -1,7 +1,7 @@
 """Generates texts to compare an export with its run, in addition to real sentences.
 
-Validation sentences contain few symbols, few scripts and no rare spaces. The generated texts contain
-many of each, so that differences in tokenization are found before export.
+Validation sentences contain few symbols, few scripts and no rare spaces. The generated texts
+contain many of each, so that users do not have to find differences in tokenization.
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ def check_tag(tag: str | None, tags: Sequence[str] | None, place: str) -> None:
     if tag is None or tags is None or tag in tags:
         return
     known = f"Its tags are {', '.join(tags)}." if tags else "It has no tags."
-    raise InputError(f"source_tag is {tag!r}, but the vocabulary of {place} does not have it. {known}")
+    raise InputError(
+        f"source_tag is {tag!r}, but the vocabulary of {place} does not have it. {known}"
+    )
 
 
 def missing_tags(lines: Sequence[str], tags: Sequence[str] | None) -> str | None:

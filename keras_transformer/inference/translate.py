@@ -31,7 +31,7 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
         lines: the texts.
 
     Returns:
-        For each line its translations, best first; at least one, which may be `NO_TRANSLATION`.
+        The translations of each line, best first. A line without any has `NO_TRANSLATION`.
 
     Example:
     >>> from keras_transformer.inference.loading import load_model

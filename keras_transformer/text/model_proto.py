@@ -1,7 +1,8 @@
 """The part of SentencePiece's model proto that this package reads and changes.
 
 `sentencepiece.sentencepiece_model_pb2` needs a newer protobuf than TensorFlow allows. The names and
-numbers of the fields are from `sentencepiece_model.proto`. Fields that are not listed here are kept unchanged.
+numbers of the fields are from `sentencepiece_model.proto`. Fields that are not listed here are kept
+unchanged.
 """
 
 from __future__ import annotations

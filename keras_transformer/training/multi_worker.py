@@ -278,8 +278,8 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     job, index = task.get("type"), task.get("index")
     if job == "evaluator":
         raise EvaluatorTask(
-            "TF_CONFIG makes this process an evaluator, but the chief evaluates. Remove the evaluator "
-            "from the job."
+            "TF_CONFIG makes this process an evaluator, but the chief evaluates. Remove the "
+            "evaluator from the job."
         )
     jobs = {job: addresses for job, addresses in listed.items() if addresses}
     if not jobs:

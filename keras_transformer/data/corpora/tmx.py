@@ -222,9 +222,7 @@ def _read_units(path: Path, file: IO[bytes]) -> Iterator[str]:
     if start is not None:
         yield ""
     if prefixes is not None and not is_whole:
-        raise InputError(
-            f"{path} is truncated: it ends without </tmx>. Copy or download it again."
-        )
+        raise InputError(f"{path} is truncated: it ends without </tmx>. Copy or download it again.")
 
 
 def _document(unit: str, prefixes: Iterable[str]) -> str:
