@@ -236,7 +236,7 @@ class SearchInputs(NamedTuple):
     # sentence with 0 (or less) gets the empty output and takes no step. The batch may be empty.
     max_lengths: tf.Tensor
     # int32 [batch, any]: tokens that each output begins with, regardless of all constraints. A
-    # prefix ends before the first id that is not an ordinary token. `max_lengths` cuts it.
+    # prefix ends before the first id that is not an ordinary token. `max_lengths` truncates it.
     prefix: tf.Tensor | None = None
     # bool [batch, source]: True for real tokens; needed for the coverage penalty and attention
     source_mask: tf.Tensor | None = None

@@ -136,8 +136,8 @@ def translation_warnings(
     Args:
         model: the model.
         lines: the texts. See `source_warnings`.
-        results: the translations; lines without a translation get a warning.
-        prefixes: the prefixes; translations that do not begin with theirs get a warning.
+        results: the translations. A line without a translation gets a warning.
+        prefixes: the prefix of each line. A translation without its prefix gets a warning.
         first_line: number of the first line.
 
     Example:

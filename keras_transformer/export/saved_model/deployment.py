@@ -36,8 +36,8 @@ _MODEL_BATCHING = f"""\
 # How TF Serving merges requests to this model (--enable_batching); SessionBundle's
 # BatchingParameters.
 
-# A batch starts when it is full, or when its first sentence has waited for the timeout. A translation
-# takes much longer than the timeout. Larger batches gain little and delay short sentences.
+# A batch starts when it is full, or when its first sentence has waited for the timeout, which is
+# short compared with a translation. Larger batches gain little and delay short sentences.
 max_execution_batch_size {{ value: {MAX_BATCH_ROWS} }}
 batch_timeout_micros {{ value: 5000 }}
 
