@@ -284,7 +284,7 @@ def is_invisible(line: bytes) -> bool:
     r"""Returns True if no character of a line can be seen, as in an empty line.
 
     Example:
-    >>> is_invisible("\\u200b\\ufe0f \\u2800".encode()), is_invisible(b"a")
+    >>> is_invisible("\u200b\ufe0f \u2800".encode()), is_invisible(b"a")
     (True, False)
     """
     if b"!" <= line[:1] <= b"~":
