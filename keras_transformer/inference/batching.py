@@ -135,9 +135,9 @@ class TokenCounts(NamedTuple):
     """The source tokens of a text.
 
     Attributes:
-        tokens: all of them, including the end token.
-        used: those that are translated; fewer if the text is truncated.
-        unknown: those that are not in the vocabulary.
+        tokens: number of tokens, including the end token.
+        used: number of translated tokens, fewer if the text is truncated.
+        unknown: number of tokens that are not in the vocabulary.
 
     Example:
     >>> TokenCounts(tokens=9, used=9, unknown=1).unknown

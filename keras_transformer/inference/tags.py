@@ -1,4 +1,4 @@
-"""Tags of the target language at the start of source lines, such as `<2de>`."""
+"""Target-language tags, such as `<2de>`, at the start of source lines."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from keras_transformer.errors import InputError
 
-# The forms of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
+# Tag formats of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
 _FORM = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[^\W_]+(?:_[^\W_]+)*__)"
 _TAG = re.compile(_FORM)
 _LEADING = re.compile(rf"\s*({_FORM}(?:\s*{_FORM})*)")
 
 
 def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
-    """Returns the symbols that have the form of a tag, sorted.
+    """Returns the symbols that have a tag format, sorted.
 
     Args:
         symbols: the symbols of a vocabulary.
@@ -27,11 +27,12 @@ def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
 
 
 def split_tags(line: str, tags: Sequence[str] | None) -> tuple[str, str]:
-    """Splits a line into the tags at its start and the rest, which keeps the indent.
+    """Splits a line into its leading tags and the rest, which keeps the indentation.
 
     Args:
         line: a source line.
-        tags: the tags of the model; None if they are unknown: any text of the form of a tag.
+        tags: the tags of the model. None if they are unknown; then every text in a tag format
+            counts as a tag.
 
     Example:
     >>> split_tags("  <2de> It rains.", ["<2de>"])
@@ -50,7 +51,7 @@ def split_tags(line: str, tags: Sequence[str] | None) -> tuple[str, str]:
 
 
 def add_tag(text: str, tag: str) -> str:
-    """Returns a text with a tag at its start, as in training data. Empty texts stay empty.
+    """Adds a tag at the start of a text, as in training data. Empty texts stay empty.
 
     Args:
         text: a source sentence.
@@ -77,15 +78,17 @@ def check_tag(tag: str | None, tags: Sequence[str] | None, place: str) -> None:
     if tag is None or tags is None or tag in tags:
         return
     known = f"Its tags are {', '.join(tags)}." if tags else "It has no tags."
-    raise InputError(f"source_tag is {tag!r}, but the vocabulary of {place} lacks it. {known}")
+    raise InputError(
+        f"source_tag is {tag!r}, but the vocabulary of {place} does not have it. {known}"
+    )
 
 
 def missing_tags(lines: Sequence[str], tags: Sequence[str] | None) -> str | None:
-    """Returns a remark about lines without a tag, or None if there are none.
+    """Returns a warning about lines without a tag, or None if all lines have one.
 
     Args:
         lines: source lines; empty lines do not count.
-        tags: the tags of the model. Without tags there is no remark.
+        tags: the tags of the model. If it has none, there is no warning.
 
     Example:
     >>> missing_tags(["<2de> a", "b"], ["<2de>"])

@@ -342,7 +342,7 @@ class CrossAttention(MultiHeadAttention):
         attention_mask: Any = None,
         training: bool | None = None,
     ) -> LayerOutput:
-        """Attends to keys and values from `project`, which are also the `cache` of the result."""
+        """Attends to keys and values from `project`, and returns them as the `cache`."""
         [query_heads] = self._project_to_heads("query", query, self.key_dim)
         output, weights = self._attend(query_heads, key_value, attention_mask, training)
         return LayerOutput(output, key_value, weights)

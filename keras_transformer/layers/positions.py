@@ -53,8 +53,8 @@ class SinusoidalPositions(BaseLayer):
         if d_model < 2 or d_model % 2:
             raise ValueError(f"d_model is {d_model}, but it must be an even number.")
         # A float32 product position * frequency has a relative error of up to 2^-24, which is
-        # too much at position 5,000. Frequencies are split into 10 leading bits, whose product
-        # with a position below 16,384 is exact, and a small rest.
+        # too much at position 5,000. So each frequency is split into its 10 leading bits and a
+        # small rest. The product of 10 bits with a position below 16,384 is exact.
         frequencies = 10_000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
         mantissa, exponent = np.frexp(frequencies)
         self._coarse = np.ldexp(np.floor(mantissa * 2**10) / 2**10, exponent)

@@ -130,8 +130,8 @@ class SelfAttention(MultiHeadAttention):
             query: `[B, T, d_model]`. With a cache, the T queries are alternatives (beams) at
                 one position.
             attention_mask: bool, broadcastable to `[B, T, T]`. With a cache of L places it is
-                `[B, T, L]` and says which places belong to the history of which query. Without
-                a mask all written places are allowed, which is right for T = 1.
+                `[B, T, L]`, True for the places in the history of a query. Without a mask, all
+                written places are allowed, which is correct for T = 1.
             cache: keys and values from `init_cache` or from the step before.
             position: int scalar, position of the queries. Keys and values are written to the
                 places `position` * T to `position` * T + T - 1. If None, they are appended.
@@ -243,8 +243,8 @@ class SelfAttention(MultiHeadAttention):
 def _write(cached: Any, new: Any, position: Any) -> Any:
     """Writes `new` `[B, H, T, D]` into `cached` `[B, H, L, D]` at `position` * T, or appends it.
 
-    Appending is preferred on TensorFlow's CPU kernels: an update copies the whole cache, too, and
-    attention to places that are not written yet is wasted.
+    Appending is faster with TensorFlow's CPU kernels: an update also copies the whole cache, and
+    attention would include places that are not written yet.
     """
     if position is None:
         return ops.concatenate([cached, new], axis=2)

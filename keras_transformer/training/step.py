@@ -125,11 +125,11 @@ class TrainingStep:
         optimizer: gets the gradients.
         add_weight: adds a variable to the Keras model that trains, as `keras.Model.add_weight`.
         jit_compile: compile forward and backward pass with XLA, per replica.
-        auxiliary_loss: a second loss, which is multiplied by `config.auxiliary_loss_weight`.
+        auxiliary_loss: a second loss, with the weight `config.auxiliary_loss_weight`.
 
     Attributes:
         trained: the weights that are trained, by path: all except frozen ones.
-        counters: the state of the step besides weights and optimizer, by name.
+        counters: other state than weights and optimizer, by name.
         averages: the moving averages of the weights.
         output: the map from features to logits.
         differentiate: the forward and backward pass of the rows of one replica, a `tf.function`.

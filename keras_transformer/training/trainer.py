@@ -102,7 +102,7 @@ class Trainer(keras.Model):
         return dict(self.training_step.trained)
 
     def state_by_path(self) -> dict[str, keras.Variable]:
-        """The state of training besides the weights and their averages, by path."""
+        """The training state, except the weights and their averages, by path."""
         counters = self.training_step.counters.values()
         return {variable.path: variable for variable in [*self.optimizer.variables, *counters]}
 

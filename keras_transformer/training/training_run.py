@@ -100,8 +100,8 @@ class TrainOptions(NamedTuple):
         mix: share of the steps of each corpus, as in "a:2,b:1". a and b are the last parts of the
             paths. By default all pairs have the same frequency.
         mix_temperature: shares are the sizes of the corpora to the power of 1 / mix_temperature.
-        init_from: another run, whose selected weights are the initial weights, or `RUN@NAME` for
-            other weights of it.
+        init_from: another run. Its selected weights become the initial weights. `RUN@NAME`
+            chooses other weights.
         device: "cpu", "gpu", or "auto" for GPUs if there are any.
         logical_cpus: the number of replicas to split the CPU into.
         max_minutes: minutes after which this call stops. The same call resumes the run.
@@ -139,7 +139,7 @@ def train(
         options: use of the data and the machine.
         architecture: class of the model. Only the Transformer has presets.
         make_auxiliary_loss: returns the loss for `training.auxiliary_loss_weight`, given the
-            vocabulary of the data, or None if the data lacks it.
+            vocabulary of the data, or None if the data has none.
 
     Raises:
         InputError: if data, settings and run directory do not fit together, or if too many
