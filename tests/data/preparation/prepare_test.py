@@ -256,7 +256,7 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
             assert [vocabulary.source_piece(id) for id in ids].count("<2de>") == 1
     french = dataclasses.replace(SMALL, source_tag="<2fr>")
     prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
-    for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}, {"symbols": ("<2it>",)}):
+    for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}):
         others = dataclasses.replace(SMALL, **options)
         with pytest.raises(InputError, match=mentions("/a", "token") + r"(?=.*(<2it>|\bs\b))"):
             prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")
