@@ -139,6 +139,8 @@ def _ignore_variables() -> None:
     """Removes the effect of environment variables, also on child processes."""
     tf_import.set_variables()
     os.environ["MPLBACKEND"] = "agg"  # pictures are files; a notebook sets its own backend
+    if not os.environ.get("TF_CONFIG", "{}").strip():
+        del os.environ["TF_CONFIG"]  # TensorFlow would read an empty value as JSON
     if os.environ.pop("PYTHONWARNINGS", None) is not None:
         sys.warnoptions.clear()
         warnings.resetwarnings()
