@@ -142,6 +142,8 @@ def _ignore_variables() -> None:
     os.environ["MPLBACKEND"] = (
         "agg"  # commands only write image files; a notebook sets another backend
     )
+    if not os.environ.get("TF_CONFIG", "{}").strip():
+        del os.environ["TF_CONFIG"]  # TensorFlow would read an empty value as JSON
     if os.environ.pop("PYTHONWARNINGS", None) is not None:
         sys.warnoptions.clear()
         warnings.resetwarnings()

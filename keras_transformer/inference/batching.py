@@ -184,7 +184,7 @@ def unknown_tokens(
     Example:
     >>> counts = {"tokens": tf.constant([9, 8]), "used": tf.constant([9, 8])}
     >>> unknown_tokens(lambda text: {**counts, "unknown": tf.constant([0, 4])}, ["a", "b"])
-    '23.5% of the source tokens are not in the vocabulary, first in line 2. Their meaning is lost.'
+    '23.5% of the source tokens are not in the vocabulary, first in line 2. ...'
     """
     counts = list(token_counts(lengths, lines))
     tokens = sum(each.tokens for each in counts)
@@ -194,7 +194,7 @@ def unknown_tokens(
     first = next(number for number, each in enumerate(counts, first_line) if each.unknown)
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
-        f"{first:,}. Their meaning is lost."
+        f"{first:,}. Their meaning is lost. decoding.replace_unknown can copy them."
     )
 
 

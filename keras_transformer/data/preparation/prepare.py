@@ -74,7 +74,7 @@ class PreparedData:
             rate = report[split][side]["unknown_rate"]
             if rate > MAX_UNKNOWN_RATE:
                 lines.append(
-                    f"WARNING: {rate:.1%} of the {side} tokens of {split} are not in the "
+                    f"Warning: {rate:.1%} of the {side} tokens of {split} are not in the "
                     "vocabulary, so the model cannot read or write them. Learn a vocabulary from "
                     "text of this language (without --vocab_from), or set --byte_fallback."
                 )

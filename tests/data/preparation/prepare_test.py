@@ -98,7 +98,7 @@ def test_unknown_pieces_are_counted_and_reported(tmp_path):
     valid = Pairs([("the 1 dogs", "ΩΩ die ΩΩ"), ("the", "die")])
     prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL, valid_corpora=[valid])
     report = prepared.report
-    (warning,) = (line for line in prepared.summary().splitlines() if "WARNING" in line)
+    (warning,) = (line for line in prepared.summary().splitlines() if "Warning" in line)
     assert "valid" in warning and "target" in warning and "--byte_fallback" in warning
     assert report["valid"]["source"]["unknown"] == 0 == report["train"]["target"]["unknown"]
     assert report["valid"]["target"]["unknown"] == 2, "a run of unknown characters is one piece"
