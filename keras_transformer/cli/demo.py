@@ -5,7 +5,8 @@ Examples:
     bin/demo.py --model_dir=build/run --model_dir=build/export   # compares two models
     bin/demo.py --server=grpc://localhost:8500/export
 
-Two models, of --model_dir or --server, are compared.
+Two models, of --model_dir or --server, are compared. --source_tag is added to each text that has no
+tag.
 
 Needs the extra [demo]. The page loads nothing from other machines. It has neither users nor
 passwords: anyone who reaches the port may translate. Ctrl-C stops it.
@@ -29,7 +30,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("model_dir", None, "a run, RUN@WEIGHTS, RUN,RUN, or a SavedModel")
     config_flags.define_path_flags("server", repeatable=True)
     flags.DEFINE_multi_string("example", [], "a sentence to choose on the page; repeatable")
-    config_flags.define_option_flags("host")
+    config_flags.define_option_flags("host", "source_tag")
     flags.DEFINE_integer(
         "port", 7860, "port of the page; 0: the first free one from 7860 on", lower_bound=0,
         upper_bound=65535,
@@ -60,7 +61,7 @@ def main() -> None:
     models = []
     for place in places:
         print(f"opening {place}", flush=True)
-        models.append(open_playground_model(place, settings))
+        models.append(open_playground_model(place, settings, FLAGS.source_tag))
         models[-1].warm_up()
     blocks = page.build_page(models, FLAGS.example)
     open_browser = _has_screen() if FLAGS.browser is None else FLAGS.browser

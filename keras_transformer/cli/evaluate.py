@@ -82,10 +82,10 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         precision=FLAGS.precision,
         threads=FLAGS.threads,
     )
-    tags.check_tag(FLAGS.source_tag, model.tags, model.place)
-    sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
-    if remark := tags.missing_tags(sources, model.tags):
+    tags.check_tag(FLAGS.source_tag, model.symbols, model.place)
+    if remark := tags.missing_tags(sources, model.symbols, FLAGS.source_tag):
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {remark}")
+    sources = [tags.add_tag(source, FLAGS.source_tag or "") for source in sources]
     with atomic.output_file(FLAGS.output or os.devnull) as file:
         start = time.perf_counter()
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]

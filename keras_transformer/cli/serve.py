@@ -19,6 +19,8 @@ Requests that arrive at the same time are computed in one batch. When --max_queu
 requests get the status 429 (gRPC: RESOURCE_EXHAUSTED). Connections are not encrypted, and clients
 are not authenticated. Use a proxy for clients on other machines. Scripts of web pages may use REST
 only if --cors_origins names their origins.
+
+--source_tag is added to each source text of a request that has no tag.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "directory of versions (bin/export.py)", required=True)
     flags.DEFINE_string("model_name", None, "name in requests; default: name of the directory")
-    config_flags.define_option_flags("host")
+    config_flags.define_option_flags("host", "source_tag")
     flags.DEFINE_integer("rest_port", 8501, "port of REST; 0 for any free port")
     flags.DEFINE_integer("grpc_port", 8500, "port of gRPC; 0 for any free port")
     flags.DEFINE_integer("max_batch_size", 64, "maximum rows of a batch")
@@ -79,5 +81,6 @@ def main() -> None:
             FLAGS.poll_seconds,
             FLAGS.grace_seconds,
             tuple(FLAGS.cors_origins),
+            FLAGS.source_tag,
         )
     )

@@ -125,9 +125,7 @@ def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tu
 
     tag = FLAGS.source_tag or ""
     if FLAGS.document:  # UTF-8 with unchanged line ends
-        document = data.decode("utf-8-sig").splitlines(keepends=True)
-        text = "".join(tags.add_tag(line, tag) for line in document)
-        return documents.translate_document(model, text)
+        return documents.translate_document(model, data.decode("utf-8-sig"), tag)
     return translate.translate_to_text(
         model,
         [tags.add_tag(line, tag) for line in lines],
@@ -146,8 +144,8 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     count, first_line, remarked = 0, 1, False
     for data in parts:
         lines = decode_lines(data, FLAGS.input or "standard input", first_line)
-        remark = None if FLAGS.source_tag or remarked else tags.missing_tags(lines, model.tags)
-        if remark:
+        remark = tags.missing_tags(lines, model.symbols, FLAGS.source_tag or model.source_tag)
+        if remark and not remarked:
             console.warn(remark)
             remarked = True
         text, warnings = _translate(model, data, lines, first_line)
@@ -176,7 +174,7 @@ def main() -> int:
         batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
         parts = iter([data])
     model = _model()
-    tags.check_tag(FLAGS.source_tag, model.tags, model.place)
+    tags.check_tag(FLAGS.source_tag, model.symbols, model.place)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)
     return 3 if warnings else 0

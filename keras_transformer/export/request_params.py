@@ -21,7 +21,7 @@ class Status(enum.IntFlag):
 
     SOURCE_CUT = 1  # more tokens or bytes than the model accepts
     MAX_LENGTH_CHANGED = 2  # negative, or more than the longest output of the export
-    LENGTH_PENALTY_CHANGED = 4  # NaN, negative, or more than MAX_LENGTH_PENALTY
+    LENGTH_PENALTY_CHANGED = 4  # negative, or more than MAX_LENGTH_PENALTY
     PREFIX_CUT = 8  # longer than the translation may be
     IDS_REPLACED = 16  # pad ids, or ids outside the vocabulary, became the unknown token
     NOT_TRANSLATED = 32  # no hypothesis was found: the logits are NaN, or all tokens are banned
@@ -58,8 +58,8 @@ def clamp_alpha(translator: Translator, requested: tf.Tensor) -> tuple[tf.Tensor
     """Returns the α of each length penalty, and whether it differs from the request.
 
     Args:
-        translator: its α replaces NaN.
-        requested: float32 `(batch,)`.
+        translator: its α is used for NaN.
+        requested: float32 `(batch,)`; NaN means the α of the export, which is not a change.
 
     Returns:
         float32 `(batch,)` and bool `(batch,)`.
@@ -69,11 +69,11 @@ def clamp_alpha(translator: Translator, requested: tf.Tensor) -> tuple[tf.Tensor
     >>> translator = SimpleNamespace(config=SimpleNamespace(length_penalty=0.6))
     >>> alpha, changed = clamp_alpha(translator, tf.constant([1.0, float("nan"), -1.0]))
     >>> alpha.numpy().tolist(), changed.numpy().tolist()
-    ([1.0, 0.6..., 0.0], [False, True, True])
+    ([1.0, 0.6..., 0.0], [False, False, True])
     """
     known = tf.where(tf.math.is_nan(requested), translator.config.length_penalty, requested)
     alpha = tf.clip_by_value(known, 0.0, MAX_LENGTH_PENALTY)
-    return alpha, alpha != requested  # NaN equals nothing
+    return alpha, alpha != known
 
 
 def clean_source_ids(

@@ -78,7 +78,7 @@ def map_batches(
     max_lines: int = MAX_BATCH_LINES,
     unit: str = "lines",
 ) -> Iterator[tuple[list[int], _Result]]:
-    """Calls a function for each batch of lines, in threads, and shows the progress.
+    """Calls a function for each batch of lines, in threads. Shows the progress of several batches.
 
     Args:
         function: a function of the indices of the lines of a batch.
@@ -99,7 +99,7 @@ def map_batches(
     todo = batches(lines, min(max_lines, max(1, len(lines) // concurrency)))
     pool = concurrent.futures.ThreadPoolExecutor(concurrency)
     try:
-        with progress_bar(len(lines), unit) as bar:
+        with progress_bar(len(lines), unit, is_shown=len(todo) > 1) as bar:
             for batch, result in zip(todo, pool.map(function, todo), strict=True):
                 yield batch, result
                 bar.update(len(batch))

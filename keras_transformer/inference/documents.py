@@ -136,7 +136,9 @@ def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str
     return text + gap
 
 
-def translate_document(model: LoadedModel, text: str) -> tuple[str, list[str]]:
+def translate_document(
+    model: LoadedModel, text: str, source_tag: str = ""
+) -> tuple[str, list[str]]:
     r"""Translates a document and keeps its lines.
 
     A sentence is translated in parts if it has more tokens than the model accepts, or more than
@@ -146,6 +148,7 @@ def translate_document(model: LoadedModel, text: str) -> tuple[str, list[str]]:
     Args:
         model: a model with one translation per sentence.
         text: the document.
+        source_tag: a symbol that begins each sentence, before the tags of its line.
 
     Returns:
         The translated document, and a warning for each sentence that was split or has no tokens.
@@ -165,10 +168,12 @@ def translate_document(model: LoadedModel, text: str) -> tuple[str, list[str]]:
             f"{model.place} returns {model.n_best} translations per sentence, but a document needs "
             "exactly 1 (decoding.n_best)."
         )
-    tagged = [split_tags(line, model.tags) for line in text.splitlines(keepends=True)]
+    tagged = [split_tags(line, model.symbols) for line in text.splitlines(keepends=True)]
     lines = _segment_lines([line for _, line in tagged])
     sentences = [
-        (tag, piece) for (tag, _), line in zip(tagged, lines, strict=True) for piece in line
+        (f"{source_tag} {tag}".strip(), piece)
+        for (tag, _), line in zip(tagged, lines, strict=True)
+        for piece in line
     ]
     pieces, warnings = _split_long_sentences(model, sentences)
     results = translate_lines(

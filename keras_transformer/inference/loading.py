@@ -13,7 +13,6 @@ import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.inference import manifest
-from keras_transformer.inference.tags import language_tags
 from keras_transformer.inference.translator import CompiledTranslator, Translator
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
@@ -39,8 +38,9 @@ class LoadedModel(NamedTuple):
             of `Translator.translate_verbose`. LiteRT models and servers have None.
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
-        tags: the tags of target languages in the source vocabulary, such as <2de>, or None if they
-            are unknown: of servers and old exports.
+        symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
+            unknown, as of older exports.
+        source_tag: the symbol that a server adds to texts, or None.
 
     Example:
     >>> model = load_model("build/run")
@@ -55,7 +55,8 @@ class LoadedModel(NamedTuple):
     owner: Any
     translate_verbose: Callable[..., dict[str, tf.Tensor]] | None = None
     max_train_source_length: int | None = None
-    tags: tuple[str, ...] | None = None
+    symbols: tuple[str, ...] | None = None
+    source_tag: str | None = None
 
 
 def load_model(
@@ -98,7 +99,7 @@ def load_model(
             translator,
             translator.translate_verbose,
             max_train_source_length(model_dir),
-            language_tags(translator.tokenizer.vocabulary.source_symbols()),
+            tuple(sorted(translator.tokenizer.vocabulary.source_symbols())),
         )
     path = _newest_version(path)
     if precision != "float32" or jit_compile:
@@ -173,7 +174,7 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
         lengths,
         model,
         max_train_source_length=model.metadata.max_train_source_length,
-        tags=language_tags(model.vocabulary.source_symbols()),
+        symbols=tuple(sorted(model.vocabulary.source_symbols())),
     )
 
 
@@ -198,11 +199,13 @@ def _load_saved_model(path: Path) -> LoadedModel:
     # Version 0.1.0 wrote the second names.
     verbose = getattr(loaded, "translate_verbose", getattr(loaded, "translate_in_detail", None))
     longest = getattr(loaded, "max_train_source_length", getattr(loaded, "trained_tokens", None))
-    tags = getattr(loaded, "tags", None)
+    symbols = loaded.signatures.get("symbols")  # older exports have none
     return LoadedModel(
         str(path), n_best, translate, lengths, loaded, verbose,
         int(longest.numpy()) or None if longest is not None else None,
-        tuple(tags.numpy().decode().split()) if tags is not None else None,
+        symbols and tuple(
+            each.decode() for each in symbols(text=tf.constant([""]))["symbols"].numpy()[0]
+        ),
     )  # fmt: skip
 
 

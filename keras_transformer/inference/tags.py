@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
 
 # Tag formats of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
 _FORM = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[^\W_]+(?:_[^\W_]+)*__)"
 _TAG = re.compile(_FORM)
+_MAX_SHOWN = 10  # symbols in a message
 _LEADING = re.compile(rf"\s*({_FORM}(?:\s*{_FORM})*)")
 
 
@@ -26,13 +28,13 @@ def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(symbol for symbol in symbols if _TAG.fullmatch(symbol)))
 
 
-def split_tags(line: str, tags: Sequence[str] | None) -> tuple[str, str]:
+def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
     """Splits a line into its leading tags and the rest, which keeps the indentation.
 
     Args:
         line: a source line.
-        tags: the tags of the model. None if they are unknown; then every text in a tag format
-            counts as a tag.
+        symbols: the symbols of the model. None if they are unknown; then every text in a tag
+            format counts as a tag.
 
     Example:
     >>> split_tags("  <2de> It rains.", ["<2de>"])
@@ -44,7 +46,7 @@ def split_tags(line: str, tags: Sequence[str] | None) -> tuple[str, str]:
     if match is None:
         return "", line
     found = _TAG.findall(match[1])
-    if tags is not None and not set(found) <= set(tags):
+    if symbols is not None and not set(found) <= set(symbols):
         return "", line
     indent, rest = line[: match.start(1)], line[match.end() :]
     return " ".join(found), indent + (rest[1:] if rest[:1] == " " else rest)
@@ -64,40 +66,64 @@ def add_tag(text: str, tag: str) -> str:
     return f"{tag} {text}" if tag and text.strip() else text
 
 
-def check_tag(tag: str | None, tags: Sequence[str] | None, place: str) -> None:
-    """Raises `InputError` if a model does not have a tag.
+def add_missing_tag(text: str, tag: str, symbols: Sequence[str] | None) -> str:
+    """Returns a text with a tag at its start, unless it begins with the tag or another one.
 
     Args:
-        tag: the tag; None for none.
-        tags: the tags of the model; None if they are unknown, as on a server.
-        place: the path of the model.
+        text: a source sentence.
+        tag: the tag; empty for none.
+        symbols: the symbols of the model, as in `split_tags`.
 
     Example:
-    >>> check_tag("<2de>", ["<2de>", "<2fr>"], "build/run")
+    >>> [add_missing_tag(text, "<2de>", ["<2de>", "<2fr>"]) for text in ("a", "<2fr> b", "")]
+    ['<2de> a', '<2fr> b', '']
     """
-    if tag is None or tags is None or tag in tags:
+    has_tag = split_tags(text, symbols)[0] or text.lstrip().startswith(tag)
+    return text if has_tag else add_tag(text, tag)
+
+
+def check_tag(tag: str | None, symbols: Sequence[str] | None, place: str) -> None:
+    """Raises `InputError` if the vocabulary of a model does not have a tag.
+
+    Args:
+        tag: the tag, which is any symbol; None for none.
+        symbols: the symbols of the model; None if they are unknown, as of old exports.
+        place: the path or address of the model.
+
+    Example:
+    >>> check_tag("<formal>", ["<2de>", "<formal>"], "build/run")
+    """
+    if tag is None or symbols is None or tag in symbols:
         return
+    tags = language_tags(symbols)
     known = f"Its tags are {', '.join(tags)}." if tags else "It has no tags."
+    if others := [symbol for symbol in symbols if symbol not in tags]:
+        shown = ", ".join(others[:_MAX_SHOWN]) + (", ..." if len(others) > _MAX_SHOWN else "")
+        known += f" Its other symbols are {shown}."
     raise InputError(
         f"source_tag is {tag!r}, but the vocabulary of {place} does not have it. {known}"
     )
 
 
-def missing_tags(lines: Sequence[str], tags: Sequence[str] | None) -> str | None:
+def missing_tags(
+    lines: Sequence[str], symbols: Sequence[str] | None, source_tag: str | None = None
+) -> str | None:
     """Returns a warning about lines without a tag, or None if all lines have one.
 
     Args:
         lines: source lines; empty lines do not count.
-        tags: the tags of the model. If it has none, there is no warning.
+        symbols: the symbols of the model. Without tags among them there is no warning.
+        source_tag: the symbol that is added to the lines. There is no warning if it is a tag.
 
     Example:
     >>> missing_tags(["<2de> a", "b"], ["<2de>"])
     '1 of 2 lines has no target-language tag. Begin each line with <2de>, or use --source_tag.'
     """
-    if not tags:
+    tags = language_tags(symbols or ())
+    if not tags or source_tag in tags:
         return None
     lines = [line for line in lines if line.strip()]
-    count = sum(not split_tags(line, tags)[0] for line in lines)
+    count = sum(not split_tags(line, symbols)[0] for line in lines)
     if not count:
         return None
     verb = "has" if count == 1 else "have"
@@ -105,3 +131,40 @@ def missing_tags(lines: Sequence[str], tags: Sequence[str] | None) -> str | None
         f"{count:,} of {len(lines):,} lines {verb} no target-language tag. Begin each line with "
         f"{' or '.join(tags)}, or use --source_tag."
     )
+
+
+class ServedTags(NamedTuple):
+    """Facts about the tags of a model that is called through its signatures.
+
+    Attributes:
+        symbols: the symbols of the source vocabulary, or None if they are unknown.
+        source_tag: the symbol that the server adds to texts, or None.
+
+    Example:
+    >>> ServedTags(("<2de>", "<2fr>"), source_tag="<2de>").symbols
+    ('<2de>', '<2fr>')
+    """
+
+    symbols: tuple[str, ...] | None = None
+    source_tag: str | None = None
+
+
+def served_tags(signatures: Mapping[str, Callable[..., Mapping[str, Any]]]) -> ServedTags:
+    """Returns the tags of an export or a server. Older exports do not report their symbols.
+
+    Args:
+        signatures: functions from lists of inputs to arrays, by name.
+
+    Example:
+    >>> served_tags({})
+    ServedTags(symbols=None, source_tag=None)
+    """
+    if not {"symbols", "tokenize"} <= set(signatures):
+        return ServedTags()
+    text = {"text": ["a"]}
+    symbols = tuple(symbol.decode() for symbol in signatures["symbols"](text)["symbols"][0])
+    if not symbols:
+        return ServedTags(symbols)
+    # A server with --source_tag adds it to this text, too.
+    tokens = [token.decode() for token in signatures["tokenize"](text)["tokens"][0]]
+    return ServedTags(symbols, next((token for token in tokens if token in symbols), None))

@@ -114,3 +114,25 @@ def test_a_test_set_of_sacrebleu_is_translated_and_named(ended: dict[str, Ended]
     _, scores = of(ended, "a test set")
     assert scores["dataset"] == "wmt14/full en-de"
     assert "|test:wmt14/full|lang:en-de|" in scores["signature"]
+
+
+def test_lines_without_a_tag_are_counted_unless_source_tag_adds_it(
+    folder: Path, tagged_run: RunDirectory
+) -> None:
+    (folder / "tagged.en").write_text("".join(f"<2de> {phrase}\n" for phrase in PHRASES))
+    model = f"--model_dir={tagged_run.path} --reference=six.de --beam_size=1"
+    lines = [
+        f"{model} --source=tagged.en --output=tagged.de",
+        f"{model} --source=six.en --output=given.de --source_tag=<2de>",
+        f"{model} --source=six.en --output=none.de",
+        f"{model} --source=six.en --source_tag=<2it>",
+    ]
+    with Driver() as driver:
+        tagged, given, none, unknown = driver.run_all(folder, [("evaluate", a, "") for a in lines])
+    assert tagged.err == given.err == ""
+    tagged_text, given_text, none_text = (
+        (folder / f"{name}.de").read_text() for name in ("tagged", "given", "none")
+    )
+    assert tagged_text == given_text != none_text
+    assert none.err.count("6 of 6 lines have no target-language tag") == 1
+    assert unknown.code == 1 and re.search(mentions("<2it>", "<2de>, <2fr>"), unknown.err)

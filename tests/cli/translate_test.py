@@ -51,6 +51,19 @@ def test_lines_without_a_tag_are_counted_once(driver: Driver, tagged_run: RunDir
         assert "tag" not in translate(driver, tagged_run, text.replace("<2de> ", ""), *flags)[1]
 
 
+def test_a_source_tag_may_be_any_symbol(driver: Driver, tagged_run: RunDirectory) -> None:
+    flag = "--source_tag=<number>"
+    single, _ = translate(driver, tagged_run, "<number> <2de> A dog.\n<number> <2de> A ball.\n")
+    line, err = translate(driver, tagged_run, "<2de> A dog.\n<2de> A ball.\n", flag)
+    assert line == single and "tag" not in err
+    document, _ = translate(driver, tagged_run, "<2de> A dog. A ball.\n", flag, "--document")
+    assert document == " ".join(single.splitlines()) + "\n"
+    assert (
+        "1 of 1 lines has no target-language tag"
+        in translate(driver, tagged_run, "A dog.\n", flag)[1]
+    )
+
+
 def test_a_model_without_tags_gets_no_remark(driver: Driver, run_directory: RunDirectory) -> None:
     assert "tag" not in translate(driver, run_directory, "a small dog\n")[1]
 

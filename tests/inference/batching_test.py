@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -138,3 +140,16 @@ class TestWorkers:
         translate_lines(model, ["a"])
         batching.use_cores_for_batches(100)
         assert batching.concurrent_batches() == 1
+
+
+def test_a_single_batch_has_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = []
+    for lines in (["a"], ["a", "b"]):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        assert len(list(batching.map_batches(len, lines, max_lines=1))) == len(lines)
+        shown.append("lines" in sys.stderr.getvalue())
+    assert shown == [False, True]

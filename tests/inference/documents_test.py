@@ -251,7 +251,7 @@ def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:
         seen.append(line)
         return line.removeprefix("<2de> ").removeprefix("<2fr> ").upper()
 
-    model = fake_model(words, translate=translate, tags=("<2de>", "<2fr>"))
+    model = fake_model(words, translate=translate, symbols=("<2de>", "<2fr>"))
     translated, warnings = documents.translate_document(model, text)
     assert sorted(seen) == sorted(
         ["<2de> It rains.", "<2de> She sleeps.", "No tag.", "At all.", "<2fr> One.", "<2fr> Two."]

@@ -20,6 +20,7 @@ from keras_transformer.export import export
 from keras_transformer.export.litert import flatbuffer
 from keras_transformer.inference import litert, loading
 from keras_transformer.inference.litert import LiteRTModel
+from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.messages import mentions
@@ -205,3 +206,15 @@ def test_any_metadata_is_read_or_refused(
         archive.writestr("model.json", json.dumps(fields))
     with pytest.raises(InputError):  # the archive has no vocabulary
         litert._read_archive(path)
+
+
+def test_a_tag_selects_the_translation(tagged_run: RunDirectory, tmp_path: Path) -> None:
+    exported = export(tagged_run, tmp_path, ["<2de> a small dog"], format="litert")
+    model = loading.load_model(exported.path)
+    assert model.symbols == ("<2de>", "<2fr>", "<number>")
+    lines = [f"{tag}a small dog" for tag in ("<2de> ", "<2fr> ", "")]
+    found, expected = (
+        [[best.text for best in each] for each in translate_lines(loaded, lines)]
+        for loaded in (model, loading.load_model(tagged_run.path))
+    )
+    assert found == expected and found[0] != found[2]

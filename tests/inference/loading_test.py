@@ -158,9 +158,9 @@ def test_weights_of_another_configuration(own_run: RunDirectory) -> None:
         loading.load_model(own_run.path)
 
 
-def test_runs_and_exports_know_the_tags_of_their_vocabulary(
+def test_runs_and_exports_know_the_symbols_of_their_vocabulary(
     tagged_run: RunDirectory, tmp_path: Path
 ) -> None:
     exported = export(tagged_run, tmp_path / "export", ["<2de> a small dog"])
     for place in (tagged_run.path, exported.path):
-        assert loading.load_model(place).tags == ("<2de>", "<2fr>")
+        assert loading.load_model(place).symbols == ("<2de>", "<2fr>", "<number>")

@@ -134,7 +134,6 @@ class LiteRTSignatures(tf.Module):
             SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
             memories=memories,
         )
-        alpha_changed &= ~tf.math.is_nan(length_penalty)  # NaN means "as exported"
         return result, status + encode_status(
             {
                 Status.MAX_LENGTH_CHANGED: length_changed,

@@ -33,7 +33,6 @@ from keras_transformer.inference.loading import (
     load_translator,
     max_train_source_length,
 )
-from keras_transformer.inference.tags import language_tags
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translator import Translator
 from keras_transformer.runs.atomic import write_version
@@ -124,8 +123,6 @@ def _save(
     ]
     # 0 means unknown.
     module.max_train_source_length = tf.Variable(max_source_length or 0, trainable=False)
-    tags = language_tags(translator.tokenizer.vocabulary.source_symbols())
-    module.tags = tf.Variable(" ".join(tags), trainable=False)  # tags contain no spaces
     # Gradients are not needed, and the gradient of SiLU refers to nodes that `prune` removes.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     try:

@@ -87,6 +87,7 @@ class Signatures(tf.Module):
             "tokenize": self.tokenize,
             "detokenize": self._ids_function(self.detokenize, self._target_width),
             "lengths": self.lengths,
+            "symbols": self.symbols,
         }
 
     @staticmethod
@@ -248,6 +249,16 @@ class Signatures(tf.Module):
         counts = self._translator.lengths(truncate_text(text, 2 * limit)[0])
         least = counts["used"] + tf.cast(is_cut, tf.int32)
         return {**counts, "tokens": tf.maximum(counts["tokens"], least)}
+
+    @tf.function(input_signature=[_texts("text")], autograph=False, jit_compile=False)
+    def symbols(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `symbols` string `[B, any]`, the symbols of the source vocabulary in each row.
+
+        They are the same for all texts. Clients find the tags of target languages in them.
+        """
+        symbols = sorted(self._translator.tokenizer.vocabulary.source_symbols())
+        row = tf.constant(symbols, tf.string, [1, len(symbols)])
+        return {"symbols": tf.tile(row, [tf.shape(text)[0], 1])}
 
 
 class AttentionSignature(tf.Module):

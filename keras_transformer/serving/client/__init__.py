@@ -109,8 +109,15 @@ def connect_model(address: str) -> LoadedModel:
             f"The model at {address} was not written by bin/export.py: it needs the signatures "
             "serving_default and lengths."
         ) from None
+    tags = client.tags()
     return LoadedModel(
-        address, n_best, _function(client, "serving_default"), _function(client, "lengths"), client
+        address,
+        n_best,
+        _function(client, "serving_default"),
+        _function(client, "lengths"),
+        client,
+        symbols=tags.symbols,
+        source_tag=tags.source_tag,
     )
 
 

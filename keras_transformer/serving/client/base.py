@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import abc
 import concurrent.futures
+import functools
 import itertools
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +16,13 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference import Translation, translations_of
+from keras_transformer.inference.tags import (
+    ServedTags,
+    add_tag,
+    check_tag,
+    missing_tags,
+    served_tags,
+)
 from keras_transformer.serving.client.tensors import Signature, input_array, signatures_of
 
 _Result = TypeVar("_Result")
@@ -62,6 +71,7 @@ class Client(abc.ABC):
         self.max_batch_size = max_batch_size
         self.connections = connections
         self._signatures: dict[str, Signature] = {}
+        self._tags: ServedTags | None = None
 
     def __enter__(self) -> Client:
         return self
@@ -121,22 +131,28 @@ class Client(abc.ABC):
         Args:
             lines: lines of text.
             timeout: seconds for each batch; None for the timeout of the client.
-            source_tag: begins every line that is not empty, as in "<2de>". The server does not
-                report which tags its vocabulary has.
+            source_tag: begins every line that is not empty, as in "<2de>".
 
         Returns:
-            The translations of each line, best first.
+            The translations of each line, best first. If the model has tags of target languages,
+            and lines have none, a `UserWarning` says so.
 
         Raises:
-            InputError: for invalid lines.
+            InputError: for invalid lines, or a tag that the model does not have.
             ServerError: if the server fails, or does not answer in time.
         """
         if isinstance(lines, (str, bytes)):
             raise InputError(f"{lines[:40]!r} is a string. Pass a list of lines.")
         texts = [_text_bytes(line) for line in lines]
+        known = self.tags(timeout) if texts else ServedTags()
+        check_tag(source_tag, known.symbols, self.address)
+        decoded = [text.decode("utf-8", "surrogateescape") for text in texts]
+        if remark := missing_tags(decoded, known.symbols, source_tag or known.source_tag):
+            warnings.warn(remark, stacklevel=2)
         if source_tag:
-            start = _text_bytes(source_tag)
-            texts = [b"%b %b" % (start, text) if text.strip() else text for text in texts]
+            texts = [
+                add_tag(text, source_tag).encode("utf-8", "surrogateescape") for text in decoded
+            ]
         results: list[list[Translation]] = [[] for _ in texts]
         batches = list(_batches(texts, self.max_batch_size))
 
@@ -164,7 +180,24 @@ class Client(abc.ABC):
             raise ServerError(
                 f"{self.address} gives metadata that is not of TF Serving ({error!r})"
             ) from error
+        self._tags = None
         return dict(self._signatures)
+
+    def tags(self, timeout: float | None = None) -> ServedTags:
+        """Returns the symbols of the model and the tag that the server adds.
+
+        Args:
+            timeout: seconds for each request; None for the timeout of the client.
+        """
+        names = self._signatures or self.metadata(timeout)
+        if self._tags is None:
+            self._tags = served_tags(
+                {
+                    name: functools.partial(self.predict, signature=name, timeout=timeout)
+                    for name in names
+                }
+            )
+        return self._tags
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
         """Returns when the model is available.

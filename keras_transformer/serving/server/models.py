@@ -20,6 +20,7 @@ from tensorflow_serving.apis import get_model_status_pb2, prediction_log_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference import manifest
+from keras_transformer.inference.tags import check_tag
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.serving.server.batching import Arrays, RequestError
 from keras_transformer.serving.server.tensors import read_tensors
@@ -47,17 +48,21 @@ class Version:
         path: its directory, whose name is the number of the version.
         batches_at_once: number of calls of `run` at the same time, which share the cores.
         max_bytes: maximum bytes of the inputs of a warm-up request.
+        source_tag: the tag that the server adds; None for none.
 
     Raises:
-        InputError: if a file is missing or damaged.
+        InputError: if a file is missing or damaged, or the vocabulary lacks the tag.
         RequestError: if the version cannot answer a warm-up request.
 
     Attributes:
         signatures: SignatureDef by name.
+        symbols: the symbols of the vocabulary; None for older exports, which do not report them.
         users: number of requests that use the version.
     """
 
-    def __init__(self, path: Path, batches_at_once: int, max_bytes: int):
+    def __init__(
+        self, path: Path, batches_at_once: int, max_bytes: int, source_tag: str | None = None
+    ):
         self.number = int(path.name)
         self.users = 0
         manifest.check_needed_files(path)
@@ -73,6 +78,8 @@ class Version:
             with self._session.graph.as_default(), _without_deprecation_notice():
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
             self.signatures: Mapping[str, Any] = dict(meta_graph.signature_def)
+            self.symbols = self._known_symbols()
+            check_tag(source_tag, self.symbols, str(path))
             self._warm_up(path / "assets.extra" / "tf_serving_warmup_requests", max_bytes)
         except BaseException:
             self.close()
@@ -83,6 +90,12 @@ class Version:
             request = log.predict_log.request
             name = request.model_spec.signature_name
             self.run(name, None, self.checked(name, read_tensors(request.inputs, max_bytes)))
+
+    def _known_symbols(self) -> tuple[str, ...] | None:
+        if "symbols" not in self.signatures:
+            return None
+        found = self.run("symbols", None, {"text": np.array([b""], object)})
+        return tuple(symbol.decode() for symbol in found["symbols"][0])
 
     def signature(self, name: str) -> Any:
         """Returns a SignatureDef; an empty name means `serving_default`.
@@ -220,12 +233,20 @@ class ServedModel:
         name: name in requests.
         batches_at_once: number of batches at the same time.
         max_bytes: maximum bytes of the inputs of a warm-up request.
+        source_tag: the tag that the server adds. Versions that lack it are not served.
     """
 
-    def __init__(self, path: Path, name: str, batches_at_once: int, max_bytes: int):
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        batches_at_once: int,
+        max_bytes: int,
+        source_tag: str | None = None,
+    ):
         self.path = path
         self.name = name
-        self._arguments = batches_at_once, max_bytes
+        self._arguments = batches_at_once, max_bytes, source_tag
         self._current: Version | None = None
         self._states: dict[int, tuple[int, str]] = {}  # state and error
         self._failed: dict[int, _Folder] = {}  # versions that failed, with their files

@@ -16,6 +16,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.serving.server.batching import Arrays, Batcher
 from keras_transformer.serving.server.models import ServedModel, SignatureCall, Version
+from keras_transformer.serving.server.tensors import add_source_tag
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ORIGIN = re.compile(r"https?://[^\s/?#@*,]+|\*")
@@ -41,6 +42,8 @@ class Settings:
         grace_seconds: seconds that requests may take after a stop signal.
         cors_origins: origins of web pages whose scripts may use REST, such as https://a.example;
             "*" for all.
+        source_tag: added to each source text that has no tag; None for none. Versions that lack it
+            are not served.
     """
 
     model_dir: Path
@@ -56,6 +59,7 @@ class Settings:
     poll_seconds: float = 1.0
     grace_seconds: float = 25.0
     cors_origins: tuple[str, ...] = ()
+    source_tag: str | None = None
 
     def __post_init__(self) -> None:
         minimums = {
@@ -129,8 +133,9 @@ class Server:
                 "(--model_name)."
             )
         self.ending = False
+        self._source_tag = settings.source_tag
         self.metrics = Metrics()
-        self.model = ServedModel(path, name, at_once, settings.max_body_bytes)
+        self.model = ServedModel(path, name, at_once, settings.max_body_bytes, settings.source_tag)
         self.batcher = Batcher(
             settings.max_batch_size,
             settings.batch_timeout_ms / 1000,
@@ -152,6 +157,8 @@ class Server:
         names = version.output_names(signature, outputs)
         call = SignatureCall(version, signature or "serving_default", names)
         checked = version.checked(signature, inputs)
+        if self._source_tag:
+            checked = add_source_tag(checked, self._source_tag, version.symbols)
         version.check_answer(signature, names, len(next(iter(checked.values()))))
         return await self.batcher.run(call, checked)
 

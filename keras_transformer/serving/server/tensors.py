@@ -11,13 +11,14 @@ import binascii
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import grpc
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.inference.tags import add_missing_tag
 from keras_transformer.serving.server.batching import Arrays, RequestError
 
 _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
@@ -26,6 +27,8 @@ _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
 _AS_EXPORTED: dict[str, dict[str, Any]] = {
     "translate": {"max_length": 0, "length_penalty": math.nan, "prefix": ""}
 }
+
+_SOURCES = ("text", "source")  # the inputs with source text, in all signatures
 
 
 def read_document(body: bytes) -> dict[str, Any]:
@@ -86,6 +89,26 @@ def read_inputs(document: Mapping[str, Any], expected: Mapping[str, Any]) -> Arr
     if defaults:
         columns = _with_defaults(columns, columns[required[0]], defaults)
     return {name: _array(columns[name], name, info) for name, info in expected.items()}
+
+
+def add_source_tag(inputs: Arrays, tag: str, symbols: Sequence[str] | None) -> Arrays:
+    """Returns checked inputs with a tag in each source text that has none.
+
+    Args:
+        inputs: arrays by name.
+        tag: the tag.
+        symbols: the symbols of the model, as in `inference.tags.split_tags`.
+
+    Example:
+    >>> add_source_tag({"text": np.array([b"a", b"<2fr> b"], object)}, "<2de>", None)
+    {'text': array([b'<2de> a', b'<2fr> b'], dtype=object)}
+    """
+    tagged = dict(inputs)
+    for name in set(_SOURCES) & set(inputs):
+        texts = [text.decode("utf-8", "surrogateescape") for text in inputs[name]]
+        texts = [add_missing_tag(text, tag, symbols) for text in texts]
+        tagged[name] = np.array([text.encode("utf-8", "surrogateescape") for text in texts], object)
+    return tagged
 
 
 def write_outputs(outputs: Arrays, by_row: bool) -> bytes:

@@ -17,6 +17,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.request_params import Status
 from keras_transformer.inference import translations_of
 from keras_transformer.inference.loading import members
+from keras_transformer.inference.tags import (
+    add_missing_tag,
+    check_tag,
+    missing_tags,
+    served_tags,
+)
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.schema import nested
 from keras_transformer.serving.client import connect
@@ -74,9 +80,19 @@ class PlaygroundModel:
         place: the path or address of the model.
         ask: the signatures by name.
         examples: sentences to try; None if none are known.
+        source_tag: added to each source text that has no tag.
+
+    Raises:
+        InputError: if a signature is missing, or the vocabulary lacks the tag.
     """
 
-    def __init__(self, place: str, ask: Mapping[str, Ask], examples: Sequence[str] | None = None):
+    def __init__(
+        self,
+        place: str,
+        ask: Mapping[str, Ask],
+        examples: Sequence[str] | None = None,
+        source_tag: str | None = None,
+    ):
         missing = [name for name in _NEEDED if name not in ask]
         if missing:
             raise InputError(
@@ -86,6 +102,9 @@ class PlaygroundModel:
         self.place = place
         self.examples = list(examples or ())
         self._ask = ask
+        self._tags = served_tags(ask)
+        self._source_tag = source_tag or ""
+        check_tag(source_tag, self._tags.symbols, place)
 
     @property
     def name(self) -> str:
@@ -114,6 +133,10 @@ class PlaygroundModel:
             raise InputError("There is nothing to translate. Enter a sentence.")
         for name, text in (("text", source), ("beginning", prefix)):
             _check_text(name, text)
+        remark = missing_tags(
+            [source], self._tags.symbols, self._source_tag or self._tags.source_tag
+        )
+        source = self._tagged(source)
         # NaN is the model's default. The page returns integers for texts like "1".
         alpha = math.nan if length_penalty is None else float(length_penalty)
         inputs: Inputs = {
@@ -136,15 +159,21 @@ class PlaygroundModel:
         return Translated(
             tokens,
             [_hypothesis(row, i) for i in range(count)],
-            [sentence for bit, sentence in sentences.items() if bit in status],
+            [sentence for bit, sentence in sentences.items() if bit in status]
+            + ([remark] if remark else []),
         )
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention of a source and a target text."""
-        return attention(self._ask["attention"], source, target)
+        return attention(self._ask["attention"], self._tagged(source), target)
+
+    def _tagged(self, source: str) -> str:
+        return add_missing_tag(source, self._source_tag, self._tags.symbols)
 
 
-def open_playground_model(place: str, settings: Mapping[str, Any] | None = None) -> PlaygroundModel:
+def open_playground_model(
+    place: str, settings: Mapping[str, Any] | None = None, source_tag: str | None = None
+) -> PlaygroundModel:
     """Opens a model.
 
     Args:
@@ -152,9 +181,10 @@ def open_playground_model(place: str, settings: Mapping[str, Any] | None = None)
             such as `grpc://localhost:8500/MODEL`.
         settings: changes of the `decoding.` configuration of a run. Without `decoding.n_best`, all
             hypotheses of the beam are shown. Exports and servers take no settings.
+        source_tag: added to each source text that has no tag.
 
     Raises:
-        InputError: if there is no model, or if it lacks a signature.
+        InputError: if there is no model, or if it lacks a signature or the tag.
     """
     path = Path(place)
     settings = dict(settings or {})
@@ -167,9 +197,8 @@ def open_playground_model(place: str, settings: Mapping[str, Any] | None = None)
         client = connect(place, timeout=_ANSWER_SECONDS)
         client.wait_until_ready(_READY_SECONDS)
         names = client.metadata()
-        return PlaygroundModel(
-            place, {name: functools.partial(client.predict, signature=name) for name in names}
-        )
+        ask = {name: functools.partial(client.predict, signature=name) for name in names}
+        return PlaygroundModel(place, ask, source_tag=source_tag)
     examples = None
     if RunDirectory.is_run(path) or not path.exists():
         run, _ = members(place)[0]
@@ -177,7 +206,7 @@ def open_playground_model(place: str, settings: Mapping[str, Any] | None = None)
         beam = settings.get("decoding.beam_size", run.config.decoding.beam_size)
         settings.setdefault("decoding.n_best", beam)
     model = visible_model.open_visible_model(place, settings)
-    return PlaygroundModel(model.place, model.signatures, examples)
+    return PlaygroundModel(model.place, model.signatures, examples, source_tag)
 
 
 def _examples(run: RunDirectory) -> list[str]:

@@ -127,7 +127,7 @@ def _translate(request: Request, signature: Signature, outputs: Arrays) -> Itera
     expected = {
         _CUT: outputs["truncated"],
         _MAX_LENGTH: (asked < 0) | (asked > places),
-        _PENALTY: ~((penalty >= 0) & (penalty <= _MAX_LENGTH_PENALTY)),
+        _PENALTY: (penalty < 0) | (penalty > _MAX_LENGTH_PENALTY),  # NaN means "as exported"
         _NO_TRANSLATION: outputs["scores"][:, 0] <= _EMPTY_SCORE,
     }
     for bit, condition in expected.items():
