@@ -20,11 +20,24 @@ _MODULES = {
     "TrainingConfig": "config",
     "Transformer": "models.transformer",
     "Translator": "inference.translator",
+    "layers": "layers",
+    "losses": "models.losses",
+    "metrics": "models.metrics",
     "preset": "presets",
+    "schedules": "training.schedules",
 }
+
+# Names that are modules themselves, as in `keras_transformer.losses.LabelSmoothedCrossEntropy`.
+_NAMESPACES = ("layers", "losses", "metrics", "schedules")
+_SUBPACKAGES = (
+    *("data", "decoding", "evaluation", "export", "inference", "models", "paper", "runs"),
+    *("serving", "text", "training", "visualization"),
+)
 
 # Modules with Keras classes, which `keras.models.load_model` finds once they are imported.
 _KERAS_MODULES = (
+    "models.losses",
+    "models.metrics",
     "models.transformer",  # and all layers
     "paper.baselines.architectures",
     "training.schedules",
@@ -34,13 +47,16 @@ __all__ = [*_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    return module if name in _NAMESPACES else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_SUBPACKAGES, "__version__"})
 
 
 if "keras" in sys.modules:

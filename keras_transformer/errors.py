@@ -42,7 +42,7 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
 
     Args:
         extra: the name of the extra in setup.cfg.
-        feature: what needs it. It begins the message.
+        feature: the feature that needs the extra. The message begins with it.
     """
     try:
         yield

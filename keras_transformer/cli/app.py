@@ -98,8 +98,8 @@ def run_command(command: ModuleType, argv: list[str]) -> NoReturn:
 def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoReturn:
     """Parses the flags, calls `main` and exits.
 
-    Exit codes are those of `environment.run`. Besides, a missing package gives 1, and an invalid
-    command line 2.
+    `environment.run` lists the exit codes. In addition, the code is 1 if a package is missing, and
+    2 if the command line is invalid.
 
     Args:
         main: a function of the module that has the docstring and has defined the flags.

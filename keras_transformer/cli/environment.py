@@ -1,13 +1,14 @@
 """Protects commands from the settings and the shell of the user.
 
-Environment variables, standard streams and signals of the user's shell reach every program. `run`
-decides for all commands which of them have an effect:
+Every program inherits environment variables, standard streams and signals from the user's shell.
+`run` handles them in the same way for all commands:
 
-* Variables that change Python, Keras or TensorFlow for other work have none
-  (`tf_import.set_variables` has those of Keras and TensorFlow).
+* It ignores variables that configure Python, Keras or TensorFlow (`tf_import.set_variables` resets
+  those of Keras and TensorFlow).
 * Text on the standard streams is UTF-8 in every locale.
-* A closed or full standard output is an error of one sentence. A closed or full standard error only
-  loses messages. No file that is opened later takes the place of a closed stream.
+* If standard output is closed or full, the command fails with a one-line message. If standard error
+  is closed or full, messages are lost. A closed stream is opened as the null device, so that no
+  other file gets its number.
 * Ctrl-C, SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that files are cleaned up.
 """
 
@@ -38,9 +39,9 @@ def run(program: Callable[[], int | None]) -> NoReturn:
     * the result of `program`, or 0
     * 1 after an `InputError`, whose message goes to stderr without a stack trace
     * 130 after Ctrl-C, SIGTERM or SIGHUP
-    * 141 if the reader of standard output has ended, as in `| head`
+    * 141 if standard output is a closed pipe, for example after `| head`
 
-    Other exceptions are defects and print a stack trace.
+    Other exceptions are bugs. They print a stack trace.
 
     Args:
         program: a function without arguments. It may call `run` again.
@@ -59,10 +60,10 @@ def run(program: Callable[[], int | None]) -> NoReturn:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Lets a signal end the process immediately and silently, while the block runs.
+    """While the block runs, a signal ends the process immediately and without a message.
 
-    For imports: a library that catches the `KeyboardInterrupt` of Ctrl-C would go on without one of
-    its modules, or print a stack trace.
+    Use it for imports. Otherwise, a library may catch the `KeyboardInterrupt` of Ctrl-C and
+    continue with a missing module, or print a stack trace.
 
     Example:
     >>> with ended_by_signals():
@@ -80,13 +81,13 @@ def _handled_by(handler: Any) -> Iterator[None]:
         yield
     finally:
         for number, old in before.items():
-            signal.signal(number, old or signal.SIG_DFL)  # None: not set by Python
+            signal.signal(number, old or signal.SIG_DFL)  # None: the handler was not set by Python
 
 
 def _interrupted_by_signals() -> contextlib.AbstractContextManager[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT:
-            signal.signal(number, signal.SIG_DFL)  # a second one ends the process
+            signal.signal(number, signal.SIG_DFL)  # a second signal ends the process
         raise KeyboardInterrupt
 
     return _handled_by(interrupt)
@@ -114,7 +115,7 @@ def _exit_code(program: Callable[[], int | None]) -> int:
     try:
         sys.stdout.flush()
     except (BrokenPipeError, InputError):
-        # Python would try again at its end, and report it.
+        # Otherwise, Python flushes again at exit and reports the error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 
@@ -122,8 +123,8 @@ def _exit_code(program: Callable[[], int | None]) -> int:
 def _restart_python() -> None:
     """Starts Python again if libraries do not work with its settings.
 
-    TensorFlow takes only UTF-8 paths, which Python uses itself in most locales. tensorflow-text
-    needs docstrings, which PYTHONOPTIMIZE=2 removes.
+    TensorFlow needs paths in UTF-8, but Python uses another encoding in a few locales.
+    tensorflow-text needs docstrings, but PYTHONOPTIMIZE=2 removes them.
     """
     restart = False
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
@@ -136,9 +137,13 @@ def _restart_python() -> None:
 
 
 def _ignore_variables() -> None:
-    """Removes the effect of environment variables, also on child processes."""
+    """Makes this process and its child processes ignore environment variables."""
     tf_import.set_variables()
-    os.environ["MPLBACKEND"] = "agg"  # pictures are files; a notebook sets its own backend
+    os.environ["MPLBACKEND"] = (
+        "agg"  # commands only write image files; a notebook sets another backend
+    )
+    if not os.environ.get("TF_CONFIG", "{}").strip():
+        del os.environ["TF_CONFIG"]  # TensorFlow would read an empty value as JSON
     if os.environ.pop("PYTHONWARNINGS", None) is not None:
         sys.warnoptions.clear()
         warnings.resetwarnings()
@@ -148,8 +153,8 @@ def _ignore_variables() -> None:
 
 
 def _open_streams() -> None:
-    """Replaces the standard streams of the process. Streams of a caller, as in a test, stay."""
-    # Opened in the wrong direction: using the stream fails, as if it were closed.
+    """Replaces the standard streams of the process, unless a caller (a test) has replaced them."""
+    # A closed stream is opened in the wrong direction, so that using it still fails.
     for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -178,7 +183,7 @@ class _StandardOutput(io.FileIO):
 
 
 class _StandardError(io.FileIO):
-    """Drops messages that cannot be written, because they must not end the work."""
+    """Drops messages that cannot be written, because a lost message must not stop the command."""
 
     def write(self, data: Any) -> int:
         try:
@@ -198,7 +203,7 @@ def _text_stream(raw: io.FileIO, before: Any, is_log: bool = False) -> io.TextIO
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding="utf-8",
-        # A path may have bytes that are not UTF-8. Python shows them as surrogates.
+        # A path may contain invalid UTF-8. Python represents such bytes as surrogates.
         errors="backslashreplace" if is_log else "surrogateescape",
         line_buffering=is_log or bool(before and before.line_buffering),
         write_through=bool(before and before.write_through),

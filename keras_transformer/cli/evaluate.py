@@ -91,7 +91,10 @@ def _translate(sources: Sequence[str]) -> tuple[list[str], float]:
         hypotheses = [best.text for best, *_ in translate.translate_lines(model, sources)]
         seconds = time.perf_counter() - start
         file.writelines(f"{hypothesis}\n".encode() for hypothesis in hypotheses)
-    for warning in translate.translation_warnings(model, sources):
+    warnings = translate.translation_warnings(model, sources)
+    if unknown := batching.unknown_tokens(model.lengths, sources):
+        warnings.append(unknown)
+    for warning in warnings:
         console.warn(f"{FLAGS.source or FLAGS.test_set}: {warning}")
     return hypotheses, seconds
 

@@ -10,12 +10,12 @@ The columns of --format=tsv are
 
     log P    tokens    perplexity    log P / ((5 + tokens) / 6) ^ length_penalty
 
-The objects of --format=jsonl also have the tokens of the target and their log-probabilities. The
-last line of standard error has the perplexity of all targets together.
+With --format=jsonl, the output also has the tokens of the target and their log-probabilities. The
+last line of standard error is the perplexity over all targets.
 
-An empty target is only the end token. An empty source is scored as it is. A source of more than
-decoding.max_source_tokens is truncated. Both are reported on standard error, and the exit code is 3
-after all pairs were scored. A target of more than 4,096 tokens is refused.
+An empty target consists of the end token. Pairs with an empty source are scored, and a source of
+more than decoding.max_source_tokens is truncated. Both are reported on standard error, and the exit
+code is then 3. A target of more than 4,096 tokens is refused.
 """
 
 from __future__ import annotations

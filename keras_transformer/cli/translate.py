@@ -139,7 +139,7 @@ def _translate(model: Any, data: bytes, lines: list[str], first_line: int) -> tu
 def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
     """Translates each part of the input. Returns the number of warnings."""
     from keras_transformer.data.corpora.reading import decode_lines
-    from keras_transformer.inference import tags
+    from keras_transformer.inference import batching, tags
 
     count, first_line, remarked = 0, 1, False
     for data in parts:
@@ -149,6 +149,8 @@ def _translate_all(model: Any, parts: Iterator[bytes], file: BinaryIO) -> int:
             console.warn(remark)
             remarked = True
         text, warnings = _translate(model, data, lines, first_line)
+        if unknown := batching.unknown_tokens(model.lengths, lines, first_line):
+            console.warn(unknown)
         file.write(text.encode())
         file.flush()
         for warning in warnings:

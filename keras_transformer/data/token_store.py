@@ -1,9 +1,12 @@
 """Encoded pairs on disk with their text, in shards.
 
-A store is a directory with `store.json`, which lists the shards in their order, and a directory for
-each shard. `source_ids.npy` has all ids (uint16 if the vocabulary fits, else int32),
-`source_lengths.npy` the number of ids of each pair (uint32), and `source.txt` its text in line i.
-The target has the same files. The ids of a pair end with the end id, without start id and padding.
+A store is a directory with one directory per shard, and `store.json`, which lists the shards in
+order. A shard has these files for the source, and the same files for the target:
+
+* `source_ids.npy`: all ids (uint16 if the vocabulary fits, otherwise int32). The ids of a sentence
+  end with the end id. There are no start ids and no padding.
+* `source_lengths.npy`: the number of ids of each sentence (uint32).
+* `source.txt`: the text of each sentence, one per line.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A decoder for the search: models that decode one position, with a cache that stays in place.
+"""Connects models that decode one position at a time to the search, with one cache per sentence.
 
 The K hypotheses (beams) of a sentence are K alternatives at one position. The model gets them as K
-tokens of one sequence. All keys and values of the sentence stay in one cache, where their step and
-their beam wrote them. A mask lets each hypothesis see only its ancestors. When hypotheses change
-places, only the table of ancestors is reordered, a few integers per sentence. The cache itself is
-reordered only for models that keep one state per hypothesis.
+tokens of one sequence. Each step and each beam writes its keys and values to a fixed place in the
+cache. A mask lets each hypothesis see only its ancestors. When hypotheses change places, only the
+table of ancestors (a few integers per sentence) is reordered. The cache itself is reordered only
+for models that keep one state per hypothesis.
 """
 
 from __future__ import annotations

@@ -195,10 +195,10 @@ class SearchConfig:
         decoding: the algorithm and its options. Its text field `banned` is not used.
         banned: phrases, as ids, that no output contains, or None.
         constraint: a rule that all outputs obey.
-        max_steps: upper bound on the steps, which is part of the graph. It must be at least the
-            longest of `max_lengths`.
-        batch_compaction: whether sentences that have ended leave the batch, which changes
-            shapes. By default they do, unless `length_limit` is an int.
+        max_steps: static upper bound on the steps. It must be at least the longest of
+            `max_lengths`.
+        batch_compaction: whether finished sentences leave the batch. This changes shapes. The
+            default is True unless `length_limit` is an int.
 
     Example:
         >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence
@@ -236,7 +236,7 @@ class SearchInputs(NamedTuple):
     # sentence with 0 (or less) gets the empty output and takes no step. The batch may be empty.
     max_lengths: tf.Tensor
     # int32 [batch, any]: tokens that each output begins with, regardless of all constraints. A
-    # prefix ends before the first id that is not an ordinary token. `max_lengths` cuts it.
+    # prefix ends before the first id that is not an ordinary token. `max_lengths` truncates it.
     prefix: tf.Tensor | None = None
     # bool [batch, source]: True for real tokens; needed for the coverage penalty and attention
     source_mask: tf.Tensor | None = None

@@ -280,7 +280,7 @@ def _while_loop(
     shape_invariant: Callable[[tf.Tensor], tf.TensorShape] | None = None,
     maximum_iterations: int | None = None,
 ) -> Any:
-    """Calls `tf.while_loop` with one structure, whose optional fields may be None."""
+    """Calls `tf.while_loop` with one structure. Its optional fields may be None."""
 
     def tensors(structure: Any) -> list[tf.Tensor]:
         return [each for each in tf.nest.flatten(structure) if each is not None]

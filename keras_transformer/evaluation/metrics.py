@@ -152,10 +152,10 @@ def choose_tokenizer(references: Sequence[str], language: str = "") -> str:
 def blind_score(
     references: Sequence[str], tokenize: str | None = None, lowercase: bool = False
 ) -> float | None:
-    """Returns the BLEU of the references with themselves if it is not 100, else None.
+    """Returns the BLEU of the references against themselves, or None if it is 100.
 
-    Such a BLEU cannot tell good translations from bad ones, because the sentences have fewer than
-    four tokens. Nothing should be decided by it.
+    If it is lower, the sentences have fewer than four tokens, and BLEU cannot separate good
+    translations from bad ones. Do not base decisions on it.
 
     Args:
         references: the references.

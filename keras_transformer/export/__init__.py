@@ -64,10 +64,10 @@ class ExportResult(NamedTuple):
 
     Attributes:
         path: the new version.
-        sentences: number of sentences on which the run and the export were compared.
+        sentences: number of sentences in the comparison of the export with the run.
         ties: sentences whose tokens differ although the scores are equal up to rounding.
-        largest_difference: for CTranslate2, which has its own search: the largest difference
-            between the log-probabilities that the run and the export give a translation.
+        largest_difference: only for CTranslate2, because its search differs: the largest difference
+            between the log-probabilities of a translation in the run and in the export.
         scores: scores of the export's translations, if there are references.
         warning: a limitation of this export.
 
@@ -130,7 +130,7 @@ def export(
     Args:
         run: a run, or any other value that `load_translator` accepts, such as an ensemble.
         output_dir: directory of the versions.
-        sentences: source sentences on which the export and the run are compared.
+        sentences: source sentences for the comparison of the export with the run.
         options: further options.
         format: one of `FORMATS`.
         settings: changes of the run's `decoding.` configuration.

@@ -83,7 +83,7 @@ def export(
     Args:
         run: a run, or any other value that `load_translator` accepts.
         output_dir: directory of the versions.
-        sentences: source sentences on which the export and the run are compared.
+        sentences: source sentences for the comparison of the export with the run.
         settings: must be empty, because a CTranslate2 model does not store search options.
         options: further options.
 

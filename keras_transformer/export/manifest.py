@@ -109,7 +109,7 @@ class Provenance:
     def of(
         cls, run: str | Path | RunDirectory, translator: Translator, precision: str
     ) -> Provenance:
-        """Returns the provenance of an export of `run`, whose translator is given."""
+        """Returns the provenance of an export of `run` with this translator."""
         return cls(
             tuple(Member(*member) for member in members(run)),
             translator.config,

@@ -1,7 +1,7 @@
-"""Generates texts on which every export is compared with its run, in addition to real sentences.
+"""Generates texts to compare an export with its run, in addition to real sentences.
 
-Validation sentences contain few symbols, few scripts and no rare spaces. These texts contain all of
-them, so that a difference in tokenization is found before a user finds it.
+Validation sentences contain few symbols, few scripts and no rare spaces. The generated texts
+contain many of each, so that users do not have to find differences in tokenization.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 from keras_transformer.text.vocabulary import Vocabulary
 
 _MIXED = 1000  # texts that mix words, symbols and characters of all classes
-_PER_CLASS = 10  # characters of each Unicode category that also occur without other text
-_TRANSLATED = 20
-_MAX_TRANSLATED_LENGTH = 40
+_PER_CLASS = 10  # characters of each Unicode category that are also texts by themselves
+_TRANSLATED = 20  # texts whose translations are compared
+_MAX_TRANSLATED_LENGTH = 40  # tokens
 _SHOWN = 12  # tokens that a message shows around the first difference
 _TEXTS = (
     # Spaces and invisible characters.
@@ -27,7 +27,7 @@ _TEXTS = (
     *("a\xa0b", "a\u2003b", "a\u200bb", "a\u3000b", "\ufeffa"),
     *("a\u200db", "a\xadb", "\u202eabc\u202c", "a\x00b"),
     *("\x00", "\x01", "\x7f", "\ufffd", "a\ufffdb"),
-    # The piece that stands for a space.
+    # SentencePiece's symbol for a space, U+2581.
     *("\u2581", "\u2581\u2581", "a\u2581b", "a \u2581 b", "\u2581a"),
     # Names of special tokens.
     *("</s>", "<s> <pad> <unk>", "<0x41>", "a</s>b"),
@@ -59,7 +59,7 @@ class ProbeTexts(NamedTuple):
 
     Attributes:
         tokenized: texts whose tokens are compared.
-        translated: a few of them, whose translations are compared too.
+        translated: the few texts whose translations are compared too.
 
     Example:
     >>> ProbeTexts(tokenized=["a", "b"], translated=["a"]).translated
@@ -76,8 +76,8 @@ def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1)
     The same arguments give the same texts.
 
     Args:
-        vocabulary: the vocabulary. Each symbol of its source occurs in several texts.
-        sentences: sentences whose words are mixed with symbols and characters.
+        vocabulary: the vocabulary. Each of its source symbols occurs in several texts.
+        sentences: source of words, which are mixed with symbols and characters.
         seed: seed of the random choices.
 
     Example:
@@ -116,7 +116,7 @@ def _texts_with_symbol(symbol: str, word: str, other: str) -> list[str]:
     texts += [f"{symbol} {word}", f"{word} {symbol}", f"{word} {symbol} {word}"]
     texts += [symbol + word, word + symbol, word + symbol + word]
     texts += [symbol.lower(), symbol.upper(), symbol + "\n", f"{symbol}\t{word}"]
-    # Normalization would compose the last character of the symbol with these.
+    # Normalization composes these marks with the last character of the symbol.
     texts += [symbol + mark for mark in _marks_after(symbol[-1])]
     return texts
 
@@ -140,17 +140,17 @@ def _to_translate(
 
 @functools.cache
 def _characters_by_category() -> dict[str, list[str]]:
-    """Returns the characters of the first three planes by category, without surrogates."""
+    """Returns the characters of the first three planes by category, except surrogates."""
     found: dict[str, list[str]] = {}
     for character in map(chr, range(0x30000)):
         found.setdefault(unicodedata.category(character), []).append(character)
-    del found["Cs"]  # UTF-8 cannot express them
+    del found["Cs"]  # UTF-8 cannot encode surrogates
     return dict(sorted(found.items()))
 
 
 @functools.cache
 def _marks_after(character: str) -> list[str]:
-    """Returns the characters with which Unicode's normalization composes the given one."""
+    """Returns the characters that Unicode normalization composes with the given one."""
     composed = (unicodedata.decomposition(chr(code)).split() for code in range(0xC0, 0x30000))
     first = f"{ord(character):04X}"
     return [chr(int(pair[1], 16)) for pair in composed if len(pair) == 2 and pair[0] == first]
@@ -163,12 +163,12 @@ def token_difference(
     expected_by: str = "the run",
     found_by: str = "the export",
 ) -> str | None:
-    r"""Describes the first text whose tokens differ, or returns None if all are the same.
+    r"""Describes the first text whose tokens differ. Returns None if all tokens are equal.
 
     Args:
         texts: the texts.
-        expected: their ids.
-        found: the ids to compare.
+        expected: the correct ids of each text.
+        found: the ids to compare with `expected`.
         expected_by: the origin of `expected`, for the message.
         found_by: the origin of `found`.
 
@@ -191,7 +191,7 @@ def token_difference(
 
 
 def escaped(text: str) -> str:
-    r"""Returns a text in quotes for a message, shortened, in ASCII.
+    r"""Returns a text for a message: quoted, truncated, and with ASCII escapes.
 
     Example:
     >>> escaped("e" + chr(0x301))

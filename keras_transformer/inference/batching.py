@@ -135,9 +135,9 @@ class TokenCounts(NamedTuple):
     """The source tokens of a text.
 
     Attributes:
-        tokens: all of them, including the end token.
-        used: those that are translated; fewer if the text is truncated.
-        unknown: those that are not in the vocabulary.
+        tokens: number of tokens, including the end token.
+        used: number of translated tokens, fewer if the text is truncated.
+        unknown: number of tokens that are not in the vocabulary.
 
     Example:
     >>> TokenCounts(tokens=9, used=9, unknown=1).unknown
@@ -171,13 +171,22 @@ def token_counts(
         yield from map(TokenCounts, *columns)
 
 
-def unknown_warning(counts: Sequence[TokenCounts], first_line: int = 1) -> str | None:
-    """Returns a warning if more than 1 % of the source tokens are unknown, otherwise None.
+def unknown_tokens(
+    lengths: Callable[..., dict[str, tf.Tensor]], lines: Sequence[str], first_line: int = 1
+) -> str | None:
+    """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None.
+
+    Args:
+        lengths: `LoadedModel.lengths` or `Translator.lengths`.
+        lines: the sources.
+        first_line: the number of the first line.
 
     Example:
-    >>> unknown_warning([TokenCounts(9, 9, 0), TokenCounts(8, 8, 4)])
-    '23.5% of the source tokens are not in the vocabulary, first in line 2. Their meaning is lost.'
+    >>> counts = {"tokens": tf.constant([9, 8]), "used": tf.constant([9, 8])}
+    >>> unknown_tokens(lambda text: {**counts, "unknown": tf.constant([0, 4])}, ["a", "b"])
+    '23.5% of the source tokens are not in the vocabulary, first in line 2. ...'
     """
+    counts = list(token_counts(lengths, lines))
     tokens = sum(each.tokens for each in counts)
     unknown = sum(each.unknown for each in counts)
     if unknown <= MAX_UNKNOWN_RATE * tokens:
@@ -185,7 +194,7 @@ def unknown_warning(counts: Sequence[TokenCounts], first_line: int = 1) -> str |
     first = next(number for number, each in enumerate(counts, first_line) if each.unknown)
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
-        f"{first:,}. Their meaning is lost."
+        f"{first:,}. Their meaning is lost. decoding.replace_unknown can copy them."
     )
 
 
@@ -196,8 +205,6 @@ def source_warnings(
     first_line: int = 1,
 ) -> list[str]:
     """Returns warnings about sources that are empty, truncated, or longer than any in training.
-
-    Many unknown tokens get one warning for all sources.
 
     Args:
         lengths: `LoadedModel.lengths` or `Translator.lengths`.
@@ -211,8 +218,7 @@ def source_warnings(
     ['Line 2: the source is empty.']
     """
     warnings = []
-    counts = list(token_counts(lengths, lines))
-    for number, (tokens, used, _) in enumerate(counts, first_line):
+    for number, (tokens, used, _) in enumerate(token_counts(lengths, lines), first_line):
         if tokens == 1:  # only the end token
             warnings.append(f"Line {number}: the source is empty.")
         elif used < tokens:
@@ -225,6 +231,4 @@ def source_warnings(
                 f"Line {number}: the source has {tokens:,} tokens, but the longest source in "
                 f"training has {max_train_source_length:,}. The quality may be lower."
             )
-    if unknown := unknown_warning(counts, first_line):
-        warnings.append(unknown)
     return warnings

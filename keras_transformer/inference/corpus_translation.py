@@ -107,7 +107,7 @@ def translate_corpus(
 
 
 def check_export(model_dir: str | Path) -> None:
-    """Raises `InputError` if the model is missing, or if it is a run, whose weights may change.
+    """Raises `InputError` if the model is missing, or is a run, because its weights may change.
 
     Example:
     >>> check_export("build/run")

@@ -13,7 +13,7 @@ from keras_transformer.inference.loading import LoadedModel
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.inference.translate import translate_lines
 
-# Patterns of RE2, which need linear time and also work inside a graph.
+# Patterns in RE2 syntax. RE2 needs linear time and also runs in a TensorFlow graph.
 _SPACE = r"[\s\p{Z}]"
 _STOP = r"[.!?…։؟۔।॥።。！？｡]"
 _FULL_WIDTH_STOP = r"[。！？｡]"
@@ -23,7 +23,7 @@ _CAPITAL = r"[\p{Lu}\p{Lt}\p{Lo}\p{N}]"  # Lo: the letters of scripts without ca
 
 _SENTENCE_END = (
     rf"({_STOP}+{_CLOSING}*)({_SPACE}+{_OPENING}*{_CAPITAL})"
-    # A stop between spaces: tokenized text, which may be lower-cased.
+    # Tokenized text has spaces around each stop. It may be lowercase.
     rf"|({_SPACE}\.(?:{_SPACE}\.)*)({_SPACE})"
     rf"|({_FULL_WIDTH_STOP}+)([^。！？｡\"'\p{{Pi}}\p{{Pf}}\p{{Pe}}\s\p{{Z}}])"
 )
@@ -45,19 +45,20 @@ _NO_SENTENCE_END = (
 
 # Where long sentences are split, in order of preference.
 _BREAKS = tuple(map(re.compile, (r"[;:–—]\s|[；：]", r"[,،]\s|[，、]", r"\s")))
-# Chinese and Japanese characters, which no space follows.
+# Chinese and Japanese characters. Text has no space after them.
 _UNSPACED = re.compile(
     r"[\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
 )
-# Target size of the parts as a share of the limit, because tokens are spread unevenly.
+# Target size of the parts as a fraction of the limit. The margin is needed because equal numbers of
+# characters can have different numbers of tokens.
 _FILL = 0.8
 
 
 def segment(text: str) -> list[str]:
-    r"""Splits a text of any language into pieces with one sentence each, with rules.
+    r"""Splits a text of any language into pieces of one sentence each, using rules.
 
-    The pieces together are the text. They have white space around the sentence, or only white
-    space.
+    Each piece has one sentence and the white space around it, or only white space. The
+    concatenated pieces equal the text.
 
     A sentence ends at the end of its line (`str.splitlines`). It also ends
 
@@ -70,11 +71,14 @@ def segment(text: str) -> list[str]:
     It does not end after a single letter, a number of one or two digits, a Roman numeral, or a
     common English, German, French or Spanish abbreviation.
 
-    Known limits: a sentence that continues on the next line becomes two. A sentence that ends with
-    a single letter or a small number ("vitamin C.", "She is 17."), or is followed by a small
-    letter, is joined to the next. Unknown abbreviations before capitals ("Univ. Prof.") end a
-    sentence. A quotation at the end of a Chinese or Japanese sentence only ends it before white
-    space. Thai and other scripts without stops give one sentence per line.
+    Known limits:
+
+    - A sentence that continues on the next line is split into two.
+    - A sentence is joined to the next one if it ends with a single letter or a small number
+      ("vitamin C.", "She is 17."), or if the next one starts with a lowercase letter.
+    - An unknown abbreviation before a capital ("Univ. Prof.") ends a sentence.
+    - A Chinese or Japanese sentence that ends with a quotation ends only before white space.
+    - In Thai and other scripts without stops, each line is one sentence.
 
     Example:
     >>> segment("It rains. She sleeps.\n")
@@ -95,7 +99,7 @@ def _segment_lines(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _mark_ends(lines: tf.Tensor) -> tf.Tensor:
-    """Inserts a line feed after each sentence in lines, string `[N]`, which contain none."""
+    """Inserts a line feed after each sentence of `lines`, string `[N]` without line feeds."""
     marked = tf.strings.regex_replace(lines, _SENTENCE_END, r"\1\3\5" + "\n" + r"\2\4\6")
     return tf.strings.regex_replace(marked, _NO_SENTENCE_END, r"\1\2\3\4")
 
@@ -103,8 +107,8 @@ def _mark_ends(lines: tf.Tensor) -> tf.Tensor:
 def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str:
     """Returns the text of the pieces with each sentence replaced by its translation.
 
-    Line breaks and wider gaps are kept. A gap of one space or none becomes one space, or none
-    after Chinese and Japanese characters and inside a word that was split. Line breaks in a
+    Line breaks and gaps of several spaces are kept. Any other gap becomes one space. There is no
+    space after Chinese and Japanese characters, or inside a word that was split. Line breaks in a
     translation become spaces.
 
     Args:
@@ -137,9 +141,9 @@ def translate_document(
 ) -> tuple[str, list[str]]:
     r"""Translates a document and keeps its lines.
 
-    A sentence with more tokens than the model accepts, or than any source in training, is
-    translated in parts. These end at a semicolon, colon or dash, or else at a comma, at white
-    space, or within a word.
+    A sentence is translated in parts if it has more tokens than the model accepts, or more than
+    the longest training source. Parts end at a semicolon, colon or dash if possible, otherwise at
+    a comma, at white space, or within a word.
 
     Args:
         model: a model with one translation per sentence.
@@ -182,7 +186,7 @@ def translate_document(
 def _split_long_sentences(
     model: LoadedModel, pieces: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Returns pieces, with the tags of each, whose sentences fit, and warnings."""
+    """Splits sentences that are too long. Returns (tags, piece) pairs, and warnings."""
     result: list[tuple[str, str]] = []
     warnings: list[str] = []
     line = 1
@@ -215,7 +219,7 @@ def _split_long_sentences(
 
 
 def _parts(model: LoadedModel, tag: str, sentence: str, tokens: int, limit: int) -> list[str]:
-    """Splits a sentence into parts of at most `limit` tokens with the tag, or of one character."""
+    """Splits a sentence into parts of at most `limit` tokens, tag included, or of one character."""
     pieces = _divide(sentence, max(2, round(tokens / (_FILL * limit))))
     if len(pieces) == 1:
         return pieces

@@ -87,8 +87,8 @@ class LiteRTModel:
     Args:
         path: `model.tflite`.
         threads: number of threads of an operation.
-        low_memory: do not use XNNPACK, whose kernels keep a copy of all weights in another
-            layout. This needs half of the memory and is several times slower.
+        low_memory: disables XNNPACK, because its kernels keep a copy of all weights. This halves
+            the memory and is several times slower.
 
     Attributes:
         metadata: the metadata of the file.
@@ -183,7 +183,7 @@ class LiteRTModel:
         """Counts the tokens of a sentence, with the end token.
 
         Returns:
-            All tokens, those that are used, and those that are not in the vocabulary.
+            The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
         """
         whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)])
         unknown = list(whole).count(self.vocabulary.unknown_id)

@@ -70,8 +70,8 @@ def load_model(
     """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: a SavedModel; the file of a LiteRT model; a directory with numbered versions of
-            these, of which the highest is loaded; or any value that `load_translator` accepts.
+        model_dir: a SavedModel, a LiteRT file, or any value that `load_translator` accepts. If it
+            is a directory of numbered versions, the highest one is loaded.
         settings: changes of the run's `decoding.` configuration, as in
             `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
             and `decoding.max_length`, a SavedModel none.
@@ -248,9 +248,9 @@ def load_translator(
     """Returns a translator with the weights of a run, or with an ensemble of several runs.
 
     Args:
-        model_dir: a run directory, whose selected weights are loaded; other weights of a run, as
-            in `build/run@best` (`RunDirectory.select` lists the names); or several of these,
-            separated by commas, with the same vocabulary: an ensemble.
+        model_dir: a run directory. `build/run` loads the selected weights, and `build/run@best`
+            other weights (`RunDirectory.select` lists the names). Several runs with the same
+            vocabulary, separated by commas, form an ensemble.
         settings: changes of the first run's `decoding.` configuration.
         precision: type of weights and computation: float32, bfloat16 or float16.
 

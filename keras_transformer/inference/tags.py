@@ -1,4 +1,4 @@
-"""Tags of the target language at the start of source lines, such as `<2de>`."""
+"""Target-language tags, such as `<2de>`, at the start of source lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError
 
-# The forms of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
+# Tag formats of multilingual corpora: <2de> (Johnson et al.), >>deu<< (OPUS-MT), __de__ (fairseq).
 _FORM = r"(?:<2[^\s<>]+>|>>[^\s<>]+<<|__[^\W_]+(?:_[^\W_]+)*__)"
 _TAG = re.compile(_FORM)
 _MAX_SHOWN = 10  # symbols in a message
 
 
 def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
-    """Returns the symbols that have the form of a tag, sorted.
+    """Returns the symbols that have a tag format, sorted.
 
     Args:
         symbols: the symbols of a vocabulary.
@@ -29,13 +29,14 @@ def language_tags(symbols: Iterable[str]) -> tuple[str, ...]:
 
 
 def split_tags(line: str, symbols: Sequence[str] | None) -> tuple[str, str]:
-    """Splits a line into the tags at its start and the rest, which keeps the indent.
+    """Splits a line into its leading tags and the rest, which keeps the indentation.
 
     Other symbols of the model may come before a tag. After the last tag, they belong to the text.
 
     Args:
         line: a source line.
-        symbols: the symbols of the model; None if they are unknown: any text of the form of a tag.
+        symbols: the symbols of the model. None if they are unknown; then every text in a tag
+            format counts as a tag.
 
     Example:
     >>> split_tags("  <2de> It rains.", ["<2de>"])
@@ -70,7 +71,7 @@ def _leading_symbol(symbols: tuple[str, ...] | None) -> re.Pattern[str]:
 
 
 def add_tag(text: str, tag: str) -> str:
-    """Returns a text with a tag at its start, as in training data. Empty texts stay empty.
+    """Adds a tag at the start of a text, as in training data. Empty texts stay empty.
 
     Args:
         text: a source sentence.
@@ -117,18 +118,20 @@ def check_tag(tag: str | None, symbols: Sequence[str] | None, place: str) -> Non
     if others := [symbol for symbol in symbols if symbol not in tags]:
         shown = ", ".join(others[:_MAX_SHOWN]) + (", ..." if len(others) > _MAX_SHOWN else "")
         known += f" Its other symbols are {shown}."
-    raise InputError(f"source_tag is {tag!r}, but the vocabulary of {place} lacks it. {known}")
+    raise InputError(
+        f"source_tag is {tag!r}, but the vocabulary of {place} does not have it. {known}"
+    )
 
 
 def missing_tags(
     lines: Sequence[str], symbols: Sequence[str] | None, source_tag: str | None = None
 ) -> str | None:
-    """Returns a remark about lines without a tag, or None if there are none.
+    """Returns a warning about lines without a tag, or None if all lines have one.
 
     Args:
         lines: source lines; empty lines do not count.
-        symbols: the symbols of the model. Without tags among them there is no remark.
-        source_tag: the symbol that is added to the lines. There is no remark if it is a tag.
+        symbols: the symbols of the model. Without tags among them there is no warning.
+        source_tag: the symbol that is added to the lines. There is no warning if it is a tag.
 
     Example:
     >>> missing_tags(["<2de> a", "b"], ["<2de>"])

@@ -31,7 +31,7 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
         lines: the texts.
 
     Returns:
-        For each line its translations, best first; at least one, which may be `NO_TRANSLATION`.
+        The translations of each line, best first. A line without any has `NO_TRANSLATION`.
 
     Example:
     >>> from keras_transformer.inference.loading import load_model
@@ -136,8 +136,8 @@ def translation_warnings(
     Args:
         model: the model.
         lines: the texts. See `source_warnings`.
-        results: the translations; lines without a translation get a warning.
-        prefixes: the prefixes; translations that do not begin with theirs get a warning.
+        results: the translations. A line without a translation gets a warning.
+        prefixes: the prefix of each line. A translation without its prefix gets a warning.
         first_line: number of the first line.
 
     Example:

@@ -189,18 +189,19 @@ class Translator(tf.Module):
             results.append((decoded.features, decoded.attention if attention else None))
         return results
 
-    def texts(self, result: SearchResult, source: tf.Tensor) -> tf.Tensor:
+    def texts(self, result: SearchResult, source: tf.Tensor | None = None) -> tf.Tensor:
         """Returns the texts of a search result, string `[B, K]`.
 
         Args:
             result: the result.
-            source: string `[B]`, which `decoding.replace_unknown` takes words from.
+            source: string `[B]`. `decoding.replace_unknown` replaces unknown tokens by its words;
+                without it, they stay.
         """
         batch, count, length = tf.unstack(tf.shape(result.ids))
         ids = tf.reshape(result.ids, [batch * count, length])  # --> [batch * count, length]
         lengths = tf.reshape(result.lengths, [batch * count])
         texts = self.tokenizer.detokenize(ids, lengths)
-        if self.config.replace_unknown:
+        if self.config.replace_unknown and source is not None:
             source, _ = truncate_text(source, self.config.max_source_bytes)
             words = self.tokenizer.source_texts(source)  # --> [batch, source]
             places = tf.clip_by_value(result.alignment, 0, tf.shape(words)[1] - 1)

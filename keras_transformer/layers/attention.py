@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import MaskedLayer, new_initializer
 from keras_transformer.layers.dropout import Dropout
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
@@ -108,6 +108,36 @@ def split_heads(inputs: Any, num_heads: int) -> Any:
     return fast_paths.swap_heads(ops.reshape(inputs, (*leading, num_heads, width // num_heads)))
 
 
+def combine_masks(attention_mask: Any, padding_mask: Any) -> Any:
+    """Returns where both masks are True, broadcastable to `[B, T, S]`, or None without masks.
+
+    Args:
+        attention_mask: bool `[B, S]`, or broadcastable to `[B, T, S]`, or None.
+        padding_mask: bool `[B, S]`, or None.
+
+    Raises:
+        ValueError: for an attention mask of another rank than 2 or 3.
+
+    Example:
+    >>> combine_masks(None, keras.ops.array([[True, False]])).numpy().tolist()
+    [[[True, False]]]
+    """
+    if attention_mask is not None:
+        if len(attention_mask.shape) not in (2, 3):
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)}. It must be [batch, "
+                "keys] or [batch, queries, keys]."
+            )
+        if len(attention_mask.shape) == 2:
+            attention_mask = ops.expand_dims(attention_mask, 1)
+    if padding_mask is None:
+        return attention_mask
+    padding_mask = ops.expand_dims(padding_mask, 1)  # --> [B, 1, S], the same for all queries
+    if attention_mask is None:
+        return padding_mask
+    return ops.logical_and(attention_mask, padding_mask)
+
+
 def merge_heads(heads: Any) -> Any:
     """Concatenates heads `[B, H, T, dim]` to `[B, T, H * dim]`.
 
@@ -120,24 +150,21 @@ def merge_heads(heads: Any) -> Any:
     return ops.reshape(merged, (*leading, width))
 
 
-class _FusedGlorot(keras.initializers.Initializer):
-    """Glorot uniform for each part of a fused kernel, as if the parts were separate kernels."""
+class _FusedInitializer(keras.initializers.Initializer):
+    """Initializes each part of a fused kernel as if the parts were separate kernels."""
 
-    def __init__(self, widths: tuple[int, ...], seed: int | None = None):
+    def __init__(self, initializer: Any, widths: tuple[int, ...]):
+        self.initializer = initializer
         self.widths = widths
-        self.seed = seed
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
         parts = [
-            keras.initializers.GlorotUniform(None if self.seed is None else self.seed + i)(
-                (shape[0], width), dtype
-            )
-            for i, width in enumerate(self.widths)
+            new_initializer(self.initializer)((shape[0], width), dtype) for width in self.widths
         ]
         return ops.concatenate(parts, axis=-1)
 
 
-class MultiHeadAttention(BaseLayer):
+class MultiHeadAttention(MaskedLayer):
     """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
     The base of `SelfAttention` and `CrossAttention`. They implement `forward`, which always
@@ -146,49 +173,80 @@ class MultiHeadAttention(BaseLayer):
 
     Args:
         num_heads: number of heads, h.
-        key_dim: size of a head's queries and keys, d_k.
+        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
         value_dim: size of a head's values, d_v; `key_dim` by default.
         dropout: dropout of the attention weights.
         use_bias: add biases to the projections (the paper has none).
+        kernel_initializer: initializer of each projection.
+        bias_initializer: initializer of the biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
 
     Raises:
         ValueError: for a number of heads or a width below 1.
 
     Example:
-    >>> CrossAttention(num_heads=8, key_dim=64).value_dim
-    64
+    >>> CrossAttention(num_heads=8, key_dim=64).num_heads
+    8
     """
 
     def __init__(
         self,
         num_heads: int,
-        key_dim: int,
+        key_dim: int | None = None,
         value_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        value_dim = key_dim if value_dim is None else value_dim
         sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
         for name, size in sizes.items():
-            if size < 1:
+            if size is not None and size < 1:
                 raise ValueError(f"{name} is {size}, but it must be at least 1.")
         self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
+        self.key_dim: Any = key_dim  # None until the layer is built
+        self.value_dim: Any = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
         self.weights_dropout = Dropout(dropout, name="weights_dropout", dtype=self.dtype_policy)
+
+    def _set_head_sizes(self, d_model: int) -> None:
+        """Sets the default of `key_dim` and `value_dim`, which depends on the input."""
+        if self.key_dim is None:
+            if d_model % self.num_heads:
+                raise ValueError(
+                    f"The width of the input is {d_model}, which is not a multiple of num_heads "
+                    f"({self.num_heads}). Set key_dim."
+                )
+            self.key_dim = d_model // self.num_heads
+        if self.value_dim is None:
+            self.value_dim = self.key_dim
 
     def _add_projection(self, name: str, inputs: int, *widths: int) -> None:
         """Adds a kernel `[inputs, sum(widths)]`, initialized as one kernel for each width."""
         kernel = self.add_weight(
-            shape=(inputs, sum(widths)), initializer=_FusedGlorot(widths), name=f"{name}_kernel"
+            shape=(inputs, sum(widths)),
+            initializer=_FusedInitializer(self.kernel_initializer, widths),
+            regularizer=self.kernel_regularizer,
+            name=f"{name}_kernel",
         )
         setattr(self, f"{name}_kernel", kernel)
         if self.use_bias:
-            bias = self.add_weight(shape=(sum(widths),), initializer="zeros", name=f"{name}_bias")
+            bias = self.add_weight(
+                shape=(sum(widths),),
+                initializer=new_initializer(self.bias_initializer),
+                regularizer=self.bias_regularizer,
+                name=f"{name}_bias",
+            )
             setattr(self, f"{name}_bias", bias)
 
     def _project(self, name: str, inputs: Any) -> Any:
@@ -232,15 +290,22 @@ class CrossAttention(MultiHeadAttention):
 
     Args:
         num_heads: number of heads, h.
-        key_dim: size of a head's queries and keys, d_k.
+        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
         value_dim: size of a head's values, d_v; `key_dim` by default.
         dropout: dropout of the attention weights.
         use_bias: add biases to the projections (the paper has none).
+        kernel_initializer: initializer of each projection.
+        bias_initializer: initializer of the biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         query: `[B, T, d_model]`.
         value: `[B, S, d_memory]`, projected to keys and values.
-        attention_mask: bool, broadcastable to `[B, T, S]`; True may be attended to.
+        attention_mask: bool `[B, S]` for padding, or broadcastable to `[B, T, S]`; True may be
+            attended to.
+        value_mask: bool `[B, S]`, False for padding; the Keras mask of `value` by default.
+        mask: bool `[B, T]`, the Keras mask of `query`, which the output keeps.
         return_attention_scores: also return the attention weights.
         training: whether dropout is on.
 
@@ -256,6 +321,7 @@ class CrossAttention(MultiHeadAttention):
     """
 
     def build(self, query_shape: Any, value_shape: Any = None) -> None:
+        self._set_head_sizes(query_shape[-1])
         d_model, keys = query_shape[-1], self.num_heads * self.key_dim
         values = self.num_heads * self.value_dim
         self._add_projection("query", d_model, keys)
@@ -276,7 +342,7 @@ class CrossAttention(MultiHeadAttention):
         attention_mask: Any = None,
         training: bool | None = None,
     ) -> LayerOutput:
-        """Attends to keys and values from `project`, which are also the `cache` of the result."""
+        """Attends to keys and values from `project`, and returns them as the `cache`."""
         [query_heads] = self._project_to_heads("query", query, self.key_dim)
         output, weights = self._attend(query_heads, key_value, attention_mask, training)
         return LayerOutput(output, key_value, weights)
@@ -288,7 +354,11 @@ class CrossAttention(MultiHeadAttention):
         attention_mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        *,
+        value_mask: Any = None,
+        mask: Any = None,
     ) -> Any:
+        attention_mask = combine_masks(attention_mask, value_mask)
         result = self.forward(query, self.project(value), attention_mask, training)
         return (result.output, result.weights) if return_attention_scores else result.output
 

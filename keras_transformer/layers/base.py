@@ -7,6 +7,9 @@ from typing import Any
 
 import keras
 
+# Operations that keep the positions of their inputs, so that a mask stays valid.
+_ELEMENTWISE = ("Add", "Cast", "Divide", "Multiply", "Subtract", "TrueDivide")
+
 
 class BaseLayer(keras.layers.Layer):
     """A layer whose constructor arguments are attributes with the same names.
@@ -27,4 +30,69 @@ class BaseLayer(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         _, *parameters = inspect.signature(type(self).__init__).parameters.values()
         names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        config = super().get_config()
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, (keras.Initializer, keras.Regularizer)):
+                value = keras.saving.serialize_keras_object(value)
+            config[name] = value
+        return config
+
+
+def new_initializer(initializer: Any) -> keras.Initializer:
+    """Returns an initializer for one more weight.
+
+    A random initializer without a seed returns the same values whenever it is called, so each
+    weight needs its own.
+
+    Args:
+        initializer: a name, a config, or an initializer, which is cloned.
+
+    Example:
+    >>> new_initializer("zeros")((2,)).numpy()
+    array([0., 0.], dtype=float32)
+    """
+    if isinstance(initializer, keras.Initializer):
+        return initializer.clone()
+    return keras.initializers.get(initializer)
+
+
+class MaskedLayer(BaseLayer):
+    """A layer whose `call` takes a keyword `mask` of the positions of its first argument.
+
+    Without the argument, the mask that Keras has attached to the input is used. Keras loses it in
+    operators of functional models, as in `x + positions(x)`; there it is taken from their inputs.
+    The mask is attached to the output, too.
+
+    Example:
+    >>> class Count(MaskedLayer):
+    ...     def call(self, inputs, *, mask=None):
+    ...         return keras.ops.sum(keras.ops.cast(mask, "int32"), axis=1)
+    >>> masked = keras.layers.Masking()(keras.ops.array([[[1.0], [2.0], [0.0]]]))
+    >>> int(Count()(masked)[0])
+    2
+    """
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        first = next(iter((*args, *kwargs.values())), None)
+        if kwargs.get("mask") is None and (mask := _implicit_mask(first)) is not None:
+            kwargs["mask"] = mask
+        return super().__call__(*args, **kwargs)
+
+
+def _implicit_mask(tensor: Any) -> Any:
+    """Returns the mask of a tensor, or of the inputs of the operators that it comes from."""
+    mask = getattr(tensor, "_keras_mask", None)
+    history = getattr(tensor, "_keras_history", None)
+    if mask is not None or history is None:
+        return mask
+    operation, node, _ = history
+    if type(operation).__name__ not in _ELEMENTWISE:
+        return None
+    inputs = operation._inbound_nodes[node].input_tensors
+    masks = (_implicit_mask(each) for each in inputs if len(each.shape) == len(tensor.shape))
+    return next((mask for mask in masks if mask is not None), None)

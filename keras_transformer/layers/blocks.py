@@ -36,11 +36,11 @@ class Blocks:
 
     @classmethod
     def of_window(cls, length: Any, window: int, causal: bool) -> Blocks:
-        """Cuts `length` positions, each attending to a distance of at most `window` // 2.
+        """Splits `length` positions that attend to a distance of at most `window` // 2.
 
-        One of several blocks has at least `window` // 2 positions. It has at most `window` + 1
-        positions (or `_MIN_BLOCK_SIZE` + 1), so that a query is compared with at most about twice
-        as many keys as it may attend to.
+        If there are several blocks, each has at least `window` // 2 positions. A block has at most
+        `window` + 1 positions (or `_MIN_BLOCK_SIZE` + 1), so that a query is compared with at most
+        about twice the keys that it may attend to.
         """
         most = max(window, _MIN_BLOCK_SIZE)
         count = length // (most + 1) + 1

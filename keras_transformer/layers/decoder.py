@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
-from keras_transformer.layers.attention import CrossAttention, KeyValue, LayerOutput
+from keras_transformer.layers.attention import (
+    CrossAttention,
+    KeyValue,
+    LayerOutput,
+    combine_masks,
+)
 from keras_transformer.layers.residual import ResidualLayer, ResidualStack
 
 
@@ -19,9 +23,10 @@ class DecoderLayer(ResidualLayer):
 
     Args:
         num_heads: number of attention heads, h.
-        key_dim: size of a head's queries and keys, d_k.
         d_ff: width of the feed-forward network's inner layer.
+        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
         value_dim: size of a head's values, d_v; `key_dim` by default.
+        dropout: default of the three separate rates below.
         norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the paper, or "pre"
             for x + Dropout(Sublayer(LayerNorm(x))).
         layer_norm_epsilon: ε of the layer norms.
@@ -31,13 +36,20 @@ class DecoderLayer(ResidualLayer):
         attention_dropout: dropout of the attention weights.
         activation_dropout: dropout of the inner layer of the feed-forward network.
         residual_dropout: dropout of the output of each sublayer (section 5.4).
+        kernel_initializer: initializer of all kernels.
+        bias_initializer: initializer of all biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         inputs: `[B, T, d_model]`.
-        memory: the encoder's output `[B, S, d_model]`.
-        memory_mask: bool `[B, S]`, True for real source tokens.
+        memory: the encoder's output `[B, S, d_model]`. Without it there is no cross-attention, as
+            in a language model.
+        memory_mask: bool `[B, S]`, True for real source tokens; the Keras mask of the memory by
+            default.
         return_attention_scores: also return the attention weights.
         training: whether dropout is on.
+        mask: bool `[B, T]`, True for real target tokens; the Keras mask of the inputs by default.
 
     Returns:
         `[B, T, d_model]`; with `return_attention_scores` a tuple of it and a dict of the weights
@@ -47,7 +59,7 @@ class DecoderLayer(ResidualLayer):
         ValueError: for another `norm_position`, or a size below 1.
 
     Example:
-    >>> layer = DecoderLayer(num_heads=2, key_dim=4, d_ff=16)
+    >>> layer = DecoderLayer(num_heads=2, d_ff=16)
     >>> tuple(layer(keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))).shape)
     (1, 3, 8)
     """
@@ -66,19 +78,34 @@ class DecoderLayer(ResidualLayer):
                 dropout=self.attention_dropout,
                 use_bias=self.attention_bias,
                 name="cross_attention",
-                dtype=self.dtype_policy,
+                **self._projection_arguments(),
             )
         )
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
-        # Created first, so that a seed gives the same initial weights as in earlier versions.
-        self.cross_attention.build(inputs_shape, memory_shape or inputs_shape)
+        if memory_shape is None:
+            self._sublayer_names = ("self_attention", "feed_forward")
+        else:  # first, so that a seed gives the same initial weights as in earlier versions
+            self.cross_attention.build(inputs_shape, memory_shape)
         self._build_sublayers(inputs_shape)
+
+    def project_memory(self, memory: Any) -> KeyValue:
+        """Returns the keys and values of `memory` `[B, S, d_model]`.
+
+        Raises:
+            ValueError: if the layer was built without a memory.
+        """
+        if not self.cross_attention.built:
+            raise ValueError(
+                f"{self.name} was built without a memory, so it has no cross-attention. Use a new "
+                "layer."
+            )
+        return self.cross_attention.project(memory)
 
     def forward(
         self,
         inputs: Any,
-        memory: KeyValue,
+        memory: KeyValue | None,
         memory_mask: Any = None,
         cache: KeyValue | None = None,
         position: Any = None,
@@ -90,7 +117,8 @@ class DecoderLayer(ResidualLayer):
 
         Args:
             inputs: `[B, T, d_model]`. With a cache, alternatives (beams) at one position.
-            memory: the memory's keys and values, from `cross_attention.project`.
+            memory: the memory's keys and values, from `cross_attention.project`; None for no
+                cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
             cache, position, attention_mask: see `SelfAttention.forward`.
             return_attention_scores: compute all weights, even where blocks would avoid it.
@@ -100,8 +128,6 @@ class DecoderLayer(ResidualLayer):
             The output, the extended cache (None without one), and a dict of the weights `self`
             `[B, H, T, T or L]` (None if self-attention ran in blocks) and `cross` `[B, H, T, S]`.
         """
-        # --> [B, 1, S], the same for all queries
-        mask = None if memory_mask is None else ops.expand_dims(memory_mask, 1)
         attended = self.self_attention.forward(
             self._pre_norm("self_attention", inputs),
             attention_mask,
@@ -111,25 +137,34 @@ class DecoderLayer(ResidualLayer):
             training,
         )
         x = self._add_and_norm("self_attention", inputs, attended.output, training)
-        crossed = self.cross_attention.forward(
-            self._pre_norm("cross_attention", x), memory, mask, training
-        )
-        x = self._add_and_norm("cross_attention", x, crossed.output, training)
+        weights = {"self": attended.weights}
+        if memory is not None:
+            crossed = self.cross_attention.forward(
+                self._pre_norm("cross_attention", x),
+                memory,
+                combine_masks(None, memory_mask),
+                training,
+            )
+            x = self._add_and_norm("cross_attention", x, crossed.output, training)
+            weights["cross"] = crossed.weights
         x = self._feed_forward(x, training)
-        return LayerOutput(x, attended.cache, {"self": attended.weights, "cross": crossed.weights})
+        return LayerOutput(x, attended.cache, weights)
 
     def call(
         self,
         inputs: Any,
-        memory: Any,
+        memory: Any = None,
         memory_mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        *,
+        mask: Any = None,
     ) -> Any:
         result = self.forward(
             inputs,
-            self.cross_attention.project(memory),
+            None if memory is None else self.project_memory(memory),
             memory_mask,
+            attention_mask=combine_masks(None, mask),
             return_attention_scores=return_attention_scores,
             training=training,
         )
@@ -141,27 +176,38 @@ class DecoderLayer(ResidualLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(ResidualStack):
-    """A stack of `DecoderLayer`s.
+    """A stack of `DecoderLayer`s, with a final layer norm if they are pre-norm.
 
     Args:
-        layers: the layers, first to last.
+        num_layers: number of layers, N.
+        num_heads: number of attention heads, h.
+        d_ff: width of the feed-forward networks' inner layer.
+        key_dim, value_dim, dropout, norm_position, layer_norm_epsilon, activation, attention_bias,
+            attention_window, attention_dropout, activation_dropout, residual_dropout,
+            kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer:
+            arguments of each `DecoderLayer`.
 
     Call arguments:
         inputs: `[B, T, d_model]`, embedded tokens.
-        memory: the encoder's output `[B, S, d_model]`.
-        memory_mask: bool `[B, S]`, True for real source tokens.
+        memory: the encoder's output `[B, S, d_model]`. Without it there is no cross-attention, as
+            in a language model.
+        memory_mask: bool `[B, S]`, True for real source tokens; the Keras mask of the memory by
+            default.
         return_attention_scores: also return the attention weights.
         training: whether dropout is on.
+        mask: bool `[B, T]`, True for real target tokens; the Keras mask of the inputs by default.
 
     Returns:
         `[B, T, d_model]`; with `return_attention_scores` a tuple of it and a list of the weights
         of each layer, dicts of `self` `[B, H, T, T]` and `cross` `[B, H, T, S]`.
 
     Example:
-    >>> decoder = Decoder([DecoderLayer(num_heads=2, key_dim=4, d_ff=16) for _ in range(2)])
+    >>> decoder = Decoder(num_layers=2, num_heads=2, d_ff=16)
     >>> tuple(decoder(keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))).shape)
     (1, 3, 8)
     """
+
+    layer_class = DecoderLayer
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         self._build_stack(inputs_shape, memory_shape)
@@ -172,12 +218,12 @@ class Decoder(ResidualStack):
 
     def project_memory(self, memory: Any) -> list[KeyValue]:
         """Returns the keys and values of `memory` `[B, S, d_model]` for each layer."""
-        return [layer.cross_attention.project(memory) for layer in self.layers]
+        return [layer.project_memory(memory) for layer in self.layers]
 
     def forward(
         self,
         inputs: Any,
-        memory: list[KeyValue],
+        memory: list[KeyValue] | None,
         memory_mask: Any = None,
         cache: list[KeyValue] | None = None,
         position: Any = None,
@@ -189,7 +235,7 @@ class Decoder(ResidualStack):
 
         Args:
             inputs: `[B, T, d_model]`. With a cache, alternatives (beams) at one position.
-            memory: from `project_memory`.
+            memory: from `project_memory`; None for no cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
             cache: from `init_cache` or from the step before.
             position, attention_mask: see `SelfAttention.forward`.
@@ -204,7 +250,7 @@ class Decoder(ResidualStack):
         for i, layer in enumerate(self.layers):
             result = layer.forward(
                 x,
-                memory[i],
+                None if memory is None else memory[i],
                 memory_mask,
                 None if cache is None else cache[i],
                 position,
@@ -221,15 +267,18 @@ class Decoder(ResidualStack):
     def call(
         self,
         inputs: Any,
-        memory: Any,
+        memory: Any = None,
         memory_mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        *,
+        mask: Any = None,
     ) -> Any:
         result = self.forward(
             inputs,
-            self.project_memory(memory),
+            None if memory is None else self.project_memory(memory),
             memory_mask,
+            attention_mask=combine_masks(None, mask),
             return_attention_scores=return_attention_scores,
             training=training,
         )

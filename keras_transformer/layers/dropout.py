@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -18,11 +18,16 @@ _scope = threading.local()  # a MirroredStrategy traces each replica in a separa
 
 
 @contextlib.contextmanager
-def dropout_seed(seed: Any) -> Iterator[None]:
+def dropout_seed(
+    seed: Any, draw_kept: Callable[[Any, float, int], Any] | None = None
+) -> Iterator[None]:
     """Makes the masks of all `Dropout` calls inside a function of `seed` and the layer's path.
 
     Args:
         seed: integer tensor `[2]`, a different one for each step, microbatch and replica.
+        draw_kept: draws the masks from `seed` instead of `keras.random`. Its arguments are a
+            shape, the rate and an integer for the layer's path. It returns True for the elements
+            to keep.
 
     Example:
     >>> dropout, ones = Dropout(0.5), keras.ops.ones(1000)
@@ -31,12 +36,12 @@ def dropout_seed(seed: Any) -> Iterator[None]:
     >>> bool(keras.ops.all(first == second))
     True
     """
-    outer = getattr(_scope, "seed", None)
-    _scope.seed = seed
+    outer = getattr(_scope, "given", None)
+    _scope.given = (seed, draw_kept)
     try:
         yield
     finally:
-        _scope.seed = outer
+        _scope.given = outer
 
 
 class _GivenSeed(keras.random.SeedGenerator):
@@ -85,15 +90,21 @@ class Dropout(BaseLayer):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not training or self.rate == 0:
             return inputs
-        seed = getattr(_scope, "seed", None)
+        kept = ops.cast(self._kept(ops.shape(inputs)), inputs.dtype)
+        return inputs * (kept * ops.cast(1.0 / (1.0 - self.rate), inputs.dtype))
+
+    def _kept(self, shape: Any) -> Any:
+        """Returns bool `shape`, True for the elements to keep."""
+        seed, draw_kept = getattr(_scope, "given", None) or (None, None)
+        if draw_kept is not None:
+            return draw_kept(shape, self.rate, self._salt)
         generator = self.seed_generator
         if seed is not None:
             salted = seed + ops.convert_to_tensor([self._salt, 0], dtype=seed.dtype)
             if keras.backend.backend() == "jax":  # its keys are unsigned
                 salted = ops.cast(salted, "uint32")
             generator = _GivenSeed(salted)
-        kept = ops.cast(_draw_kept(ops.shape(inputs), self.rate, generator), inputs.dtype)
-        return inputs * (kept * ops.cast(1.0 / (1.0 - self.rate), inputs.dtype))
+        return _draw_kept(shape, self.rate, generator)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

@@ -19,9 +19,13 @@ class TokenEmbedding(BaseLayer):
         vocab_size: number of tokens, V.
         d_model: width.
         scale: multiply embeddings by √d_model (section 3.4).
+        mask_zero: attach a mask to the output, in which the id 0 is padding.
+        embeddings_initializer: the default has a standard deviation of 1/√d_model.
+        embeddings_regularizer: a loss that depends on E.
 
     Call arguments:
-        ids: int `[...]`, or integers in a float dtype, which a `keras.Input` without a dtype has.
+        ids: any integer dtype `[...]`, or integers in a float dtype, which a `keras.Input` without
+            a dtype has.
 
     Returns:
         Embeddings `[..., d_model]` in float32: the positions are added before rounding.
@@ -33,18 +37,33 @@ class TokenEmbedding(BaseLayer):
     ((1, 3, 4), (1, 3, 10))
     """
 
-    def __init__(self, vocab_size: int, d_model: int, scale: bool = True, **kwargs: Any):
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        scale: bool = True,
+        mask_zero: bool = False,
+        embeddings_initializer: Any = None,
+        embeddings_regularizer: Any = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.autocast = False  # float ids must not be rounded to bfloat16
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.scale = scale
+        self.mask_zero = mask_zero
+        self.supports_masking = mask_zero
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
 
     def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
             shape=(self.vocab_size, self.d_model),
             # Embeddings scaled by √d_model have variance 1, and so do about the logits.
-            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+            initializer=self.embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+            regularizer=self.embeddings_regularizer,
             name="embeddings",
             autocast=False,  # casting the whole table for a few rows would be slow
         )
@@ -62,6 +81,9 @@ class TokenEmbedding(BaseLayer):
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
         kernel = ops.transpose(ops.cast(self.embeddings, inputs.dtype))
         return fast_paths.project(inputs, kernel)
+
+    def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
+        return ops.not_equal(ids, 0) if self.mask_zero else None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.d_model)

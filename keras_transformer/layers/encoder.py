@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
+from keras_transformer.layers.attention import combine_masks
 from keras_transformer.layers.residual import ResidualLayer, ResidualStack
 
 
@@ -16,9 +16,10 @@ class EncoderLayer(ResidualLayer):
 
     Args:
         num_heads: number of attention heads, h.
-        key_dim: size of a head's queries and keys, d_k.
         d_ff: width of the feed-forward network's inner layer.
+        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
         value_dim: size of a head's values, d_v; `key_dim` by default.
+        dropout: default of the three separate rates below.
         norm_position: "post" for LayerNorm(x + Dropout(Sublayer(x))), as in the paper, or "pre"
             for x + Dropout(Sublayer(LayerNorm(x))).
         layer_norm_epsilon: ε of the layer norms.
@@ -28,10 +29,14 @@ class EncoderLayer(ResidualLayer):
         attention_dropout: dropout of the attention weights.
         activation_dropout: dropout of the inner layer of the feed-forward network.
         residual_dropout: dropout of the output of each sublayer (section 5.4).
+        kernel_initializer: initializer of all kernels.
+        bias_initializer: initializer of all biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         inputs: `[B, S, d_model]`.
-        padding_mask: bool `[B, S]`, True for real tokens.
+        mask: bool `[B, S]`, True for real tokens; the Keras mask of the inputs by default.
         return_attention_scores: also return the attention weights.
         training: whether dropout is on.
 
@@ -43,7 +48,7 @@ class EncoderLayer(ResidualLayer):
         ValueError: for another `norm_position`, or a size below 1.
 
     Example:
-    >>> layer = EncoderLayer(num_heads=2, key_dim=4, d_ff=16)
+    >>> layer = EncoderLayer(num_heads=2, d_ff=16)
     >>> tuple(layer(keras.ops.ones((1, 3, 8))).shape)
     (1, 3, 8)
     """
@@ -58,15 +63,14 @@ class EncoderLayer(ResidualLayer):
     def call(
         self,
         inputs: Any,
-        padding_mask: Any = None,
+        *,
+        mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        # --> [B, 1, S], the same for all queries
-        mask = None if padding_mask is None else ops.expand_dims(padding_mask, 1)
         attended = self.self_attention.forward(
             self._pre_norm("self_attention", inputs),
-            mask,
+            combine_masks(None, mask),
             return_attention_scores=return_attention_scores,
             training=training,
         )
@@ -80,14 +84,20 @@ class EncoderLayer(ResidualLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(ResidualStack):
-    """A stack of `EncoderLayer`s.
+    """A stack of `EncoderLayer`s, with a final layer norm if they are pre-norm.
 
     Args:
-        layers: the layers, first to last.
+        num_layers: number of layers, N.
+        num_heads: number of attention heads, h.
+        d_ff: width of the feed-forward networks' inner layer.
+        key_dim, value_dim, dropout, norm_position, layer_norm_epsilon, activation, attention_bias,
+            attention_window, attention_dropout, activation_dropout, residual_dropout,
+            kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer:
+            arguments of each `EncoderLayer`.
 
     Call arguments:
         inputs: `[B, S, d_model]`, embedded tokens.
-        padding_mask: bool `[B, S]`, True for real tokens.
+        mask: bool `[B, S]`, True for real tokens; the Keras mask of the inputs by default.
         return_attention_scores: also return the attention weights.
         training: whether dropout is on.
 
@@ -96,10 +106,12 @@ class Encoder(ResidualStack):
         the weights of each layer, `[B, H, S, S]`.
 
     Example:
-    >>> encoder = Encoder([EncoderLayer(num_heads=2, key_dim=4, d_ff=16) for _ in range(2)])
+    >>> encoder = Encoder(num_layers=2, num_heads=2, d_ff=16)
     >>> tuple(encoder(keras.ops.ones((1, 3, 8))).shape)
     (1, 3, 8)
     """
+
+    layer_class = EncoderLayer
 
     def build(self, inputs_shape: Any) -> None:
         self._build_stack(inputs_shape)
@@ -107,14 +119,15 @@ class Encoder(ResidualStack):
     def call(
         self,
         inputs: Any,
-        padding_mask: Any = None,
+        *,
+        mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
         x, weights = inputs, []
         for layer in self.layers:
             x = layer(
-                x, padding_mask, return_attention_scores=return_attention_scores, training=training
+                x, mask=mask, return_attention_scores=return_attention_scores, training=training
             )
             if return_attention_scores:
                 x, layer_weights = x

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import BaseLayer, new_initializer
 from keras_transformer.layers.dropout import Dropout
 
 
@@ -19,6 +19,10 @@ class FeedForward(BaseLayer):
         d_ff: width of the inner layer.
         activation: name of a Keras activation; the paper uses "relu".
         dropout: dropout of the inner layer ("ReLU dropout"; the paper has none).
+        kernel_initializer: initializer of both kernels.
+        bias_initializer: initializer of both biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         inputs: `[..., d_model]`.
@@ -35,7 +39,17 @@ class FeedForward(BaseLayer):
     (1, 3, 4)
     """
 
-    def __init__(self, d_ff: int, activation: str = "relu", dropout: float = 0.0, **kwargs: Any):
+    def __init__(
+        self,
+        d_ff: int,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         if d_ff < 1:
             raise ValueError(f"d_ff is {d_ff}, but it must be at least 1.")
@@ -43,22 +57,33 @@ class FeedForward(BaseLayer):
         self.d_ff = d_ff
         self.activation = activation
         self.dropout = dropout
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
         self.inner_dropout = Dropout(dropout, name="inner_dropout", dtype=self.dtype_policy)
         self._activate = keras.activations.get(activation)
 
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]
-        self.inner_kernel = self.add_weight(
-            shape=(d_model, self.d_ff), initializer="glorot_uniform", name="inner_kernel"
-        )
-        self.inner_bias = self.add_weight(
-            shape=(self.d_ff,), initializer="zeros", name="inner_bias"
-        )
-        self.outer_kernel = self.add_weight(
-            shape=(self.d_ff, d_model), initializer="glorot_uniform", name="outer_kernel"
-        )
-        self.outer_bias = self.add_weight(shape=(d_model,), initializer="zeros", name="outer_bias")
+        self.inner_kernel, self.inner_bias = self._add_linear("inner", d_model, self.d_ff)
+        self.outer_kernel, self.outer_bias = self._add_linear("outer", self.d_ff, d_model)
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
+
+    def _add_linear(self, name: str, inputs: int, outputs: int) -> tuple[Any, Any]:
+        kernel = self.add_weight(
+            shape=(inputs, outputs),
+            initializer=new_initializer(self.kernel_initializer),
+            regularizer=self.kernel_regularizer,
+            name=f"{name}_kernel",
+        )
+        bias = self.add_weight(
+            shape=(outputs,),
+            initializer=new_initializer(self.bias_initializer),
+            regularizer=self.bias_regularizer,
+            name=f"{name}_bias",
+        )
+        return kernel, bias
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         inner = self._activate(fast_paths.project(inputs, self.inner_kernel) + self.inner_bias)

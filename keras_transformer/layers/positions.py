@@ -18,42 +18,54 @@ class SinusoidalPositions(BaseLayer):
     The dtype is float32 under any policy, because bfloat16 cannot represent all integers above 256.
 
     Args:
-        d_model: width of the encoding; even.
+        d_model: width of the encoding, even; the width of the inputs by default.
         layout: "interleaved" for alternating sines and cosines, as in the paper, or "halves" for
             all sines first.
 
     Call arguments:
-        positions: int `[T]`.
+        inputs: embeddings `[B, T, d_model]`, whose positions are 0 to T - 1; or positions, int
+            `[T]`.
 
     Returns:
-        float32 `[T, d_model]`.
+        float32 `[T, d_model]`, to be added to the embeddings.
 
     Raises:
         ValueError: for a `d_model` that is odd or below 2, or an unknown layout.
 
     Example:
-    >>> tuple(SinusoidalPositions(d_model=8)(keras.ops.arange(5)).shape)
-    (5, 8)
+    >>> embedded = keras.ops.ones((2, 5, 8))
+    >>> tuple((embedded + SinusoidalPositions()(embedded)).shape)
+    (2, 5, 8)
     """
 
-    def __init__(self, d_model: int, layout: str = "interleaved", **kwargs: Any):
+    def __init__(self, d_model: int | None = None, layout: str = "interleaved", **kwargs: Any):
         super().__init__(**kwargs)
-        if d_model < 2 or d_model % 2:
-            raise ValueError(f"d_model is {d_model}, but it must be an even number.")
+        self.supports_masking = True
+        self.autocast = False  # positions must not be rounded to bfloat16
         if layout not in ("interleaved", "halves"):
             raise ValueError(f"layout is {layout!r}. Choose interleaved or halves.")
         self.d_model = d_model
         self.layout = layout
+        if d_model is not None:
+            self._split_frequencies(d_model)
+
+    def _split_frequencies(self, d_model: int) -> None:
+        if d_model < 2 or d_model % 2:
+            raise ValueError(f"d_model is {d_model}, but it must be an even number.")
         # A float32 product position * frequency has a relative error of up to 2^-24, which is
-        # too much at position 5,000. Frequencies are split into 10 leading bits, whose product
-        # with a position below 16,384 is exact, and a small rest.
+        # too much at position 5,000. So each frequency is split into its 10 leading bits and a
+        # small rest. The product of 10 bits with a position below 16,384 is exact.
         frequencies = 10_000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
         mantissa, exponent = np.frexp(frequencies)
         self._coarse = np.ldexp(np.floor(mantissa * 2**10) / 2**10, exponent)
         self._fine = frequencies - self._coarse
 
-    def call(self, positions: Any) -> Any:
-        position = ops.cast(positions, "float32")[:, None]
+    def build(self, input_shape: Any) -> None:
+        if self.d_model is None:
+            self._split_frequencies(_width(input_shape))
+
+    def call(self, inputs: Any) -> Any:
+        position = ops.cast(_positions(inputs), "float32")[:, None]
         coarse = position * ops.convert_to_tensor(self._coarse, "float32")
         fine = position * ops.convert_to_tensor(self._fine, "float32")
         # sin(a + b) and cos(a + b), where a is exact and b is small.
@@ -62,10 +74,13 @@ class SinusoidalPositions(BaseLayer):
         if self.layout == "halves":
             return ops.concatenate([sine, cosine], axis=-1)
         pairs = ops.stack([sine, cosine], axis=-1)  # --> [T, d_model / 2, 2]
-        return ops.reshape(pairs, (-1, self.d_model))
+        return ops.reshape(pairs, (-1, 2 * self._coarse.size))
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        return None  # the output has no batch
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        return (*input_shape, self.d_model)
+        return _output_shape(input_shape, self.d_model)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -73,36 +88,71 @@ class LearnedPositions(BaseLayer):
     """Looks up a learned vector for each position (paper, section 3.5 and Table 3, row E).
 
     Args:
-        d_model: width of the encoding.
         max_positions: number of vectors; later positions get the last vector.
+        d_model: width of the encoding; the width of the inputs by default.
+        embeddings_initializer: the default has a standard deviation of 0.02.
+        embeddings_regularizer: a loss that depends on the vectors.
 
     Call arguments:
-        positions: int `[T]`.
+        inputs: embeddings `[B, T, d_model]`, whose positions are 0 to T - 1; or positions, int
+            `[T]`.
 
     Returns:
-        float32 `[T, d_model]`.
+        float32 `[T, d_model]`, to be added to the embeddings.
 
     Example:
-    >>> tuple(LearnedPositions(d_model=8, max_positions=100)(keras.ops.arange(5)).shape)
-    (5, 8)
+    >>> embedded = keras.ops.ones((2, 5, 8))
+    >>> tuple((embedded + LearnedPositions(max_positions=100)(embedded)).shape)
+    (2, 5, 8)
     """
 
-    def __init__(self, d_model: int, max_positions: int, **kwargs: Any):
+    def __init__(
+        self,
+        max_positions: int,
+        d_model: int | None = None,
+        embeddings_initializer: Any = None,
+        embeddings_regularizer: Any = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
-        self.d_model = d_model
+        self.supports_masking = True
+        self.autocast = False  # positions must not be rounded to bfloat16
         self.max_positions = max_positions
+        self.d_model = d_model
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
 
     def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
-            shape=(self.max_positions, self.d_model),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            shape=(self.max_positions, self.d_model or _width(input_shape)),
+            initializer=self.embeddings_initializer or keras.initializers.RandomNormal(stddev=0.02),
+            regularizer=self.embeddings_regularizer,
             name="embeddings",
             autocast=False,
         )
 
-    def call(self, positions: Any) -> Any:
-        known = ops.minimum(positions, self.max_positions - 1)
+    def call(self, inputs: Any) -> Any:
+        known = ops.minimum(_positions(inputs), self.max_positions - 1)
         return ops.cast(ops.take(self.embeddings, known, axis=0), "float32")
 
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        return None  # the output has no batch
+
     def compute_output_shape(self, input_shape: Any) -> Any:
-        return (*input_shape, self.d_model)
+        return _output_shape(input_shape, self.d_model)
+
+
+def _positions(inputs: Any) -> Any:
+    """Returns int `[T]`: the given positions, or those of embeddings `[B, T, d_model]`."""
+    return inputs if len(inputs.shape) == 1 else ops.arange(ops.shape(inputs)[1])
+
+
+def _width(input_shape: Any) -> int:
+    if len(input_shape) == 1:
+        raise ValueError("d_model is None. Give it, or call the layer on embeddings.")
+    return int(input_shape[-1])
+
+
+def _output_shape(input_shape: Any, d_model: int | None) -> Any:
+    length = input_shape[0] if len(input_shape) == 1 else input_shape[1]
+    return (length, d_model or _width(input_shape))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import MaskedLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_norm import LayerNorm
 from keras_transformer.layers.self_attention import SelfAttention
 
 
-class ResidualLayer(BaseLayer):
+class ResidualLayer(MaskedLayer):
     """The base of `EncoderLayer` and `DecoderLayer`, which document the arguments.
 
     The sublayers are `self_attention`, perhaps `cross_attention`, and `feed_forward`. Each has a
@@ -21,47 +21,67 @@ class ResidualLayer(BaseLayer):
 
     Example:
     >>> from keras_transformer.layers import EncoderLayer
-    >>> EncoderLayer(num_heads=2, key_dim=4, d_ff=16).feed_forward_norm.name
+    >>> EncoderLayer(num_heads=2, d_ff=16).feed_forward_norm.name
     'feed_forward_norm'
     """
 
     def __init__(
         self,
         num_heads: int,
-        key_dim: int,
         d_ff: int,
+        key_dim: int | None = None,
         value_dim: int | None = None,
+        dropout: float = 0.0,
         norm_position: str = "post",
         layer_norm_epsilon: float = 1e-6,
         activation: str = "relu",
         attention_bias: bool = False,
         attention_window: int | None = None,
-        attention_dropout: float = 0.0,
-        activation_dropout: float = 0.0,
-        residual_dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        activation_dropout: float | None = None,
+        residual_dropout: float | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if norm_position not in ("post", "pre"):
             raise ValueError(f"norm_position is {norm_position!r}. Choose post or pre.")
         self.num_heads = num_heads
-        self.key_dim = key_dim
         self.d_ff = d_ff
-        self.value_dim = key_dim if value_dim is None else value_dim
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
         self.norm_position = norm_position
         self.layer_norm_epsilon = layer_norm_epsilon
         self.activation = activation
         self.attention_bias = attention_bias
         self.attention_window = attention_window
-        self.attention_dropout = attention_dropout
-        self.activation_dropout = activation_dropout
-        self.residual_dropout = residual_dropout
+        self.attention_dropout = dropout if attention_dropout is None else attention_dropout
+        self.activation_dropout = dropout if activation_dropout is None else activation_dropout
+        self.residual_dropout = dropout if residual_dropout is None else residual_dropout
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
         self._sublayer_names: tuple[str, ...] = ()
         self._add_sublayers()
 
     def _add_sublayers(self) -> None:
         """Adds all sublayers with `_add_sublayer`, in their order."""
         raise NotImplementedError
+
+    def _projection_arguments(self) -> dict[str, Any]:
+        """Returns the arguments that all sublayers with kernels share."""
+        return {
+            "kernel_initializer": self.kernel_initializer,
+            "bias_initializer": self.bias_initializer,
+            "kernel_regularizer": self.kernel_regularizer,
+            "bias_regularizer": self.bias_regularizer,
+            "dtype": self.dtype_policy,
+        }
 
     def _add_self_attention(self, causal: bool) -> None:
         self._add_sublayer(
@@ -74,7 +94,7 @@ class ResidualLayer(BaseLayer):
                 causal=causal,
                 window=self.attention_window,
                 name="self_attention",
-                dtype=self.dtype_policy,
+                **self._projection_arguments(),
             )
         )
 
@@ -85,7 +105,7 @@ class ResidualLayer(BaseLayer):
                 self.activation,
                 dropout=self.activation_dropout,
                 name="feed_forward",
-                dtype=self.dtype_policy,
+                **self._projection_arguments(),
             )
         )
 
@@ -127,31 +147,82 @@ class ResidualLayer(BaseLayer):
         return self._add_and_norm("feed_forward", inputs, output, training)
 
 
-class ResidualStack(BaseLayer):
+class ResidualStack(MaskedLayer):
     """The base of `Encoder` and `Decoder`: a stack of layers, with a final norm if pre-norm.
 
-    Args:
-        layers: the layers, first to last; `ResidualLayer`s with the same `norm_position`.
+    Each argument except `num_layers` is passed to all layers.
 
     Raises:
-        ValueError: for an empty list.
+        ValueError: for a number of layers below 1.
 
     Example:
-    >>> from keras_transformer.layers import Encoder, EncoderLayer
-    >>> layer = EncoderLayer(num_heads=2, key_dim=4, d_ff=16, norm_position="pre")
-    >>> Encoder([layer]).norm.name
+    >>> from keras_transformer.layers import Encoder
+    >>> Encoder(num_layers=2, num_heads=2, d_ff=16, norm_position="pre").norm.name
     'norm'
     """
 
-    def __init__(self, layers: list[ResidualLayer], **kwargs: Any):
+    layer_class: ClassVar[type[ResidualLayer]]
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_heads: int,
+        d_ff: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        norm_position: str = "post",
+        layer_norm_epsilon: float = 1e-6,
+        activation: str = "relu",
+        attention_bias: bool = False,
+        attention_window: int | None = None,
+        attention_dropout: float | None = None,
+        activation_dropout: float | None = None,
+        residual_dropout: float | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
-        if not layers:
-            raise ValueError("layers is empty. Pass at least one layer.")
-        self.layers = list(layers)
+        if num_layers < 1:
+            raise ValueError(f"num_layers is {num_layers}, but it must be at least 1.")
+        arguments: dict[str, Any] = {
+            "num_heads": num_heads,
+            "d_ff": d_ff,
+            "key_dim": key_dim,
+            "value_dim": value_dim,
+            "dropout": dropout,
+            "norm_position": norm_position,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "activation": activation,
+            "attention_bias": attention_bias,
+            "attention_window": attention_window,
+            "attention_dropout": attention_dropout,
+            "activation_dropout": activation_dropout,
+            "residual_dropout": residual_dropout,
+            "kernel_regularizer": kernel_regularizer,
+            "bias_regularizer": bias_regularizer,
+        }
+        self.num_layers = num_layers
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.layers = [
+            self.layer_class(
+                **arguments,
+                kernel_initializer=self.kernel_initializer,
+                bias_initializer=self.bias_initializer,
+                name=f"layer_{i}",
+                dtype=self.dtype_policy,
+            )
+            for i in range(num_layers)
+        ]
+        for name in arguments:
+            setattr(self, name, getattr(self.layers[0], name))
         self.norm = None
-        last = self.layers[-1]
-        if last.norm_position == "pre":
-            self.norm = LayerNorm(last.layer_norm_epsilon, name="norm", dtype=last.dtype_policy)
+        if norm_position == "pre":
+            self.norm = LayerNorm(layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
 
     def _build_stack(self, inputs_shape: Any, *shapes: Any) -> None:
         for layer in self.layers:
@@ -161,14 +232,3 @@ class ResidualStack(BaseLayer):
 
     def _final_norm(self, inputs: Any, training: bool | None) -> Any:
         return inputs if self.norm is None else self.norm(inputs, training=training)
-
-    def get_config(self) -> dict[str, Any]:
-        layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]
-        for layer in layers:
-            layer.pop("build_config", None)  # the stack builds its layers
-        return {**super().get_config(), "layers": layers}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        deserialize = keras.saving.deserialize_keras_object
-        return cls(**{**config, "layers": [deserialize(layer) for layer in config["layers"]]})

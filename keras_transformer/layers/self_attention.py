@@ -11,6 +11,7 @@ from keras_transformer.layers.attention import (
     KeyValue,
     LayerOutput,
     MultiHeadAttention,
+    combine_masks,
     split_heads,
     split_widths,
 )
@@ -33,17 +34,22 @@ class SelfAttention(MultiHeadAttention):
 
     Args:
         num_heads: number of heads, h.
-        key_dim: size of a head's queries and keys, d_k.
+        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
         value_dim: size of a head's values, d_v; `key_dim` by default.
         dropout: dropout of the attention weights.
         use_bias: add biases to the projections (the paper has none).
         causal: forbid attention to later positions.
         window: r, which allows positions at a distance of at most r // 2; None for no limit.
+        kernel_initializer: initializer of each projection.
+        bias_initializer: initializer of the biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         query: `[B, T, d_model]`.
-        attention_mask: bool, broadcastable to `[B, T, T]`; a padding mask has the shape
-            `[B, 1, T]`.
+        attention_mask: bool `[B, T]` for padding, or broadcastable to `[B, T, T]`; True may be
+            attended to.
+        mask: bool `[B, T]`, False for padding; the Keras mask of `query` by default.
         return_attention_scores: also return the attention weights.
         training: whether dropout is on.
 
@@ -64,21 +70,37 @@ class SelfAttention(MultiHeadAttention):
     def __init__(
         self,
         num_heads: int,
-        key_dim: int,
+        key_dim: int | None = None,
         value_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = False,
         causal: bool = False,
         window: int | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
         **kwargs: Any,
     ):
-        super().__init__(num_heads, key_dim, value_dim, dropout, use_bias, **kwargs)
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim,
+            dropout,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            **kwargs,
+        )
         if window is not None and window < 1:
             raise ValueError(f"window is {window}. It must be at least 1, or None.")
         self.causal = causal
         self.window = window
 
     def build(self, query_shape: Any) -> None:
+        self._set_head_sizes(query_shape[-1])
         d_model, keys = query_shape[-1], self.num_heads * self.key_dim
         values = self.num_heads * self.value_dim
         self._add_projection("qkv", d_model, keys, keys, values)
@@ -108,8 +130,8 @@ class SelfAttention(MultiHeadAttention):
             query: `[B, T, d_model]`. With a cache, the T queries are alternatives (beams) at
                 one position.
             attention_mask: bool, broadcastable to `[B, T, T]`. With a cache of L places it is
-                `[B, T, L]` and says which places belong to the history of which query. Without
-                a mask all written places are allowed, which is right for T = 1.
+                `[B, T, L]`, True for the places in the history of a query. Without a mask, all
+                written places are allowed, which is correct for T = 1.
             cache: keys and values from `init_cache` or from the step before.
             position: int scalar, position of the queries. Keys and values are written to the
                 places `position` * T to `position` * T + T - 1. If None, they are appended.
@@ -143,10 +165,12 @@ class SelfAttention(MultiHeadAttention):
         attention_mask: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        *,
+        mask: Any = None,
     ) -> Any:
         result = self.forward(
             query,
-            attention_mask,
+            combine_masks(attention_mask, mask),
             return_attention_scores=return_attention_scores,
             training=training,
         )
@@ -219,8 +243,8 @@ class SelfAttention(MultiHeadAttention):
 def _write(cached: Any, new: Any, position: Any) -> Any:
     """Writes `new` `[B, H, T, D]` into `cached` `[B, H, L, D]` at `position` * T, or appends it.
 
-    Appending is preferred on TensorFlow's CPU kernels: an update copies the whole cache, too, and
-    attention to places that are not written yet is wasted.
+    Appending is faster with TensorFlow's CPU kernels: an update also copies the whole cache, and
+    attention would include places that are not written yet.
     """
     if position is None:
         return ops.concatenate([cached, new], axis=2)

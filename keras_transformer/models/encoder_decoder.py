@@ -214,8 +214,8 @@ class EncoderDecoder(keras.Model):
         """
         variables = self.weights_by_path()
         for path in sorted(variables.keys() ^ arrays.keys()):
-            place = "the model" if path in variables else "the weights"
-            raise InputError(f"The weights belong to another model: only {place} has {path}.")
+            only = "the model has" if path in variables else "the weights have"
+            raise InputError(f"The weights belong to another model: only {only} {path}.")
         for path, variable in variables.items():
             shape, needed = tuple(arrays[path].shape), tuple(variable.shape)
             if shape != needed:

@@ -11,10 +11,8 @@ from keras import ops
 from keras_transformer.config import Config, ModelConfig, RunConfig
 from keras_transformer.layers import (
     Decoder,
-    DecoderLayer,
     Dropout,
     Encoder,
-    EncoderLayer,
     LearnedPositions,
     SinusoidalPositions,
     TokenEmbedding,
@@ -28,6 +26,7 @@ from keras_transformer.models.encoder_decoder import (
     Memory,
     register_architecture,
 )
+from keras_transformer.presets import preset
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -80,8 +79,10 @@ class OutputProjection(BaseLayer):
 class Transformer(EncoderDecoder):
     """The Transformer (paper, section 3), with the sizes and variants of a `ModelConfig`.
 
+    All weights exist after the construction.
+
     Args:
-        config: the shape of the model, or a dict of its fields.
+        config: a `ModelConfig`, a dict of its fields, or a `Config`, whose `model` is used.
 
     Call arguments: see `EncoderDecoder`.
 
@@ -96,9 +97,10 @@ class Transformer(EncoderDecoder):
     run_config: ClassVar[type[RunConfig]] = Config
     config: ModelConfig
 
-    def __init__(self, config: ModelConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: ModelConfig | Config | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", "transformer")
         super().__init__(**kwargs)
+        config = config.model if isinstance(config, Config) else config
         self.config = c = config if isinstance(config, ModelConfig) else ModelConfig(**config)
         policy = self.dtype_policy
 
@@ -115,16 +117,8 @@ class Transformer(EncoderDecoder):
         )
         arguments: dict[str, Any] = {name: getattr(c, name) for name in names.split()}
         arguments["dtype"] = policy
-        self.encoder = Encoder(
-            [EncoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_encoder_layers)],
-            name="encoder",
-            dtype=policy,
-        )
-        self.decoder = Decoder(
-            [DecoderLayer(**arguments, name=f"layer_{i}") for i in range(c.num_decoder_layers)],
-            name="decoder",
-            dtype=policy,
-        )
+        self.encoder = Encoder(c.num_encoder_layers, **arguments, name="encoder")
+        self.decoder = Decoder(c.num_decoder_layers, **arguments, name="decoder")
         self.output_projection: Any = None
         if c.tie_embeddings == "none" or c.output_bias:
             self.output_projection = OutputProjection(
@@ -134,6 +128,42 @@ class Transformer(EncoderDecoder):
                 name="output_projection",
                 dtype=policy,
             )
+
+        self.build()
+
+    @classmethod
+    def from_preset(cls, name: str, vocab_size: int, **changes: Any) -> Transformer:
+        """Returns a new model with the sizes of a preset.
+
+        Args:
+            name: name of a preset, such as "tiny" or "base".
+            vocab_size: number of tokens, the same for source and target.
+            **changes: other fields of `ModelConfig`.
+
+        Raises:
+            InputError: for an unknown preset, or a value that does not fit.
+
+        Example:
+        >>> model = Transformer.from_preset("tiny", vocab_size=50, num_decoder_layers=1)
+        >>> model.config.d_model, len(model.decoder.layers)
+        (128, 1)
+        """
+        sizes = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size, **changes}
+        return cls(preset(name).updated({f"model.{key}": sizes[key] for key in sizes}).model)
+
+    def encoder_model(self) -> keras.Model:
+        """Returns the encoder as a functional model that shares the weights.
+
+        Its input is int `[B, S]` with the name `source_ids`, and its output `[B, S, d_model]`, with
+        a mask of the real tokens.
+
+        Example:
+        >>> encoder = Transformer.from_preset("tiny", vocab_size=50).encoder_model()
+        >>> tuple(encoder(keras.ops.array([[5, 6, 3]])).shape)
+        (1, 3, 128)
+        """
+        ids = keras.Input((None,), dtype="int32", name="source_ids")
+        return keras.Model(ids, self.encode(ids).states, name="encoder")
 
     @property
     def max_positions(self) -> int | None:
@@ -152,7 +182,7 @@ class Transformer(EncoderDecoder):
     def _make_positions(self, name: str) -> keras.layers.Layer:
         c = self.config
         if c.positions == "learned":
-            return LearnedPositions(c.d_model, c.max_positions, name=name, dtype=self.dtype_policy)
+            return LearnedPositions(c.max_positions, c.d_model, name=name, dtype=self.dtype_policy)
         return SinusoidalPositions(c.d_model, c.sinusoid_layout, name=name, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any = None) -> None:
@@ -188,13 +218,13 @@ class Transformer(EncoderDecoder):
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         mask = padding_mask(source_ids, self.config.pad_id)
         embedded = self._embed_source(source_ids, training)
-        return Memory(self.encoder(embedded, mask, training=training), mask)
+        return Memory(self.encoder(embedded, mask=mask, training=training), mask)
 
     def encoder_attention(self, source_ids: Any) -> list[Any]:
         """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
         mask = padding_mask(source_ids, self.config.pad_id)
         embedded = self._embed_source(source_ids, training=False)
-        _, weights = self.encoder(embedded, mask, return_attention_scores=True, training=False)
+        _, weights = self.encoder(embedded, mask=mask, return_attention_scores=True, training=False)
         return list(weights)
 
     def project_memory(self, memory: Memory) -> Memory:
@@ -229,20 +259,14 @@ class Transformer(EncoderDecoder):
         return Decoded(result.output, result.cache, result.weights)
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
-        if not self.built:  # all weights are built together, with their full paths
-            self.build()
-        positions = ops.arange(ops.shape(source_ids)[1])
-        embedded = self.source_embedding(source_ids) + self.source_positions(positions)
+        embedded = self.source_embedding(source_ids)
+        embedded = embedded + self.source_positions(embedded)
         # The sum is computed in float32 and rounded once.
         return self.source_dropout(ops.cast(embedded, self.compute_dtype), training=training)
 
     def _embed_target(self, target_ids: Any, position: Any, training: bool | None) -> Any:
         """Embeds int `[B, T]`, all at one `position`, or at the positions 0 to T - 1 if None."""
-        if not self.built:
-            self.build()
-        if position is None:
-            positions = ops.arange(ops.shape(target_ids)[1])
-        else:
-            positions = ops.reshape(position, (1,))
-        embedded = self.target_embedding(target_ids) + self.target_positions(positions)
+        embedded = self.target_embedding(target_ids)
+        positions = embedded if position is None else ops.reshape(position, (1,))
+        embedded = embedded + self.target_positions(positions)
         return self.target_dropout(ops.cast(embedded, self.compute_dtype), training=training)

@@ -1,4 +1,4 @@
-"""Calls a function in a separate process, which receives the same signals as this one.
+"""Calls a function in a separate process and forwards signals to it.
 
 TensorFlow frees memory only when a process ends, and several devices in one process cannot
 train two models of different sizes. In a new process, a trial has the same conditions as the first

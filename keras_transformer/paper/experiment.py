@@ -186,7 +186,7 @@ def run_trials(
         report: called after each trial, with all results so far by name.
 
     Returns:
-        The results by name, without the trials that have none yet.
+        The results of finished trials by name.
 
     Raises:
         InputError: if the settings, the data and the directory do not fit together.

@@ -1,7 +1,8 @@
 """The part of SentencePiece's model proto that this package reads and changes.
 
-`sentencepiece.sentencepiece_model_pb2` needs a newer protobuf than TensorFlow allows. The fields
-are from `sentencepiece_model.proto`; fields that are not listed here are kept unchanged.
+`sentencepiece.sentencepiece_model_pb2` needs a newer protobuf than TensorFlow allows. The names and
+numbers of the fields are from `sentencepiece_model.proto`. Fields that are not listed here are kept
+unchanged.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from keras_transformer.errors import InputError
 
-MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # of TrainerSpec.model_type
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # values of TrainerSpec.model_type
 UNIGRAM = 1
 # Values of SentencePiece.type.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
 _PACKAGE = "keras_transformer.sentencepiece"
 _Field = descriptor_pb2.FieldDescriptorProto
-# Message → its fields: name, number, type, and the default value or the type of the message.
+# The fields of each message: name, number, type, and default value (for messages: message type).
 _MESSAGES = {
     "SentencePiece": (
         ("piece", 1, _Field.TYPE_STRING, ""),
@@ -52,7 +53,7 @@ _MESSAGES = {
         ("denormalizer_spec", 5, _Field.TYPE_MESSAGE, "NormalizerSpec"),
     ),
 }
-_SPECIAL_FIELDS = ("pad_piece", "bos_piece", "eos_piece")  # of TrainerSpec
+_SPECIAL_FIELDS = ("pad_piece", "bos_piece", "eos_piece")  # fields of TrainerSpec
 
 
 def _model_proto() -> Any:
@@ -80,8 +81,8 @@ ModelProto: Any = _model_proto()
 def add_missing_special_pieces(model: bytes) -> bytes:
     """Returns a serialized model with a pad, a start and an end piece.
 
-    Many models lack some of them. New pieces come after all others, so old ids and the
-    segmentation of text stay the same. A model that lacks nothing is returned unchanged.
+    Many models lack some of these. Missing pieces are appended, so old ids and the segmentation of
+    text stay the same. A model with all three is returned unchanged.
 
     Example:
     >>> from keras_transformer.text.vocabulary import learn_vocabulary
@@ -98,7 +99,7 @@ def add_missing_special_pieces(model: bytes) -> bytes:
     ]
     for field in missing:
         name = getattr(proto.trainer_spec, field)
-        while name in types:  # text of the user, which must keep its id
+        while name in types:  # another piece has this name, and must keep its id
             name += "_"
         proto.pieces.add(piece=name, type=CONTROL)
         types[name] = CONTROL
@@ -107,9 +108,9 @@ def add_missing_special_pieces(model: bytes) -> bytes:
 
 
 def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
-    """Returns a serialized model with more texts that always become one token.
+    """Adds symbols, which are never split, to a serialized model.
 
-    They come after all other pieces, so old ids stay the same. Symbols that the model has are
+    Symbols are appended after all other pieces, so old ids stay the same. Existing symbols are
     skipped.
 
     Args:
@@ -117,7 +118,7 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
         symbols: texts such as "<2de>".
 
     Raises:
-        InputError: for a symbol that is a piece of another type.
+        InputError: if a symbol is already a piece of another type.
 
     Example:
     >>> from keras_transformer.text.vocabulary import learn_vocabulary
@@ -140,7 +141,7 @@ def append_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
 
 
 def is_extension(model: bytes, old: bytes) -> bool:
-    """Returns True if a serialized model equals an older one, except for symbols after its pieces.
+    """Returns True if a serialized model is an older model, possibly with symbols appended.
 
     Args:
         model: the model.

@@ -180,8 +180,8 @@ def truncate_text(text: tf.Tensor, max_bytes: int) -> tuple[tf.Tensor, tf.Tensor
     ('äö', [True, False])
     """
     too_long = tf.strings.length(text) > max_bytes
-    # Bytes 10xxxxxx continue a character. Look at the first byte beyond the limit and the three
-    # before it, and truncate before the last of them that begins a character.
+    # Bytes 10xxxxxx continue a character. Of the first byte beyond the limit and the three bytes
+    # before it, find the last one that begins a character, and truncate before it.
     begin = tf.where(too_long, max(max_bytes - 3, 0), 0)
     window = tf.strings.substr(text, begin, tf.fill(tf.shape(begin), 4))
     window = tf.io.decode_raw(window, tf.uint8, fixed_length=4)

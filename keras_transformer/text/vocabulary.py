@@ -395,12 +395,12 @@ class Vocabulary:
             (directory / name).write_bytes(model)
 
     def with_symbols(self, symbols: Iterable[str]) -> Vocabulary:
-        """Returns a vocabulary that has these symbols, too, after the ids of this one.
+        """Returns a copy of the vocabulary with these symbols appended.
 
-        A model that was trained with this vocabulary can be trained further with the new one.
+        Old ids stay the same, so a trained model can be fine-tuned with the new vocabulary.
 
         Raises:
-            InputError: for a symbol that is another token already.
+            InputError: if a symbol is already a token of another type.
         """
         symbols = list(symbols)
         return self.from_models(

@@ -15,7 +15,7 @@ class WeightAverages:
 
     Args:
         weights: the weights by their paths.
-        decay: share of an average that stays at each update. 0 keeps no averages.
+        decay: fraction of the old average that an update keeps. 0 disables averages.
         add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
 
     Example:

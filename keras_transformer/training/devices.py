@@ -61,6 +61,20 @@ def use_logical_cpus(count: int) -> None:
         ) from None
 
 
+def uses_gpus(strategy: tf.distribute.Strategy) -> bool:
+    """True if the replicas of a strategy are on GPUs.
+
+    Example:
+    >>> uses_gpus(tf.distribute.MirroredStrategy(["CPU:0"]))
+    False
+    """
+    if isinstance(
+        strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
+    ):
+        return any("GPU" in device for device in strategy.extended.worker_devices)
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
 # Steps per batch shape from which compilation pays off. On a CPU with 2 cores, XLA takes about 10 s
 # for a `tiny` model. It saves about 0.2 s per step.
 _STEPS_TO_PAY_FOR_XLA = 64

@@ -79,7 +79,7 @@ def init_from_run(init_from: str, trainer: Trainer, tokenizer: Tokenizer) -> Non
 def _grown(
     array: npt.NDArray[Any], shape: Sequence[int], sizes: set[tuple[int, int]]
 ) -> npt.NDArray[Any]:
-    """Returns a weight with more tokens, which are the mean of the others.
+    """Enlarges a weight for more tokens. The new rows are the mean of the old ones.
 
     Args:
         array: a weight.

@@ -17,6 +17,9 @@ import tensorflow as tf
 # Number of rows whose logits exist at the same time. 512 rows of 8,000 float32 logits are 16 MB.
 # They stay in the last-level cache of a CPU between the products.
 SLICE_ROWS = 512
+# A GPU waits for the end of each slice, so its slices are as large as memory allows: 1 GiB of
+# float32 logits.
+_GPU_SLICE_LOGITS = 2**28
 
 
 class LossSums(NamedTuple):
@@ -149,6 +152,7 @@ def loss_and_gradients(
     label_smoothing: float,
     pad_id: int,
     scale: tf.Tensor | float = 1.0,
+    slice_rows: int | tf.Tensor | None = None,
 ) -> tuple[LossSums, LossGradients]:
     """Computes the loss of logits = features kernelᵀ and its gradients in one pass.
 
@@ -160,6 +164,7 @@ def loss_and_gradients(
         label_smoothing: ε.
         pad_id: label of padding, which does not count.
         scale: factor of the gradients (1 / tokens of the global batch).
+        slice_rows: rows whose logits exist at the same time; by default a number that suits CPUs.
 
     Example:
     >>> sums, gradients = loss_and_gradients(
@@ -168,25 +173,26 @@ def loss_and_gradients(
     >>> round(float(sums.loss), 4), float(sums.tokens), gradients.kernel.shape
     (1.3863, 1.0, TensorShape([4, 3]))
     """
+    slice_rows = SLICE_ROWS if slice_rows is None else slice_rows
     low_kernel = tf.cast(kernel, features.dtype)
     real = real_tokens(labels, pad_id)
     row_scale = (real * scale)[:, None]
     scaled = tf.cast(features, tf.float32) * row_scale
-    x_slices, y_slices = _sliced(features), _sliced(labels, pad_id)
-    scaled_slices = _sliced(tf.cast(scaled, features.dtype))
+    x_slices, y_slices = _sliced(features, slice_rows), _sliced(labels, slice_rows, pad_id)
+    scaled_slices = _sliced(tf.cast(scaled, features.dtype), slice_rows)
     count = tf.shape(y_slices)[0]
 
     def one_slice(
         i: Any, label_logits: Any, likelihoods: Any, by_features: Any, by_kernel: Any
     ) -> Any:
         x = x_slices[i]
-        places = tf.stack([tf.range(SLICE_ROWS), y_slices[i]], axis=1)
+        places = _places(y_slices[i])
         logits = tf.cast(tf.matmul(x, low_kernel, transpose_b=True), tf.float32)
         softmax = tf.nn.softmax(logits)
         likelihood = _label_log(softmax, places)
         with tf.control_dependencies([likelihood]):  # then it is changed in place
             by_logit = tf.tensor_scatter_nd_sub(
-                softmax, places, tf.fill([SLICE_ROWS], 1.0 - label_smoothing)
+                softmax, places, tf.fill(tf.shape(places)[:1], 1.0 - label_smoothing)
             )
         by_logit = tf.cast(by_logit, features.dtype)
         more = tf.matmul(by_logit, scaled_slices[i], transpose_a=True)
@@ -199,7 +205,8 @@ def loss_and_gradients(
         )
 
     def rows_of(dtype: Any, *shape: int) -> tf.TensorArray:
-        return tf.TensorArray(dtype, count, element_shape=[SLICE_ROWS, *shape])
+        rows = slice_rows if isinstance(slice_rows, int) else None
+        return tf.TensorArray(dtype, count, element_shape=[rows, *shape])
 
     start = (
         rows_of(tf.float32), rows_of(tf.float32), rows_of(features.dtype, features.shape[-1])
@@ -224,16 +231,38 @@ def loss_and_gradients(
     )
 
 
-def _sliced(rows: tf.Tensor, fill: Any = 0) -> tf.Tensor:
-    """Reshapes `[N, ...]` to `[count, SLICE_ROWS, ...]`, and pads the last slice with `fill`."""
+def gpu_slice_rows(num_rows: Any, num_classes: int) -> tf.Tensor:
+    """Returns the rows of a slice on a GPU: few slices of equal size.
+
+    Args:
+        num_rows: rows of the batch.
+        num_classes: V.
+
+    Example:
+    >>> int(gpu_slice_rows(25_000, 16_000)), int(gpu_slice_rows(1_000, 16_000))
+    (12504, 1000)
+    """
+    most = max(_GPU_SLICE_LOGITS // num_classes, 8)
+    num_slices = tf.maximum(-(-num_rows // most), 1)
+    rows = -(-num_rows // num_slices)
+    return tf.maximum(-(-rows // 8) * 8, 8)  # tensor cores multiply 8 rows at a time
+
+
+def _sliced(rows: tf.Tensor, slice_rows: Any, fill: Any = 0) -> tf.Tensor:
+    """Reshapes `[N, ...]` to `[count, slice_rows, ...]`, and pads the last slice with `fill`."""
     shape = rows.shape[1:]
-    paddings = [[0, -tf.shape(rows)[0] % SLICE_ROWS], *[[0, 0]] * len(shape)]
+    paddings = [[0, -tf.shape(rows)[0] % slice_rows], *[[0, 0]] * len(shape)]
     padded = tf.pad(rows, paddings, constant_values=fill)
-    return tf.reshape(padded, [-1, SLICE_ROWS, *shape])
+    return tf.reshape(padded, [-1, slice_rows, *shape])
+
+
+def _places(labels: tf.Tensor) -> tf.Tensor:
+    """Returns the indices of the labels in a matrix `[slice_rows, V]`."""
+    return tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=1)
 
 
 def _joined(slices: tf.TensorArray, count: tf.Tensor) -> tf.Tensor:
-    """Concatenates slices of `SLICE_ROWS` rows, and returns the first `count` rows."""
+    """Concatenates slices, and returns the first `count` rows."""
     rows = slices.stack()
     return tf.reshape(rows, [-1, *rows.shape[2:]])[:count]
 
@@ -250,6 +279,7 @@ def evaluation_sums(
     *,
     label_smoothing: float,
     pad_id: int,
+    slice_rows: int | tf.Tensor | None = None,
 ) -> EvaluationSums:
     """Computes the loss without gradients, and the number of correct predictions.
 
@@ -259,6 +289,7 @@ def evaluation_sums(
         kernel: float32 `[V, d]`.
         label_smoothing: ε.
         pad_id: label of padding, which does not count.
+        slice_rows: rows whose logits exist at the same time; by default a number that suits CPUs.
 
     Example:
     >>> sums = evaluation_sums(
@@ -267,14 +298,15 @@ def evaluation_sums(
     >>> float(sums.tokens), float(sums.correct)
     (1.0, 0.0)
     """
+    slice_rows = SLICE_ROWS if slice_rows is None else slice_rows
     low_kernel = tf.cast(kernel, features.dtype)
-    x_slices, y_slices = _sliced(features), _sliced(labels, pad_id)
+    x_slices, y_slices = _sliced(features, slice_rows), _sliced(labels, slice_rows, pad_id)
 
     def one_slice(i: Any, *sums: Any) -> Any:
         y = y_slices[i]
         real = real_tokens(y, pad_id)
         logits = tf.cast(tf.matmul(x_slices[i], low_kernel, transpose_b=True), tf.float32)
-        places = tf.stack([tf.range(SLICE_ROWS), y], axis=1)
+        places = _places(y)
         likelihood = _label_log(tf.nn.softmax(logits), places)
         above_mean = tf.gather_nd(logits, places) - tf.reduce_mean(logits, axis=-1)
         parts = (

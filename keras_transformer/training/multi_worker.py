@@ -2,10 +2,10 @@
 
 The environment variable `TF_CONFIG` lists the workers and identifies this process. All workers run
 the same command. The first worker is the chief: only the chief reads and writes the run directory.
-Without `TF_CONFIG` there is one worker, and this module does nothing.
+Without `TF_CONFIG`, there is only one worker, and this module does nothing.
 
-TensorFlow cannot add a worker to a running cluster. If a worker is lost, the other workers end, and
-a supervisor or a person must start all of them again.
+TensorFlow cannot add a worker to a running cluster. If one worker is lost, the other workers
+exit, and all of them must be started again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from keras_transformer.runs.machine import stop_signals
 
 log = logging.getLogger(__name__)
 
-# TensorFlow numbers the groups of its collective operations from 1.
+# TensorFlow's own group keys count up from 1, so this one does not clash.
 _GROUP = 1 << 20
 _ONE_MACHINE = ("localhost:0",)
-_CHIEFS = ("chief", "master")  # names of the same role, as in TensorFlow 1
+_CHIEFS = ("chief", "master")  # two names of the same role; master is from TensorFlow 1
 _TF_CONFIG_FORM = (
     'It must have the form {"cluster": {"worker": ["host:port", ...]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -49,7 +49,7 @@ class WorkerLost(RuntimeError):
 
 
 class EvaluatorTask(InputError):
-    """`TF_CONFIG` gives this process a task that the chief does: to evaluate.
+    """`TF_CONFIG` makes this process an evaluator, but the chief evaluates.
 
     Example:
     >>> raise EvaluatorTask("The chief evaluates.")
@@ -65,7 +65,7 @@ class Cluster:
     first operation, then `agree`, then the training, then `finish`.
 
     Args:
-        workers: `host:port` of every worker, the chief's first; at least one.
+        workers: `host:port` of every worker, the chief first. At least one.
         index: index of this process in `workers`.
 
     Example:
@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers, this one included."""
+        """Number of workers, including this process."""
         return len(self.workers)
 
     @property
@@ -100,7 +100,7 @@ class Cluster:
         return self.index == 0
 
     def connect(self, device: str = "auto") -> tf.distribute.Strategy | None:
-        """Waits for all workers, and returns their strategy, or None for one worker.
+        """Waits for all workers, and returns the distribution strategy (None for one worker).
 
         Args:
             device: "cpu" to ignore GPUs; otherwise all visible GPUs are used.
@@ -114,7 +114,7 @@ class Cluster:
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=implementations.AUTO if has_gpus else implementations.RING
         )
-        # Not TensorFlow's reader of TF_CONFIG, which knows fewer roles.
+        # TFConfigClusterResolver supports fewer roles, so `read_tf_config` parses TF_CONFIG.
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": list(self.workers)}),
             task_type="worker",
@@ -129,24 +129,24 @@ class Cluster:
         """Checks that values are the same on every worker.
 
         Args:
-            facts: JSON values by a name for error messages.
+            facts: JSON values. Error messages contain the keys.
 
         Raises:
-            InputError: on every worker, if the value of one differs from the chief.
+            InputError: on every worker, if a worker has a different value from the chief.
         """
         if self.num_workers == 1:
             return
         facts = json.loads(json.dumps(facts))
         chiefs = self.from_chief(lambda: facts)
         different = [
-            f"{name} {facts.get(name)!r} (the chief: {chiefs.get(name)!r})"
+            f"{name} {facts.get(name)!r} (chief: {chiefs.get(name)!r})"
             for name in chiefs | facts
             if facts.get(name) != chiefs.get(name)
         ]
         differs = self._gather(bool(different))
         if different:
             raise InputError(
-                f"This worker has {' and '.join(different)}. All workers must have the same."
+                f"This worker has {' and '.join(different)}. Use the same settings on all workers."
             )
         if any(differs):
             worker = differs.index(1)
@@ -178,7 +178,7 @@ class Cluster:
         message = json.loads(data.astype(np.uint8).tobytes())
         if "error" in message:
             with contextlib.suppress(tf.errors.OpError):
-                self.finish()  # no worker may end before all have the message
+                self.finish()  # if one worker exits earlier, the others lose the message
             raise InputError(message["error"])
         return message["value"]
 
@@ -190,7 +190,7 @@ class Cluster:
         """
         if self.num_workers == 1:
             return array
-        # As integers, because floats could lose bits. On CPUs, so that results do not depend on
+        # Integers keep all bits, but floats could lose some. CPUs make the result independent of
         # accelerators.
         numbers = np.array(array, order="C").reshape(-1).view(np.int32)
         with tf.device("CPU:0"):
@@ -203,13 +203,13 @@ class Cluster:
         return received.numpy().view(array.dtype).reshape(array.shape)
 
     def finish(self) -> None:
-        """Waits for all workers, so that none ends before the chief has saved."""
+        """Waits for all workers, so that no worker exits before the chief has saved."""
         if self.num_workers > 1:
             self._gather(0)
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Raises `WorkerLost` for TensorFlow's errors after the loss of a worker."""
+        """Converts the TensorFlow errors that follow the loss of a worker to `WorkerLost`."""
         try:
             yield
         except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
@@ -241,7 +241,7 @@ class Cluster:
 def _default_signal_handlers() -> Iterator[None]:
     """Lets a signal end the process while TensorFlow connects, and restores the handlers.
 
-    TensorFlow takes over SIGTERM and would keep it.
+    TensorFlow replaces the handler of SIGTERM and does not restore it.
     """
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in stop_signals()}
     try:
@@ -252,10 +252,10 @@ def _default_signal_handlers() -> Iterator[None]:
 
 
 def read_tf_config(text: str) -> tuple[Sequence[str], int]:
-    """Returns `host:port` of every worker, the chief's first, and the index of this process.
+    """Returns `host:port` of every worker, the chief first, and the index of this process.
 
-    The chief is the task `chief` or `master`, as in Kubeflow's `TFJob`, or else the first worker.
-    If no cluster is listed, there is one worker.
+    The chief is the task `chief` or `master` (used by Kubeflow's `TFJob`), or the first worker if
+    neither exists. Without a cluster, there is one worker.
 
     Args:
         text: the value of `TF_CONFIG`.
@@ -278,7 +278,7 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     job, index = task.get("type"), task.get("index")
     if job == "evaluator":
         raise EvaluatorTask(
-            "TF_CONFIG gives this process the task evaluator, but the chief evaluates. Remove the "
+            "TF_CONFIG makes this process an evaluator, but the chief evaluates. Remove the "
             "evaluator from the job."
         )
     jobs = {job: addresses for job, addresses in listed.items() if addresses}
@@ -291,8 +291,8 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
     problem = None
     if other_jobs := sorted(jobs.keys() - {*_CHIEFS, "worker"}):
         problem = (
-            f"lists the task types {', '.join(other_jobs)}, but only a chief and workers can train "
-            "here, without parameter servers"
+            f"lists the task types {', '.join(other_jobs)}, but training uses only a chief and "
+            "workers, without parameter servers"
         )
     elif not workers:
         problem = "lists no worker"
@@ -313,7 +313,7 @@ def read_tf_config(text: str) -> tuple[Sequence[str], int]:
 
 
 def _json_object(value: object) -> dict[str, Any]:
-    """Returns a JSON object, which operators also write as null or "" if it is empty."""
+    """Returns a JSON object. Kubernetes operators also write an empty one as null or ""."""
     if value is None or value == "":
         return {}
     if not isinstance(value, dict):

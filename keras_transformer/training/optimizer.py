@@ -12,16 +12,16 @@ from keras_transformer.training.schedules import LearningRate
 
 
 class FusedAdam(keras.optimizers.Adam):
-    """Keras's Adam, whose update is one operation that reads and writes each array once.
+    """Adam with a fused update: a single operation reads and writes each array once.
 
     Args:
         learning_rate: a number or a schedule.
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.
         epsilon: a small number for numerical stability.
-        decay: decoupled weight decay of AdamW, which is multiplied by the learning rate. It applies
-            to weights with more than one dimension, not to biases and layer norms. `weight_decay`
-            of Keras would act outside of `update_step`.
+        decay: decoupled weight decay of AdamW, relative to the learning rate. It applies to weights
+            with more than one dimension, not to biases and layer norms. Keras's `weight_decay`
+            would act outside of `update_step`.
         **kwargs: other arguments of `keras.optimizers.Adam`, except `amsgrad`.
 
     Example:

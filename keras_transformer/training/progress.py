@@ -113,7 +113,8 @@ class Progress(keras.callbacks.Callback):
         self._step += 1
         self._recent.append(logs)
         self._bar.update(1)
-        # Reports at the end of an interval, too, so that validation and checkpoints do not count.
+        # Also reports at the end of an interval, because the speed must not include validation and
+        # checkpoints.
         last = batch + 1 == self.params["steps"] or self.model.stop_training
         if last or self._step % self._config.log_steps == 0:
             self._report()

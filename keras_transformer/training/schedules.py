@@ -77,3 +77,31 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
             "max_steps": self.max_steps,
             "d_model": self.d_model,
         }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Noam(LearningRate):
+    """The schedule of the paper: d_model^-0.5 · min(s^-0.5, s · w^-1.5) (equation 3).
+
+    s is the number of the step from 1, and w the number of warm-up steps.
+
+    Args:
+        d_model: width of the model.
+        warmup_steps: w, 4,000 in the paper.
+        factor: a factor of the learning rate, 1 in the paper.
+
+    Example:
+    >>> optimizer = keras.optimizers.Adam(Noam(d_model=512), beta_2=0.98, epsilon=1e-9)
+    >>> round(float(Noam(d_model=512)(3999)), 7)  # the largest one
+    0.0006988
+    """
+
+    def __init__(self, d_model: int, warmup_steps: int = 4000, factor: float = 1.0):
+        super().__init__("noam", factor, warmup_steps, max_steps=0, d_model=d_model)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "d_model": self.d_model,
+            "warmup_steps": self.warmup_steps,
+            "factor": self.learning_rate,
+        }

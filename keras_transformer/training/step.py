@@ -20,7 +20,15 @@ from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.averages import WeightAverages
-from keras_transformer.training.loss import AuxiliaryLoss, LossSums, loss_and_gradients, real_tokens
+from keras_transformer.training.devices import uses_gpus
+from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
+from keras_transformer.training.loss import (
+    AuxiliaryLoss,
+    LossSums,
+    gpu_slice_rows,
+    loss_and_gradients,
+    real_tokens,
+)
 
 # Bounds and growth of the loss scale of float16.
 FIRST_SCALE = 2.0**15
@@ -38,6 +46,7 @@ class _OutputMap:
         self._kernel, self._bias = transformer.output_weights()
         self._transposed = transformer.config.tie_embeddings == "none"
         self._paths = {id(v): path for path, v in transformer.weights_by_path().items()}
+        self._on_gpus = uses_gpus(tf.distribute.get_strategy())
 
     def matrix(self) -> tf.Tensor:
         """Returns the matrix of the current weights."""
@@ -54,6 +63,14 @@ class _OutputMap:
         if self._bias is not None:
             features = tf.concat([features, tf.ones_like(features[:, :1])], axis=1)
         return features
+
+    def slice_rows(self, labels: tf.Tensor) -> tf.Tensor | None:
+        """Returns the rows of logits to compute at once for flat labels; None on a CPU."""
+        if not self._on_gpus:
+            return None
+        return gpu_slice_rows(
+            tf.shape(labels)[0], self._kernel.shape[-1 if self._transposed else 0]
+        )
 
     def gradients(self, by_matrix: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the gradients of the weights, by path, from the gradient of the matrix."""
@@ -108,13 +125,14 @@ class TrainingStep:
         optimizer: gets the gradients.
         add_weight: adds a variable to the Keras model that trains, as `keras.Model.add_weight`.
         jit_compile: compile forward and backward pass with XLA, per replica.
-        auxiliary_loss: a second loss, which is multiplied by `config.auxiliary_loss_weight`.
+        auxiliary_loss: a second loss, with the weight `config.auxiliary_loss_weight`.
 
     Attributes:
         trained: the weights that are trained, by path: all except frozen ones.
-        counters: the state of the step besides weights and optimizer, by name.
+        counters: other state than weights and optimizer, by name.
         averages: the moving averages of the weights.
         output: the map from features to logits.
+        differentiate: the forward and backward pass of the rows of one replica, a `tf.function`.
         stop_flag: a variable that is 1 if this process wants training to end, or None. Its sum over
             replicas is logged as `stop`, so that all workers know it after the same step.
 
@@ -145,6 +163,7 @@ class TrainingStep:
         self._config = config
         self._optimizer = optimizer
         self._auxiliary_loss = auxiliary_loss
+        self._dropout_masks = hashed_masks if jit_compile else philox_masks
         self._strategy = tf.distribute.get_strategy()
         self.trained = _trained_weights(transformer, config.freeze)
         self.output = _OutputMap(transformer)
@@ -163,7 +182,7 @@ class TrainingStep:
             self.counters["loss_scale"] = self._loss_scale.scale
             self.counters["finite_steps"] = self._loss_scale.finite_steps
         self.averages = WeightAverages(transformer.weights_by_path(), config.ema_decay, add_weight)
-        self._differentiate = tf.function(
+        self.differentiate = tf.function(
             self._loss_and_gradients, jit_compile=jit_compile, autograph=False
         )
 
@@ -243,7 +262,7 @@ class TrainingStep:
         """
         count = self._config.num_microbatches
         if count == 1:
-            return self._differentiate(inputs, labels, seed, scale)
+            return self.differentiate(inputs, labels, seed, scale)
 
         def split(ids: tf.Tensor) -> tf.Tensor:
             rows, length = tf.unstack(tf.shape(ids))
@@ -255,7 +274,7 @@ class TrainingStep:
 
         def add_part(i: tf.Tensor, total: Any) -> Any:
             part = tf.nest.map_structure(lambda ids: ids[i], parts)
-            more = self._differentiate(*part, seed + [0, tf.cast(i, tf.int64)], scale)
+            more = self.differentiate(*part, seed + [0, tf.cast(i, tf.int64)], scale)
             return i + 1, tf.nest.map_structure(tf.add, total, more)
 
         zeros = [tf.zeros(weight.shape, tf.float32) for weight in self.trained.values()]
@@ -271,16 +290,18 @@ class TrainingStep:
         """Returns the sums of this replica, and the gradients of its loss times `scale`, in
         float32.
         """
-        with tf.GradientTape() as tape, dropout_seed(seed):
+        with tf.GradientTape() as tape, dropout_seed(seed, self._dropout_masks(seed)):
             features, auxiliary = self._features(inputs)
             features = self.output.flat(features)
+        labels = tf.reshape(labels, [-1])
         sums, by_output = loss_and_gradients(
             features,
-            tf.reshape(labels, [-1]),
+            labels,
             self.output.matrix(),
             label_smoothing=self._config.label_smoothing,
             pad_id=self._transformer.config.pad_id,
             scale=scale,
+            slice_rows=self.output.slice_rows(labels),
         )
         gradients = tape.gradient(
             [features, auxiliary],
@@ -336,10 +357,14 @@ class TrainingStep:
 
 
 def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:
-    """Returns the weights that no pattern of `freeze` matches. Patterns are separated by commas."""
+    """Returns the weights of trainable layers that no pattern of `freeze` matches.
+
+    Patterns are separated by commas.
+    """
     weights = transformer.weights_by_path()
+    trainable = {id(variable) for variable in transformer.trainable_variables}
     patterns = [pattern.strip() for pattern in freeze.split(",") if pattern.strip()]
-    trained = dict(weights)
+    trained = {path: weight for path, weight in weights.items() if id(weight) in trainable}
     for pattern in patterns:
         frozen = fnmatch.filter(weights, pattern)
         if not frozen:
@@ -351,6 +376,7 @@ def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, kera
             trained.pop(path, None)
     if not trained:
         raise InputError(
-            f"training.freeze {freeze!r} freezes every weight, so nothing can be trained."
+            f"training.freeze {freeze!r} and layers with trainable=False freeze every weight, so "
+            "nothing can be trained."
         )
     return trained

@@ -102,7 +102,7 @@ class Trainer(keras.Model):
         return dict(self.training_step.trained)
 
     def state_by_path(self) -> dict[str, keras.Variable]:
-        """The state of training besides the weights and their averages, by path."""
+        """The training state, except the weights and their averages, by path."""
         counters = self.training_step.counters.values()
         return {variable.path: variable for variable in [*self.optimizer.variables, *counters]}
 
@@ -169,13 +169,14 @@ class Trainer(keras.Model):
 
     def _replica_evaluation(self, data: Any) -> EvaluationSums:
         inputs, labels = data
-        output = self.training_step.output
+        output, labels = self.training_step.output, tf.reshape(labels, [-1])
         return evaluation_sums(
             output.flat(self.transformer.features(inputs, training=False)),
-            tf.reshape(labels, [-1]),
+            labels,
             output.matrix(),
             label_smoothing=self.config.label_smoothing,
             pad_id=self.transformer.config.pad_id,
+            slice_rows=output.slice_rows(labels),
         )
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -100,8 +101,8 @@ class TrainOptions(NamedTuple):
         mix: share of the steps of each corpus, as in "a:2,b:1". a and b are the last parts of the
             paths. By default all pairs have the same frequency.
         mix_temperature: shares are the sizes of the corpora to the power of 1 / mix_temperature.
-        init_from: another run, whose selected weights are the initial weights, or `RUN@NAME` for
-            other weights of it.
+        init_from: another run. Its selected weights become the initial weights. `RUN@NAME`
+            chooses other weights.
         device: "cpu", "gpu", or "auto" for GPUs if there are any.
         logical_cpus: the number of replicas to split the CPU into.
         max_minutes: minutes after which this call stops. The same call resumes the run.
@@ -134,12 +135,13 @@ def train(
     Args:
         data_dir: directory from `prepare`. Several directories with one vocabulary are mixed.
         run_dir: a new directory, or the directory of the same run, which is resumed.
-        preset_name: initial configuration; None for the configuration of the run, or "base".
+        preset_name: initial configuration; None for the configuration of the run, or "base" with
+            the model of `options.init_from`.
         settings: changes to the configuration, such as `{"training.max_steps": 1000}`.
         options: use of the data and the machine.
         architecture: class of the model. Only the Transformer has presets.
         make_auxiliary_loss: returns the loss for `training.auxiliary_loss_weight`, given the
-            vocabulary of the data, or None if the data lacks it.
+            vocabulary of the data, or None if the data has none.
 
     Raises:
         InputError: if data, settings and run directory do not fit together, or if too many
@@ -177,7 +179,7 @@ def train(
         })  # fmt: skip
 
         def resolve() -> str:
-            start = _first_config(run_dir, preset_name, config_type)
+            start = _first_config(run_dir, preset_name, config_type, options.init_from)
             return resolve_config(start, settings, vocabulary).to_json()
 
         config = config_type.from_json(cluster.from_chief(resolve))
@@ -219,14 +221,19 @@ def _worker_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
 
 
 def _first_config(
-    run_dir: str | Path, preset_name: str | None, config_type: type[RunConfig]
+    run_dir: str | Path,
+    preset_name: str | None,
+    config_type: type[RunConfig],
+    init_from: str | None,
 ) -> RunConfig:
     """Returns the configuration that `settings` change."""
     if preset_name is None and RunDirectory.is_run(run_dir):
         return RunDirectory(run_dir, config_type).config
-    if config_type is not Config:
-        return config_type()
-    return preset(preset_name or "base")
+    config = preset(preset_name or "base") if config_type is Config else config_type()
+    if preset_name is None and init_from is not None:  # the model must fit the weights
+        path, _ = RunDirectory.split_weights(init_from)
+        config = dataclasses.replace(config, model=RunDirectory(path, config_type).config.model)
+    return config
 
 
 def _make_trainer(

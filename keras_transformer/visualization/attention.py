@@ -122,7 +122,7 @@ def _row(row: Mapping[str, Any]) -> Attention:
 
 
 def _labels(pieces: Sequence[str]) -> list[str]:
-    """Returns pieces with `_` at the beginning of words, which is thinner than SentencePiece's."""
+    """Replaces SentencePiece's word marker with `_`, which is thinner."""
     return [piece.replace("\N{LOWER ONE EIGHTH BLOCK}", "_") for piece in pieces]
 
 
@@ -150,7 +150,7 @@ class HeadSummary(NamedTuple):
     Attributes:
         means: kind → measure → float64 `[layers, heads]`.
         pairs: the number of pairs.
-        truncated: the number of those that were too long.
+        truncated: the number of pairs that were truncated.
     """
 
     means: Mapping[str, Mapping[str, np.ndarray]]

@@ -50,7 +50,7 @@ def embed(ask: Ask, sentences: Sequence[str]) -> np.ndarray:
 def project(vectors: np.ndarray) -> Projection:
     """Returns the first two principal components, the one with more variance first.
 
-    Each axis points in the direction in which its largest component is positive.
+    The sign of each axis is chosen so that its largest component is positive.
 
     Args:
         vectors: `[N, d]`.

@@ -352,3 +352,13 @@ def test_the_process_of_a_caller_is_restored() -> None:
     assert ending.value.code == 3
     assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert (sys.stdout, sys.stderr) == streams
+
+
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_cluster_configuration_is_removed(value: str) -> None:
+    code = (
+        "import os\nfrom keras_transformer.cli import environment\n"
+        "environment.run(lambda: print(os.environ.get('TF_CONFIG')))"
+    )
+    assert ended("-c", code, settings={"TF_CONFIG": value}).stdout == "None\n"
+    assert ended("-c", code, settings={"TF_CONFIG": "{}"}).stdout == "{}\n"

@@ -56,10 +56,10 @@ def test_many_unknown_tokens_are_reported_once() -> None:
         unknown = tf.strings.length(tf.strings.regex_replace(text, "[^?]", ""))
         return {**count_characters(text), "unknown": unknown}
 
-    assert batching.source_warnings(counts, ["a" * 19, "a" * 18 + "?"] * 3) != []
-    assert batching.source_warnings(counts, ["a" * 19] * 5 + ["?"]) == []  # 1 of 102
-    (warning,) = batching.source_warnings(counts, ["a" * 19, "???", "?"])
-    assert tells(warning, "15.4%", "line 2", "vocabulary")
+    assert batching.unknown_tokens(counts, ["a" * 19] * 5 + ["?"]) is None  # 1 of 102
+    remark = batching.unknown_tokens(counts, ["a" * 19, "???", "?"])
+    assert tells(remark, "15.4%", "line 2", "vocabulary")
+    assert tells(batching.unknown_tokens(counts, ["?"], first_line=7), "line 7")
 
 
 class TestWorkers:

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import EncoderLayer
 from keras_transformer.layers.masks import PaddingMask
@@ -105,9 +105,9 @@ def tagger() -> keras.Model:
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = PaddingMask()(ids)
     x = TokenEmbedding(12, 8)(ids)
-    x = EncoderLayer(2, 4, 16, residual_dropout=0.1)(x, padding_mask=mask)
+    x = EncoderLayer(2, 16, 4, residual_dropout=0.1)(x, mask=mask)
     context = keras.layers.Dense(8)(keras.layers.Embedding(12, 10)(ids))
-    x = Decoder([DecoderLayer(2, 4, 16) for _ in range(2)])(x, context, memory_mask=mask)
+    x = Decoder(2, 2, 16)(x, context, memory_mask=mask)
     return keras.Model(ids, keras.layers.Dense(3)(x))
 
 

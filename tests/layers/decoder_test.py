@@ -28,8 +28,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def make_decoder(num_layers: int, **changes: Any) -> Decoder:
-    layers = [DecoderLayer(**ARGUMENTS, **changes, name=f"layer_{i}") for i in range(num_layers)]
-    decoder = Decoder(layers, name="decoder")
+    decoder = Decoder(num_layers, **ARGUMENTS, **changes, name="decoder")
     decoder.build((None, None, D), (None, None, D))
     return decoder
 

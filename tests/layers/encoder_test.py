@@ -30,14 +30,13 @@ EVERY_ARGUMENT: dict[str, Any] = {
 
 
 def make_encoder(num_layers: int, **changes: Any) -> Encoder:
-    layers = [EncoderLayer(**ARGUMENTS, **changes, name=f"layer_{i}") for i in range(num_layers)]
-    encoder = Encoder(layers, name="encoder")
+    encoder = Encoder(num_layers, **ARGUMENTS, **changes, name="encoder")
     encoder.build((None, None, D))
     return encoder
 
 
 def test_attention_weights_are_one_per_layer() -> None:
-    output, weights = make_encoder(3)(X, padding_mask=MASK, return_attention_scores=True)
+    output, weights = make_encoder(3)(X, mask=MASK, return_attention_scores=True)
     assert tuple(output.shape) == X.shape and len(weights) == 3
     for layer_weights in to_numpy(weights):
         assert layer_weights.shape == (B, H, S, S)
@@ -57,23 +56,23 @@ def test_each_dropout_is_for_training_only(kind: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
 def test_encoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict[str, Any]) -> None:
     shape: Any = (X.shape, (B, H, S, S)) if options else X.shape
-    check_layer(EncoderLayer, arguments, {"inputs": X, "padding_mask": MASK}, shape, options)
+    check_layer(EncoderLayer, arguments, {"inputs": X, "mask": MASK}, shape, options)
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_encoder_rebuilds_with_its_layers(norm_position: str) -> None:
     encoder = make_encoder(2, norm_position=norm_position, attention_window=4)
-    inputs = {"inputs": keras.Input((None, D)), "padding_mask": keras.Input((None,), dtype="bool")}
+    inputs = {"inputs": keras.Input((None, D)), "mask": keras.Input((None,), dtype="bool")}
     model = keras.Model(inputs, encoder(**inputs))
     rebuilt = keras.Model.from_config(model.get_config())
     rebuilt.set_weights(model.get_weights())
-    arrays = {"inputs": X, "padding_mask": MASK}
-    assert_same(to_numpy(rebuilt(arrays)), to_numpy(encoder(X, padding_mask=MASK)))
+    arrays = {"inputs": X, "mask": MASK}
+    assert_same(to_numpy(rebuilt(arrays)), to_numpy(encoder(X, mask=MASK)))
     assert encoder.compute_output_shape((None, 5, D)) == (None, 5, D)
 
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match=mentions("norm_position", "middle")):
         EncoderLayer(**ARGUMENTS, norm_position="middle")
-    with pytest.raises(ValueError, match=mentions("layers", "empty")):
-        Encoder([])
+    with pytest.raises(ValueError, match=mentions("num_layers", "0")):
+        Encoder(0, **ARGUMENTS)

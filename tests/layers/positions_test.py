@@ -30,7 +30,7 @@ def test_sinusoids_of_scattered_positions() -> None:
 
 
 def test_learned_positions_are_rows_and_the_last_one_repeats() -> None:
-    layer = LearnedPositions(4, 3)
+    layer = LearnedPositions(3, 4)
     layer.build((None,))
     table = randomize(layer)["embeddings"]
     actual = to_numpy(layer(np.array([2, 0, 1, 3, 99], np.int32)))
@@ -39,13 +39,13 @@ def test_learned_positions_are_rows_and_the_last_one_repeats() -> None:
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 def test_sinusoidal_positions_are_a_keras_layer(layout: str) -> None:
-    positions = {"positions": np.arange(5, dtype=np.int32)}
+    positions = {"inputs": np.arange(5, dtype=np.int32)}
     arguments = {"d_model": 6, "layout": layout}
     check_layer(SinusoidalPositions, arguments, positions, (5, 6), output_dtype="float32")
 
 
 def test_learned_positions_are_a_keras_layer() -> None:
-    positions = {"positions": np.arange(5, dtype=np.int32)}
+    positions = {"inputs": np.arange(5, dtype=np.int32)}
     arguments = {"d_model": 6, "max_positions": 5}
     check_layer(LearnedPositions, arguments, positions, (5, 6), output_dtype="float32")
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.training import devices
-from keras_transformer.training.devices import choose_platform, use_logical_cpus
+from keras_transformer.training.devices import choose_platform, use_logical_cpus, uses_gpus
 from tests.messages import mentions, tells
 
 
@@ -111,6 +111,16 @@ def test_gpus_use_xla_and_bfloat16_if_all_have_it(
     many = "s" if len(capabilities) > 1 else ""
     text = "\n".join(chosen.reasons)
     assert tells(text, f"{len(capabilities)} GPU{many}") and tells(text, "XLA", "on")
+
+
+def test_replicas_on_cpus_use_no_gpus_even_if_there_are_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_cpus = tf.distribute.MirroredStrategy(["CPU:0"])
+    assert not uses_gpus(tf.distribute.get_strategy())
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    assert uses_gpus(tf.distribute.get_strategy())
+    assert not uses_gpus(on_cpus)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

@@ -143,6 +143,36 @@ def test_a_constant_feature_is_the_bias(monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_allclose(np.asarray(gradients.kernel)[:, -1], by_bias, atol=2e-6)
 
 
+@pytest.mark.parametrize("slice_logits", [1, 100, 2**28], ids=["8 rows", "2 slices", "1 slice"])
+@pytest.mark.parametrize("xla", [False, True])
+def test_slices_of_a_gpu_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, slice_logits: int, xla: bool
+) -> None:
+    monkeypatch.setattr(loss, "_GPU_SLICE_LOGITS", slice_logits)
+
+    @tf.function(jit_compile=xla)
+    def compute(features: tf.Tensor, labels: tf.Tensor) -> Any:
+        kernel = tf.constant(KERNEL)
+        slice_rows = loss.gpu_slice_rows(tf.shape(labels)[0], CLASSES)
+        settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows}
+        return (
+            loss.loss_and_gradients(features, labels, kernel, **settings),
+            loss.evaluation_sums(features, labels, kernel, **settings),
+        )
+
+    # Unknown sizes, as in training.
+    function = compute.get_concrete_function(
+        tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None], tf.int32)
+    )
+    (sums, gradients), evaluated = function(tf.constant(FEATURES), tf.constant(LABELS))
+    total, (by_features, by_kernel) = exact(FEATURES, KERNEL, LABELS, 0.1)
+    assert float(sums.tokens) == float(evaluated.tokens) == TOKENS
+    assert float(sums.loss) == pytest.approx(float(total), rel=1e-6)
+    assert float(evaluated.loss) == pytest.approx(float(total), rel=1e-6)
+    np.testing.assert_allclose(gradients.features, by_features, atol=1e-6)
+    np.testing.assert_allclose(gradients.kernel, by_kernel, atol=2e-6)
+
+
 def test_no_tensor_has_the_logits_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "SLICE_ROWS", 4)
 

@@ -198,7 +198,7 @@ def test_workers_that_differ_end_and_name_the_difference(
     for said in (*chief, *worker):
         assert "agreed" not in said
     for said in chief:
-        assert tells(said["differed"], "Worker 1", "localhost", "other settings")
+        assert tells(said["differed"], "Worker 1", "localhost", "different settings")
     for said in worker:
         assert re.search(r"\bseed 1\b.*\b0\b.*\bdata \[1\].*\[0\]", said["differed"])
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers import LayerNorm
+from keras_transformer.training import step as step_module
 from keras_transformer.training.step import MAX_SCALE, STEPS_TO_DOUBLE
 from keras_transformer.training.trainer import Trainer
 from tests.layers.layer_check import assert_same, randomize
@@ -126,6 +127,21 @@ def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus: list[str]
     assert one.averages.keys() == one.weights.keys()
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_slices_of_the_loss_on_a_gpu_change_no_weight(
+    monkeypatch: pytest.MonkeyPatch, jit_compile: bool
+) -> None:
+    expected = make_trainer()
+    train(expected, DATA[:3])
+    monkeypatch.setattr(step_module, "uses_gpus", lambda _: True)
+    found = make_trainer(jit_compile=jit_compile)
+    train(found, DATA[:3])
+    validated = [found.evaluate(dataset(DATA[:1])), expected.evaluate(dataset(DATA[:1]))]
+    assert validated[0] == pytest.approx(validated[1], rel=1e-5)
+    for path, weight in weights(found).items():
+        assert relative_difference(weight, weights(expected)[path]) <= 1e-5, path
+
+
 # Frozen weights.
 
 
@@ -204,10 +220,10 @@ class Spoiler:
     """Adds a number to one gradient element of one replica."""
 
     def __init__(self, trainer: Trainer):
-        self._differentiate = trainer.training_step._differentiate
+        self._differentiate = trainer.training_step.differentiate
         with trainer.distribute_strategy.scope():
             self._replica, self._number = tf.Variable(0), tf.Variable(0.0)
-        trainer.training_step._differentiate = self
+        trainer.training_step.differentiate = self
 
     def add(self, number: float, replica: int = 0) -> None:
         self._number.assign(number)

@@ -89,7 +89,7 @@ class SeedRecorder:
     def __init__(self, trainer: Trainer):
         self.seeds: list[tuple[int, ...]] = []
         self._weights = trainer.transformer.weights_by_path().values()
-        trainer.training_step._differentiate = self
+        trainer.training_step.differentiate = self
 
     def _record(self, seed: np.ndarray) -> np.ndarray:
         self.seeds.append(tuple(seed.tolist()))

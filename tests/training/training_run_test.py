@@ -283,7 +283,9 @@ class TestEarlyStopping:
 
 class TestInitFrom:
     def begin(self, data: Path, run: Path, init_from: Path | str, **changes: Any) -> Path:
-        settings = {**SETTINGS, "training.max_steps": 1, "training.learning_rate": 1e-9, **changes}
+        # The sizes of the model are those of the other run.
+        settings = {name: SETTINGS[name] for name in SETTINGS if not name.startswith("model.")}
+        settings |= {"training.max_steps": 1, "training.learning_rate": 1e-9, **changes}
         training_run.train(data, run, None, settings, TrainOptions(init_from=str(init_from)))
         return run
 

@@ -166,9 +166,9 @@ def _whole(weights: Sequence[Fraction]) -> list[int]:
 def place_of_step(step: int, weights: Sequence[int]) -> tuple[int, int]:
     """Returns the corpus of a step, and the number of the step in this corpus, from 0.
 
-    Step j of a corpus with weight w is due at (j + 1/2) / w. Steps come in the order in which they
-    are due, as in the method of Sainte-Laguë. In any number of steps, each corpus has its share, up
-    to about one step.
+    Step j of a corpus with weight w is due at time (j + 1/2) / w, and steps are sorted by this time
+    (Sainte-Laguë method). After any number of steps, each corpus has its share, up to about one
+    step.
 
     Args:
         step: number of the step over all corpora, from 0.

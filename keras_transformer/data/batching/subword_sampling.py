@@ -50,7 +50,7 @@ def key_of(*numbers: int) -> Keys:
 
 
 def hashed(key: Keys, numbers: IntArray) -> Keys:
-    """Returns pseudo-random values, uint64, of the numbers under a key. Both are broadcast.
+    """Hashes numbers with a key to pseudo-random uint64 values. Both arguments are broadcast.
 
     Example:
     >>> values = hashed(key_of(1), np.arange(3))
@@ -179,13 +179,13 @@ class _Side:
         self._end = end
         self._alpha = alpha
         self._scores = np.array([piece.score for piece in proto.pieces])
-        # Tags of direction or language, which must not be split.
+        # Symbols, such as language tags, must not be split.
         self._whole = {i for i, p in enumerate(proto.pieces) if p.type == USER_DEFINED}
         self._segmentations = functools.lru_cache(_WORDS_KEPT)(self._list_segmentations)
 
     def _list_segmentations(self, word: bytes) -> tuple[array.array[float], Begins, bytes]:
-        """Returns the best segmentations of a word: their cumulative probabilities, the byte at
-        which the ids of each begin, and all ids as int32.
+        """Returns the best segmentations of a word: their cumulative probabilities, the byte
+        offsets of their ids, and all ids as int32.
         """
         found = self._model.nbest_encode(word, nbest_size=_BEST, out_type=int)
         if not self._whole.isdisjoint(found[0]):

@@ -66,9 +66,9 @@ class CleaningOptions:
         max_length_ratio: drops pairs with a side of more than this number of times the bytes of the
             other, which counts as at least 20. None for no limit.
         drop_identical: drops pairs with equal sides.
-        drop_repetitive: drops pairs with a side in which two to eight words are repeated three
-            times in a row (or one word six times), as in bad machine translations. Words are
-            separated by spaces.
+        drop_repetitive: drops pairs if a side repeats a phrase of two to eight words three times in
+            a row (or one word six times), as bad machine translations do. Words are separated by
+            spaces.
         drop_duplicates: drops all but the first of equal pairs.
         check_languages: codes (ISO 639-1) of the source and target language. Drops pairs with a
             side in another language, as detected by a language identifier. None for no check.
@@ -284,7 +284,7 @@ def is_invisible(line: bytes) -> bool:
     r"""Returns True if no character of a line can be seen, as in an empty line.
 
     Example:
-    >>> is_invisible("\\u200b\\ufe0f \\u2800".encode()), is_invisible(b"a")
+    >>> is_invisible("\u200b\ufe0f \u2800".encode()), is_invisible(b"a")
     (True, False)
     """
     if b"!" <= line[:1] <= b"~":

@@ -316,9 +316,11 @@ def split_columns(name: str, number: int, line: bytes) -> tuple[bytes, bytes]:
     """
     columns = line.split(b"\t")
     if len(columns) != 2:
+        shown = ", ".join(repr(each[:40].decode("utf-8", "replace")) for each in columns[:9])
         raise InputError(
-            f"{name}, line {number} has {len(columns)} columns. It must have 2: a sentence, a tab, "
-            "and its translation. Otherwise choose two columns, as in --tsv_columns=1,2."
+            f"{name}, line {number} has {len(columns)} columns ({shown}). It must have 2: a "
+            "sentence, a tab, and its translation. Otherwise choose two columns by number or by "
+            "their name in the first line, as in --tsv_columns=1,2 or --tsv_columns=en,de."
         )
     return columns[0], columns[1]
 

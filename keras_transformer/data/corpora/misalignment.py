@@ -63,12 +63,12 @@ def find_misalignment(source: FloatArray, target: FloatArray) -> tuple[int, int]
 
     Args:
         source: logarithms of the lengths of the source lines.
-        target: logarithms of the lengths of the target lines, whose number is different.
+        target: logarithms of the lengths of the target lines. Their number differs.
 
     Returns:
-        Two numbers. The first is the line, from 1, or the number of lines of the shorter side plus
-        1 if only its end is missing. The second is how many lines the longer side has too many at
-        this line. It is below 0 if the shorter side has too many.
+        The line, from 1, and the number of extra lines of the longer side at this line. The number
+        is negative if the shorter side has extra lines. If only the end of the shorter side is
+        missing, the line is its number of lines plus 1.
 
     Example:
     >>> lengths = np.random.default_rng(0).normal(4, 1, size=400)

@@ -1,4 +1,4 @@
-"""Splits a corpus into parts that share no source sentence."""
+"""Splits a corpus into parts without common source sentences."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TRAIN = "train"
 def split_by_source(
     corpus: Corpus, output_dir: str | Path, held_out: Mapping[str, int]
 ) -> dict[str, ParallelFiles]:
-    """Writes a corpus in parts that share no source sentence.
+    """Splits a corpus into parts without common source sentences.
 
     A held-out part has the given number of different source sentences, each with the first of its
     translations. The choice and the order depend only on SHA-256. All other pairs are "train", in
-    their order, each pair once.
+    their original order and without duplicates.
 
     The files are replaced atomically, because another process may be reading them.
 

@@ -1,4 +1,4 @@
-"""Translation memories (TMX 1.4b): the segments of two languages, unit by unit."""
+"""Reads translation memories (TMX 1.4b): for each unit, the segments of two languages."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from keras_transformer.errors import InputError
 
 _CHUNK = 2**20  # bytes
 _MAX_UNIT = 2**24  # characters
-_MAX_NAMED = 20  # languages in a message
+_MAX_NAMED = 20  # languages that a message lists
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
-# Comments and CDATA sections, whose end may be missing, and the tags that units are found by.
+# Matches comments, CDATA sections, and the tags that delimit units. The end of a comment or a CDATA
+# section may be missing.
 _TOKEN = re.compile(
     r"<!--(?:.*?(?P<end>-->))?|<!\[CDATA\[(?:.*?(?P<end_of_data>]]>))?"
     r"|<(?P<slash>/?)(?:[\w.-]+:)?(?P<name>tu|body|tmx)(?=[\s/>])[^<>]*(?P<close>>?)",
     re.DOTALL,
 )
-_LONGEST_START = 64  # characters of a token that may be recognized only in the next chunk
+_LONGEST_START = 64  # characters to search again, because a token may continue in the next chunk
 _PREFIX = re.compile(r"\bxmlns:([A-Za-z_][\w.-]*)\s*=")
 
 # Characters that XML does not allow, and references to characters.
 _ILLEGAL = re.compile(
     r"[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|&#(?:x([0-9A-Fa-f]{1,8})|(\d{1,8}));"
 )
-# XML allows these 32 noncharacters. They stand for control characters while a unit is parsed.
+# XML allows the 32 noncharacters from here. They replace control characters while a unit is parsed.
 _STAND_IN = 0xFDD0
-# NUL would be an error later, so it becomes another control character.
+# Later steps refuse NUL, so it becomes U+0001.
 _CONTROL = {_STAND_IN + code: chr(max(code, 1)) for code in range(32)}
 
 _BOMS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16: its mark is the start of this one
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
@@ -53,7 +54,7 @@ _BOMS = {
 _DECLARED = re.compile(rb"\s*<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z][\w.-]*)")
 _MARKUP = "<tuv lang='en'>&amp;</tuv>~+\\"
 
-# Inline elements that contain markup of another program. `hi` and `sub` contain text.
+# Inline elements whose content is markup of the original document. `hi` and `sub` contain text.
 _CODES = {"bpt", "ept", "it", "ph", "ut"}
 _BREAKS = {"br", "lb", "p"}  # elements of other formats
 _BREAK_TYPES = {"lb", "pb", "cb", "br", "x-br", "x-lb", "linebreak", "x-linebreak"}
@@ -72,11 +73,11 @@ class _BadUnit(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class TmxFile:
-    """A corpus of a TMX file, compressed or not. Unit i is line i.
+    """A corpus in a TMX file, which may be compressed. Unit i counts as line i.
 
-    A unit that is not valid, or lacks a language, has empty sides, which cleaning counts and drops.
-    The encoding is known from the first bytes. If they disagree with the XML declaration, the bytes
-    decide.
+    The segment of a missing language is empty, and both are empty if the unit is not valid XML.
+    Cleaning counts and drops such pairs. The first bytes of the file determine its encoding, even
+    if the XML declaration names another one.
 
     Attributes:
         path: path of the file.
@@ -102,12 +103,12 @@ class TmxFile:
         return str(self.path)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the segments of both languages, one line each.
+        """Yields a pair of segments, each as one line, for each unit.
 
-        Control characters stay in the text. A warning counts the units that cannot be read.
+        Control characters are kept. A warning gives the number of units that cannot be read.
 
         Raises:
-            InputError: for a file that cannot be read, is cut off, or lacks units or a language.
+            InputError: if the file cannot be read, is truncated, has no units, or lacks a language.
         """
         wanted = [normalized_language(x) for x in (self.source_language, self.target_language)]
         units, first_problem, bad = 0, "", 0
@@ -132,12 +133,12 @@ class TmxFile:
             raise InputError(f"{self.path} cannot be read after unit {units} ({error}).") from error
         if not units:
             raise InputError(
-                f"{self.path} lacks a translation unit (element <tu>). It must be a TMX file."
+                f"{self.path} has no translation units (<tu> elements). Give a TMX file."
             )
         if bad:
             _warn_once(
-                f"{self.path}: {bad:,} of {units:,} units cannot be read and are dropped as empty "
-                f"(the first is {first_problem})."
+                f"{self.path}: {bad:,} of {units:,} units cannot be read. They are dropped and "
+                f"counted as empty. The first is {first_problem}."
             )
         if missing and languages:
             raise InputError(
@@ -149,7 +150,7 @@ class TmxFile:
 def tmx_files(
     paths: Sequence[str | Path], source_language: str | None, target_language: str | None
 ) -> list[TmxFile]:
-    """Returns corpora of files. Raises `InputError` if a file or a language is missing.
+    """Returns one corpus per file. Raises `InputError` if a file or a language is missing.
 
     Args:
         paths: the files.
@@ -162,28 +163,28 @@ def tmx_files(
     """
     if not (source_language and target_language):
         raise InputError(
-            f"The languages of {paths[0]} are {source_language} and {target_language}. Give two, "
-            "such as en and de."
+            f"{paths[0]} needs a source and a target language, but they are {source_language} and "
+            f"{target_language}. Set both, for example to en and de."
         )
     return [TmxFile(require_file(path), source_language, target_language) for path in paths]
 
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Prints a warning. A preparation reads every corpus twice."""
+    """Prints a warning only once, although a preparation reads every corpus twice."""
     warn(message)
 
 
-# From bytes to the text of units.
+# Finds the units in the bytes of a file.
 
 
 def _read_units(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """Yields each unit of a file as an XML document, or "" for a unit without its end.
+    """Yields each unit of a file as an XML document, or "" for a unit without an end tag.
 
     Units are found without an XML parser, which would stop at the first error.
     """
-    buffer, place = "", 0  # text that is not searched yet begins at `place`
-    start: int | None = None  # of the open unit in `buffer`
+    buffer, place = "", 0  # the search continues at `place`
+    start: int | None = None  # where the open unit starts in `buffer`
     prefixes: tuple[str, ...] | None = None
     is_whole = False  # the end tag of the document was found
     for text in _decoded(file):
@@ -194,7 +195,7 @@ def _read_units(path: Path, file: IO[bytes]) -> Iterator[str]:
             may_end_later = not token["name"] or token.end() == len(buffer)
             is_long = len(buffer) - token.start() > _CHUNK
             if not (has_end or is_last or is_long) and may_end_later:
-                break  # its end is in the next chunk
+                break  # the token may end in the next chunk
             place = token.end()
             if token["name"] in ("body", "tmx"):
                 is_whole = is_whole or bool(token["slash"])
@@ -221,23 +222,21 @@ def _read_units(path: Path, file: IO[bytes]) -> Iterator[str]:
     if start is not None:
         yield ""
     if prefixes is not None and not is_whole:
-        raise InputError(
-            f"{path} is not whole TMX: it ends without </tmx>. Copy or download it again."
-        )
+        raise InputError(f"{path} is truncated: it ends without </tmx>. Copy or download it again.")
 
 
 def _document(unit: str, prefixes: Iterable[str]) -> str:
     """Returns a unit as an XML document.
 
-    No document type is read, so no entity can grow or name a file. But since one is named, unknown
-    entities are no errors.
+    The parser does not load the document type, so entities can neither expand nor read files. It is
+    declared because undeclared entities would be errors otherwise.
     """
     declared = "".join(f" xmlns:{prefix}='{prefix}'" for prefix in prefixes)
     return f"<!DOCTYPE tmx SYSTEM 'tmx14.dtd'><tmx{declared}>{unit}</tmx>"
 
 
 def _decoded(file: IO[bytes]) -> Iterator[str]:
-    """Yields the text of a file in pieces, and then "". Bytes that have no meaning are marked."""
+    """Yields the text of a file in pieces, then "". Invalid bytes become `_UNDECODABLE`."""
     chunk = file.read(_CHUNK)
     decoder = codecs.getincrementaldecoder(_encoding(chunk))(_UNDECODABLE)
     while chunk:
@@ -249,7 +248,7 @@ def _decoded(file: IO[bytes]) -> Iterator[str]:
     yield ""
 
 
-# A lone surrogate, which cannot be written as XML: the unit that has it is bad.
+# Invalid bytes become a lone surrogate. XML cannot contain it, so parsing rejects the unit.
 _UNDECODABLE = f"{__name__}.undecodable"
 codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
 
@@ -264,14 +263,14 @@ def _encoding(sample: bytes) -> str:
         if zeros.count(0) > len(head) // 4:  # markup is ASCII
             return name
     declared = _DECLARED.match(sample)
-    # Other text is UTF-8 by chance only if it is short.
+    # Long text in another encoding is rarely valid UTF-8 by chance.
     if declared and (sample.isascii() or not _is_utf8(sample)):
         name = declared[1].decode()
         try:
             if _MARKUP.encode().decode(name) == _MARKUP:
                 codecs.getincrementaldecoder(name)
                 return name
-        except (LookupError, ValueError):  # unknown, or not for text
+        except (LookupError, ValueError):  # an unknown codec, or not a text encoding
             pass
     return "utf-8"
 
@@ -284,7 +283,7 @@ def _is_utf8(sample: bytes) -> bool:
     return True
 
 
-# From a unit to its segments.
+# Extracts the segments of a unit.
 
 
 def _variants(document: str) -> Iterator[tuple[str, str]]:
@@ -322,10 +321,10 @@ def _stand_in(match: re.Match[str]) -> str:
 
 
 def _pieces(element: etree._Element) -> Iterator[str | bool]:
-    """Yields the text of a segment, and for each removed code whether it stands for a break."""
+    """Yields the text of a segment. A bool marks each removed code, True for a line break."""
     yield element.text or ""
     for child in element:
-        if child.tag is etree.Entity:  # tools use those of HTML; unknown ones stay unchanged
+        if child.tag is etree.Entity:  # tools write HTML entities; unknown ones are kept
             yield html.unescape(child.text)
         elif isinstance(child.tag, str):
             name = etree.QName(child).localname
@@ -334,7 +333,7 @@ def _pieces(element: etree._Element) -> Iterator[str | bool]:
                 is_break = (child.get("type") or "").lower() in _BREAK_TYPES
                 if is_break or code.isspace() or _BREAK_CODE.search(code):
                     yield True
-                elif name == "ph":  # the others format the text around them
+                elif name == "ph":  # other codes only format the text
                     yield False
             else:
                 yield from [True] * (name in _BREAKS)

@@ -74,7 +74,7 @@ class PreparedData:
             rate = report[split][side]["unknown_rate"]
             if rate > MAX_UNKNOWN_RATE:
                 lines.append(
-                    f"WARNING: {rate:.1%} of the {side} tokens of {split} are not in the "
+                    f"Warning: {rate:.1%} of the {side} tokens of {split} are not in the "
                     "vocabulary, so the model cannot read or write them. Learn a vocabulary from "
                     "text of this language (without --vocab_from), or set --byte_fallback."
                 )
@@ -119,14 +119,14 @@ def prepare(
     """Cleans parallel corpora, learns a vocabulary, and encodes the corpora.
 
     `output_dir` appears when it is complete, with `tokenizer/`, the token stores `train/` and
-    `valid/`, and `report.json`. Until then, finished work is kept in a hidden directory next to it.
-    The same call resumes after a kill. Memory does not grow with the corpus, because text is
-    processed in blocks.
+    `valid/`, and `report.json`. Until then, a hidden directory next to it has the finished parts.
+    If the process is killed, the same call resumes. Memory does not grow with the corpus, because
+    text is processed in blocks.
 
     Args:
         corpora: training corpora. Each is read twice.
-        output_dir: a new directory, or the result of the same input and options, which stays
-            unchanged.
+        output_dir: a new directory. If it is complete for the same input and options, nothing
+            changes.
         options: None for the defaults.
         valid_corpora: validation corpora. By default pairs are held out of `corpora`.
         vocab_from: directory of a tokenizer or of prepared data, a SentencePiece model, or a

@@ -1,8 +1,8 @@
-"""The tokenizer inside a LiteRT graph, FastSentencepiece, and where it differs from SentencePiece.
+"""Adapts a SentencePiece model for FastSentencepiece, the tokenizer inside a LiteRT graph.
 
-FastSentencepiece normalizes a text before it finds symbols, and gives symbols another score.
-`fast_model` changes a SentencePiece model so that both find the same tokens. For some vocabularies
-that is not possible. `text_problem` names the reason.
+FastSentencepiece differs from SentencePiece: it normalizes a text before it finds symbols, and
+scores symbols differently. `fast_model` changes a model so that both return the same tokens. This
+is impossible for some vocabularies. `text_problem` returns the reason.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from keras_transformer.text.model_proto import (
 )
 from keras_transformer.text.vocabulary import Vocabulary
 
-_UNKNOWN_TEXT = " \u2047 "  # FastSentencepiece has no other
+_UNKNOWN_TEXT = " \u2047 "  # the only value that FastSentencepiece supports
 _SPACE = "\u2581"
-# FastSentencepiece treats these as spaces, so the normalization must not keep them.
+# FastSentencepiece treats these characters as spaces, so normalization must remove them.
 _SPACES = {
     "\t": "tabs",
     "\n": "line feeds",
@@ -43,7 +43,7 @@ def text_problem(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
 
     Args:
         vocabulary: the vocabulary.
-        texts: source texts on which both are compared, in addition to the known differences.
+        texts: source texts. Both tokenizers must return the same tokens for them.
 
     Example:
     >>> from keras_transformer.text.vocabulary import learn_vocabulary
@@ -72,7 +72,7 @@ def text_problem(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
 
 
 def _model_problems(proto: Any) -> Iterator[str]:
-    """Yields the options of a model that FastSentencepiece ignores or refuses."""
+    """Describes each option of a model that FastSentencepiece ignores or rejects."""
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     if trainer.model_type != UNIGRAM:
         name = MODEL_TYPES.get(trainer.model_type, "unknown")
@@ -87,13 +87,13 @@ def _model_problems(proto: Any) -> Iterator[str]:
     if trainer.unk_surface != _UNKNOWN_TEXT:
         yield f"the text of the unknown piece is {trainer.unk_surface!r}"
     if proto.denormalizer_spec.precompiled_charsmap:
-        yield "the vocabulary has rules of denormalization"
+        yield "the vocabulary has denormalization rules"
     if any(piece.type == UNUSED for piece in proto.pieces):
         yield "the vocabulary has unused pieces"
 
 
 def _source_problems(proto: Any) -> Iterator[str]:
-    """Yields the differences in normalization, symbols and unknown characters."""
+    """Describes each difference in normalization, symbols and unknown characters."""
     symbols = _symbols(proto)
     for symbol in symbols:
         if _SPACE in symbol or any(character.isspace() for character in symbol):
@@ -101,7 +101,7 @@ def _source_problems(proto: Any) -> Iterator[str]:
     begins = {symbol[:size] for symbol in symbols for size in range(1, len(symbol))}
     for symbol in symbols:
         if any(symbol[start:] in begins for start in range(1, len(symbol))):
-            yield f"the symbol {symbol!a} ends like a symbol begins"
+            yield f"the end of the symbol {symbol!a} is also the start of a symbol"
     normalizer = _without_symbols(proto)
     kept = {normalizer.normalize("a b"), normalizer.normalize("ab")}
     for character, name in _SPACES.items():
@@ -119,7 +119,7 @@ def _symbols(proto: Any) -> list[str]:
 
 
 def _without_symbols(proto: Any) -> sentencepiece.SentencePieceProcessor:
-    """Returns the model with normal pieces instead of symbols, which normalizes their texts."""
+    """Returns a tokenizer whose symbols are normal pieces, so that their texts are normalized."""
     changed = ModelProto()
     changed.CopyFrom(proto)
     for piece in changed.pieces:
@@ -129,12 +129,12 @@ def _without_symbols(proto: Any) -> sentencepiece.SentencePieceProcessor:
 
 
 def fast_model(model: bytes) -> bytes:
-    """Returns a SentencePiece model with which FastSentencepiece finds SentencePiece's tokens.
+    """Changes a SentencePiece model so that FastSentencepiece returns the original tokens.
 
-    Each symbol gets the score that SentencePiece uses, and a rule of normalization that keeps it.
+    Each symbol gets the score that SentencePiece uses, and a normalization rule that keeps it.
 
     Args:
-        model: a serialized model without the differences that `text_problem` names.
+        model: a serialized model for which `text_problem` returns None.
 
     Raises:
         InputError: if there are too many symbols.
@@ -153,7 +153,7 @@ def fast_model(model: bytes) -> bytes:
         return model
     highest = max((piece.score for piece in proto.pieces if piece.type == NORMAL), default=0.0)
     for piece in proto.pieces:
-        if piece.type == USER_DEFINED:  # `unigram_model.cc` of SentencePiece has this formula
+        if piece.type == USER_DEFINED:  # the formula is from SentencePiece's `unigram_model.cc`
             piece.score = len(piece.piece.encode()) * max(highest, 0.0) - 0.1
     spec = proto.normalizer_spec
     spec.precompiled_charsmap = _with_symbols(spec.precompiled_charsmap, symbols)
@@ -161,11 +161,11 @@ def fast_model(model: bytes) -> bytes:
 
 
 def _with_symbols(charsmap: bytes, symbols: Iterable[str]) -> bytes:
-    """Adds a rule to compiled normalization rules for each symbol: the symbol stays as it is.
+    """Adds a rule that keeps each symbol unchanged to compiled normalization rules.
 
-    The rules are the size of a double-array trie in bytes, the trie, and the texts that its leaves
-    refer to. Rules for texts that begin with a symbol are removed, because SentencePiece finds the
-    symbol first.
+    Compiled rules consist of the size of a double-array trie in bytes, the trie, and the texts to
+    which its leaves refer. Rules for longer texts that begin with a symbol are removed, because
+    SentencePiece finds the symbol first.
     """
     (size,) = struct.unpack_from("<I", charsmap)
     trie = _Trie(list(struct.unpack_from(f"<{size // 4}I", charsmap, 4)))
@@ -183,11 +183,13 @@ def _with_symbols(charsmap: bytes, symbols: Iterable[str]) -> bytes:
 
 
 class _Trie:
-    """A double-array trie of Darts-clone, whose children of a node can be replaced.
+    """A double-array trie in the format of Darts-clone, in which children can be replaced.
 
-    The child of a node for a byte is at `base ^ byte`. The base is the node's own index XOR an
-    offset in its bits 10 to 31. Bits 0 to 7 are the node's byte. Bit 8 says that there is a leaf at
-    the base. Bit 31 marks leaves, whose other bits are the value.
+    - The child of a node for a byte is at `base ^ byte`. The base is the index of the node XOR an
+      offset.
+    - Each node is an integer. Bits 0 to 7 are its byte, bits 10 to 31 its offset. Bit 8 is set if
+      there is a leaf at the base.
+    - Bit 31 marks a leaf. The other bits of a leaf are its value.
     """
 
     _IS_LEAF = 1 << 31
@@ -197,11 +199,11 @@ class _Trie:
     def __init__(self, units: list[int]):
         self.units = units
         self._free: set[int] = set()
-        self._bases: set[int] = set()  # a base belongs to one node, or children would be confused
+        self._bases: set[int] = set()  # nodes must not share a base, or their children would mix
         self._next = len(units)  # the first base to try
 
     def graft(self, index: int, branch: dict[int, Any], is_new: bool) -> None:
-        """Adds `branch` (byte to branch, 0 to a value) below a node, which may be a new one."""
+        """Adds a branch, which maps bytes to branches and 0 to a value, below a node."""
         unit, units = self.units[index], self.units
         base = index ^ ((unit >> 10) << ((unit & 1 << 9) >> 6))
         values = dict.fromkeys([0], branch[0]) if 0 in branch else {}
@@ -236,17 +238,17 @@ class _Trie:
         self.units[index] = offset << 10 | flags
 
     def _place(self, labels: set[int]) -> int:
-        """Returns a base whose children of all labels are free, and takes their places."""
+        """Reserves the places of children with these labels, and returns their base."""
         base = self._next
         while True:
             while base >= len(self.units):
                 self._free.update(range(len(self.units), len(self.units) + self._BLOCK))
-                self.units += [self._IS_LEAF] * self._BLOCK  # matches no byte
+                self.units += [self._IS_LEAF] * self._BLOCK  # a free unit does not match any byte
             places = {base ^ label for label in labels}
             if base not in self._bases and places <= self._free:
                 self._bases.add(base)
                 self._free -= places
-                if base - self._next > self._BLOCK:  # few places are left in the blocks before
+                if base - self._next > self._BLOCK:  # earlier blocks are almost full
                     self._next += self._BLOCK
                 return base
             base += 1

@@ -182,10 +182,10 @@ def _values(part: Any) -> Any:
 
 # Quantization of the weights of products and embeddings.
 #
-# int8 weights have a scale for each output of a product, which is a row of the embeddings: the
-# largest weight of the row becomes 127. The inputs of a product are rounded to int8 at run time
-# (dynamic range), so no calibration is needed. float16 weights are converted to float32 when a
-# model is loaded.
+# int8 weights have one scale per output of a matrix product, and per row of the embeddings. The
+# scale maps the largest weight to 127. The inputs of a product are rounded to int8 at run time
+# (dynamic range quantization), so calibration is not needed. float16 weights are converted to
+# float32 when a model is loaded.
 
 
 def quantize(model: Any, quantization: str) -> None:

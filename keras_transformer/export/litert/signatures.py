@@ -98,9 +98,9 @@ class LiteRTSignatures(tf.Module):
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Translates one sentence, UTF-8, string `[1]`, which is cut if it has too many tokens.
+        """Translates one UTF-8 sentence, string `[1]`. Truncates it if it has too many tokens.
 
-        LiteRT has no operation that cuts bytes, so the caller must limit the size of the text.
+        LiteRT has no operation that truncates bytes, so the caller must limit the text size.
 
         Returns:
             `translations` string and `scores` float32 `[1, K]`, best first; `status` int32 `[1]`.

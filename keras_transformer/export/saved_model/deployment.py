@@ -36,8 +36,8 @@ _MODEL_BATCHING = f"""\
 # How TF Serving merges requests to this model (--enable_batching); SessionBundle's
 # BatchingParameters.
 
-# A batch starts when it is full, or when its first sentence has waited this long, which is short
-# compared with a translation. Larger batches gain little and delay short sentences.
+# A batch starts when it is full, or when its first sentence has waited for the timeout, which is
+# short compared with a translation. Larger batches gain little and delay short sentences.
 max_execution_batch_size {{ value: {MAX_BATCH_ROWS} }}
 batch_timeout_micros {{ value: 5000 }}
 
@@ -246,7 +246,7 @@ def _input(spec: tf.TensorSpec, value: tf.Tensor) -> tf.Tensor:
 
 
 def _record(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
-    """Returns a `PredictionLog` without the model's name, which only the server knows."""
+    """Returns a `PredictionLog` without a model name, because only the server knows it."""
     request = predict_pb2.PredictRequest()
     request.model_spec.signature_name = signature
     for name, tensor in inputs.items():

@@ -107,7 +107,7 @@ class ModelCardData:
     Attributes:
         languages: codes of the source and the target language.
         license: SPDX identifier in lower case.
-        test_set: name of the sentences on which the export is scored.
+        test_set: name of the test set of `scores`.
         scores: scores on the test set; the export computes them.
         task: the task of the model.
 

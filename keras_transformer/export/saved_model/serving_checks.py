@@ -195,7 +195,7 @@ def _must_compile(attributes: Any) -> bool:
 
 
 def _nodes(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Yields each node with the name of its function, which is "" for the graph itself."""
+    """Yields each node with the name of its function ("" for nodes of the graph)."""
     for node in graph.node:
         yield node, ""
     for function in graph.library.function:

@@ -22,7 +22,7 @@ from keras_transformer.paper.parsing.trees import Does
 
 
 class Parser(tf.Module):
-    """A translator to symbols, whose outputs are restored to trees.
+    """Translates sentences to bracket symbols and converts the symbols to trees.
 
     The search only finds trees with as many leaves as the text has words. If a model lost count,
     all following brackets would be in the wrong place.

@@ -1,7 +1,7 @@
 """The target vocabulary of a parser.
 
 The vocabulary has one token for each symbol. It is a SentencePiece model, so that prepared data,
-runs and exports contain it as any other vocabulary. It identifies them as parsers.
+runs and exports store it like any other vocabulary. They are recognized as parsers by it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def symbol_model(symbols: Sequence[str]) -> bytes:
     # Unknown tokens are scored with the normal tokens, so there must be at least one.
     model.pieces.add(piece=_SPACE, score=0.0)
     for symbol in symbols:
-        # User-defined, so that a symbol is never split, even if segmentations are drawn.
+        # User-defined pieces are never split, even if segmentations are sampled.
         model.pieces.add(piece=_SPACE + symbol, type=USER_DEFINED)
     model.trainer_spec.model_type = UNIGRAM
     model.normalizer_spec.ClearField("normalization_rule_tsv")  # a temporary path

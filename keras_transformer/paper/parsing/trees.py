@@ -60,8 +60,8 @@ class Tree:
     Attributes:
         words: at least one, without spaces and brackets (`-LRB-` stands for one).
         tags: the part of speech of each word, or `XX` if it is unknown.
-        constituents: in the order in which they open, outer before inner. Each contains a word. Two
-            of them are nested or disjoint.
+        constituents: sorted by their first word, outer before inner. Each contains at least one
+            word. Any two are nested or disjoint.
     """
 
     words: tuple[str, ...]

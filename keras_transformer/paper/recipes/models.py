@@ -58,8 +58,8 @@ class RecipeModels:
     def train(self, directory: Path, max_minutes: float | None, seed: int) -> dict[str, Any]:
         """Trains, selects weights and a length penalty, exports and scores the model of a seed.
 
-        It is the function of a `Trial`. Until training is finished, no test is scored, so that
-        nothing is selected by the tests.
+        This is the function of a `Trial`. Tests are scored after training and selection, so test
+        scores do not affect either.
         """
         trained = training_run.train(
             self._work_dir / "data",

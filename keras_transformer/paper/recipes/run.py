@@ -307,7 +307,7 @@ def summary(results: Mapping[str, Any]) -> str:
 
 
 def _bleu_lines(scores: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each measure of BLEU that a test was scored by."""
+    """Returns one line for each BLEU variant in the scores of a test set."""
     lines = {"bleu": f"BLEU {scores['bleu']:6.2f}  {scores['signature']}"}
     if "paper_bleu" in scores:
         lines["paper_bleu"] = f"BLEU {scores['paper_bleu']:6.2f}  {scores['paper_signature']}"

@@ -42,12 +42,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 _SIZES = {"N", "d_model", "d_ff", "h", "d_k", "d_v", "steps"}
 
-# Nothing is averaged (section 6.2), so few checkpoints are needed.
+# Checkpoints are not averaged (section 6.2), so few are kept.
 _NOT_AVERAGED = {"training.keep_checkpoints": 2, "training.keep_best": 0}
 
-# Settings for two cores instead of eight GPUs: about ten minutes per row, in which base reaches 30
-# BLEU on Multi30k. The schedule and its factor are the same as in the paper. The paper's 4 % of
-# warm-up would be 120 steps, with a peak learning rate 2.2 times as high as after 600 steps.
+# Settings for two cores instead of eight GPUs. A row takes about ten minutes, and base reaches 30
+# BLEU on Multi30k. The schedule and its factor are from the paper. Warm-up is longer than the
+# paper's 4 %: with 120 steps instead of 600, the peak learning rate would be 2.2 times as high.
 _BUDGETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "training.batch_tokens": 2048,

@@ -198,7 +198,7 @@ def _columns(
 
 
 def _without_nulls(columns: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs without those that are null, if the signature has defaults."""
+    """Returns the inputs. Drops null inputs if the signature has defaults."""
     return {name: value for name, value in columns.items() if not defaults or value is not None}
 
 

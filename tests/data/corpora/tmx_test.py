@@ -68,8 +68,8 @@ def test_html_entities_are_decoded(tmp_path):
     [
         (b"", mentions("m.tmx", "TMX")),
         (TMX.encode()[:-30], mentions("m.tmx", "TMX")),
-        (b"a\tb\n", mentions("m.tmx", "TMX", "translation unit")),
-        (b"<tmx><body/></tmx>", mentions("m.tmx", "translation unit")),
+        (b"a\tb\n", mentions("m.tmx", "TMX", "translation units")),
+        (b"<tmx><body/></tmx>", mentions("m.tmx", "translation units")),
     ],
 )
 def test_bad_files_are_input_errors(tmp_path, content, message):

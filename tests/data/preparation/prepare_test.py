@@ -98,7 +98,7 @@ def test_unknown_pieces_are_counted_and_reported(tmp_path):
     valid = Pairs([("the 1 dogs", "ΩΩ die ΩΩ"), ("the", "die")])
     prepared = prepare([Pairs(numbered(30))], tmp_path / "d", SMALL, valid_corpora=[valid])
     report = prepared.report
-    (warning,) = (line for line in prepared.summary().splitlines() if "WARNING" in line)
+    (warning,) = (line for line in prepared.summary().splitlines() if "Warning" in line)
     assert "valid" in warning and "target" in warning and "--byte_fallback" in warning
     assert report["valid"]["source"]["unknown"] == 0 == report["train"]["target"]["unknown"]
     assert report["valid"]["target"]["unknown"] == 2, "a run of unknown characters is one piece"
@@ -256,7 +256,7 @@ def test_a_tag_is_one_piece_before_every_source(tmp_path):
             assert [vocabulary.source_piece(id) for id in ids].count("<2de>") == 1
     french = dataclasses.replace(SMALL, source_tag="<2fr>")
     prepare([Pairs(numbered(30))], tmp_path / "b", french, vocab_from=tmp_path / "a")
-    for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}, {"symbols": ("<2it>",)}):
+    for options in ({"source_tag": "<2it>"}, {"source_tag": "s"}):
         others = dataclasses.replace(SMALL, **options)
         with pytest.raises(InputError, match=mentions("/a", "token") + r"(?=.*(<2it>|\bs\b))"):
             prepare([Pairs(numbered(30))], tmp_path / "c", others, vocab_from=tmp_path / "a")

@@ -517,10 +517,13 @@ def test_texts_that_begin_with_special_pieces(paper: LiteRTExport, first: str) -
     }[first]
     ids = [*begin, *words]
     signatures = LiteRTSignatures(paper.translator, with_text=True)
+    scores = tf.constant([[-1.0, -2.0]])
     result = SearchResult(
-        tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),
-        tf.constant([[len(ids), len(words)]]),
-        tf.constant([[-1.0, -2.0]]),
+        ids=tf.constant([[[*ids, 0], [*words, *[0] * (len(ids) + 1 - len(words))]]]),
+        scores=scores,
+        lengths=tf.constant([[len(ids), len(words)]]),
+        finished=tf.fill([1, 2], True),
+        log_probs=scores,
     )
     texts = [text.decode() for text in signatures._texts(result)[0].numpy()]
     assert texts == [vocabulary.target_text(ids), "das Haus"]

@@ -211,7 +211,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(saved_model, "_save", lambda translator, longest, path, extra: path.mkdir())
     monkeypatch.setattr(saved_model.serving_checks, "check", lambda path: None)
     monkeypatch.setattr(
-        saved_model, "compare", lambda translator, path, texts, _: Comparison([], list(texts))
+        saved_model, "compare", lambda translator, path, texts, *_: Comparison([], list(texts))
     )
     monkeypatch.setattr(saved_model, "write_version_files", lambda *_: None)
     monkeypatch.setattr(saved_model, "write_base_files", lambda *_: None)

@@ -173,6 +173,7 @@ def test_an_export_with_different_trees_is_an_error(
     scores = extra.functions["parse_tokens"](tf.constant(SENTENCES[:1]))["scores"].numpy()
 
     arrays = {f"{name}_0": getattr(found, name).numpy() for name in ("ids", "lengths", "scores")}
+    arrays |= {"tokens": np.zeros(0, np.int32), "token_counts": np.zeros(0, np.int64)}
     names = ("serving_default", "translate", "translate_ids")
     arrays |= {**dict.fromkeys(names, arrays["scores_0"]), "parse_tokens": scores}
     process = contextlib.nullcontext(lambda: arrays)

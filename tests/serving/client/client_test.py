@@ -103,8 +103,7 @@ def test_every_dtype_survives_a_round_trip(client: Client) -> None:
 
 def test_metadata(client: Client) -> None:
     signatures = client.metadata()
-    names = {"serving_default", "translate", "size", "kinds", "join", "no_poison"}
-    assert set(signatures) == names
+    assert set(signatures) == {"serving_default", "translate", "size", "kinds", "join", "no_poison"}
     assert signatures["join"] == Signature(
         {"ids": Tensor(np.int32, (-1, -1)), "lengths": Tensor(np.int32, (-1,))},
         {"ids": Tensor(np.int32, (-1, -1)), "text": Tensor(object, (-1,))},

@@ -1,0 +1,78 @@
+"""Losses for `compile`.
+
+Training runs compute the same loss with less memory, in `training.loss`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LabelSmoothedCrossEntropy(keras.losses.Loss):
+    """Label-smoothed cross entropy in nats per real token (paper, section 5.4).
+
+    A label has the probability 1 - ε, and ε is spread evenly over all classes (Szegedy et al.,
+    2015, arXiv:1512.00567). Padding does not count: the mean is over the other tokens.
+
+    Args:
+        label_smoothing: ε, 0.1 in the paper.
+        pad_id: label of padding.
+        name: name of the loss.
+
+    Call arguments:
+        y_true: labels, int `[B, T]`.
+        y_pred: logits `[B, T, V]`.
+        sample_weight: `[B]` or `[B, T]`, factors of the loss of each token.
+
+    Raises:
+        ValueError: for a label smoothing below 0 or not below 1.
+
+    Example:
+    >>> loss = LabelSmoothedCrossEntropy(label_smoothing=0.0)
+    >>> labels, logits = keras.ops.array([[1, 0]]), keras.ops.zeros((1, 2, 4))
+    >>> round(float(loss(labels, logits)), 4)  # log 4: all classes are equally likely
+    1.3863
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.1,
+        pad_id: int = 0,
+        name: str = "label_smoothed_cross_entropy",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                f"label_smoothing is {label_smoothing}, but it must be at least 0 and less than 1."
+            )
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        real = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        if sample_weight is not None:
+            weight = ops.cast(sample_weight, "float32")
+            missing = len(real.shape) - len(weight.shape)
+            real = real * ops.reshape(weight, (*ops.shape(weight), *[1] * missing))
+        if self.reduction == "sum_over_batch_size":  # Keras divides by all positions
+            count = ops.sum(ops.cast(ops.not_equal(y_true, self.pad_id), "float32"))
+            positions = ops.cast(ops.size(y_true), "float32")
+            real = real * (positions / ops.maximum(count, 1.0))
+        return super().__call__(y_true, y_pred, sample_weight=real)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns the loss of each position, float32 `[B, T]`."""
+        log_probs = ops.log_softmax(ops.cast(y_pred, "float32"), axis=-1)
+        labels = ops.expand_dims(ops.cast(y_true, "int32"), -1)
+        likelihood = ops.squeeze(ops.take_along_axis(log_probs, labels, axis=-1), -1)
+        uniform = ops.mean(log_probs, axis=-1)
+        return -(1.0 - self.label_smoothing) * likelihood - self.label_smoothing * uniform
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"label_smoothing": self.label_smoothing, "pad_id": self.pad_id}
+        return {**super().get_config(), **own}

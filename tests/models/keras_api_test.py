@@ -1,0 +1,138 @@
+"""The model under stock `compile`, `fit` and `save`, with our losses and metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from tests.layers.layer_check import assert_same, to_numpy
+from tests.messages import mentions
+
+RNG = np.random.default_rng(3)
+LABELS = np.array([[5, 2, 7, 0], [1, 0, 0, 0], [3, 3, 9, 9]], np.int32)
+LOGITS = RNG.normal(size=(3, 4, 11)).astype(np.float32)
+REAL = LABELS != 0
+
+
+def cross_entropy(smoothing: float) -> Any:
+    """The loss of each position in float64."""
+    logits = LOGITS.astype(np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    target = np.full(LOGITS.shape, smoothing / 11)
+    np.put_along_axis(target, LABELS[..., None], 1 - smoothing + smoothing / 11, axis=-1)
+    return -(target * log_probs).sum(-1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_loss_is_a_mean_over_real_tokens(smoothing: float, dtype: str) -> None:
+    loss = kt.losses.LabelSmoothedCrossEntropy(smoothing)
+    expected = cross_entropy(smoothing)
+    labels = LABELS.astype(dtype)
+    assert_same(to_numpy(loss(labels, LOGITS)), np.float32(expected[REAL].mean()))
+    weights = np.array([1.0, 0.0, 2.0], np.float32)
+    weighted = (expected * REAL * weights[:, None]).sum() / REAL.sum()
+    assert_same(to_numpy(loss(labels, LOGITS, weights)), np.float32(weighted))
+    total = kt.losses.LabelSmoothedCrossEntropy(smoothing, reduction="sum")
+    assert_same(to_numpy(total(labels, LOGITS)), np.float32(expected[REAL].sum()))
+    rebuilt = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert rebuilt.get_config() == loss.get_config()
+
+
+def test_a_batch_of_padding_has_no_loss() -> None:
+    loss = kt.losses.LabelSmoothedCrossEntropy()
+    assert float(loss(np.zeros_like(LABELS), LOGITS)) == 0
+
+
+def test_metrics_ignore_padding() -> None:
+    accuracy, perplexity = kt.metrics.TokenAccuracy(), kt.metrics.Perplexity()
+    for rows in (slice(0, 1), slice(1, 3)):
+        accuracy.update_state(LABELS[rows], LOGITS[rows])
+        perplexity.update_state(LABELS[rows], LOGITS[rows])
+    right = (LOGITS.argmax(-1) == LABELS)[REAL]
+    assert_same(to_numpy(accuracy.result()), np.float32(right.mean()))
+    assert_same(to_numpy(perplexity.result()), np.float32(np.exp(cross_entropy(0)[REAL].mean())))
+    for metric in (accuracy, perplexity):
+        rebuilt = keras.metrics.deserialize(keras.metrics.serialize(metric))
+        assert rebuilt.get_config() == metric.get_config()
+
+
+def test_smoothing_must_be_a_probability() -> None:
+    with pytest.raises(ValueError, match=mentions("label_smoothing", "1.0")):
+        kt.losses.LabelSmoothedCrossEntropy(1.0)
+
+
+def small() -> Any:
+    return kt.Transformer.from_preset(
+        "tiny", 30, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
+    )
+
+
+def test_weights_exist_after_construction(tmp_path: Path) -> None:
+    model = small()
+    assert model.built and model.count_params() > 30 * 16
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = small()
+    other.load_weights(tmp_path / "model.weights.h5")
+    for one, two in zip(model.weights, other.weights, strict=True):
+        assert_same(to_numpy(one), to_numpy(two))
+    config = kt.preset("tiny").replace(model__source_vocab_size=9, model__target_vocab_size=9)
+    assert kt.Transformer(config).config == config.model
+
+
+def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    model = small()
+    model.encoder.trainable = False
+    model.compile(
+        keras.optimizers.Adam(kt.schedules.Noam(d_model=16, warmup_steps=40)),
+        loss=kt.losses.LabelSmoothedCrossEntropy(0.1),
+        metrics=[kt.metrics.TokenAccuracy(), kt.metrics.Perplexity()],
+    )
+    source = RNG.integers(4, 30, (64, 6))
+    targets = np.concatenate([np.full((64, 1), 2), source], axis=1)
+    labels = np.concatenate([source, np.full((64, 1), 3)], axis=1)
+    labels[::2, 5:] = 0
+    inputs = {"source_ids": source, "target_ids": targets}
+    frozen = [to_numpy(weight) for weight in model.encoder.weights]
+    history = model.fit(inputs, labels, epochs=8, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert history["perplexity"][-1] < history["perplexity"][0]
+    assert_same([to_numpy(weight) for weight in model.encoder.weights], frozen, 0.0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert_same(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
+
+
+def test_encoder_model_shares_the_weights_and_keeps_the_mask() -> None:
+    model = small()
+    encoder = model.encoder_model()
+    ids = RNG.integers(4, 30, (3, 5)).astype(np.int32)
+    padded = np.concatenate([ids, np.zeros((3, 2), np.int32)], axis=1)
+    assert_same(to_numpy(encoder(padded))[:, :5], to_numpy(model.encode(ids).states))
+    pooled = keras.layers.GlobalAveragePooling1D()(encoder.output)
+    assert_same(
+        to_numpy(keras.Model(encoder.input, pooled)(padded)), to_numpy(encoder(ids)).mean(1)
+    )
+
+
+def test_noam_is_the_schedule_of_the_paper() -> None:
+    rate = kt.schedules.Noam(d_model=512, warmup_steps=4000, factor=2.0)
+    for step in (1, 10, 4000, 100_000):
+        expected = 2 * 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        np.testing.assert_allclose(float(rate(step - 1)), expected, rtol=1e-6)
+    rebuilt = type(rate).from_config(rate.get_config())
+    assert rebuilt.get_config() == rate.get_config()
+
+
+def test_all_public_names_are_attributes() -> None:
+    names = dir(kt)
+    assert {"Transformer", "layers", "losses", "metrics", "schedules", "text"} <= set(names)
+    for name in names:
+        assert getattr(kt, name) is not None
+    assert "importlib" not in names
