@@ -7,7 +7,7 @@ Examples:
 
 These counts predict the cost of a training step on a GPU. XLA's time to compile grows with the
 number of HLO instructions, and every batch shape is compiled. Without XLA, a GPU waits for each
-operation of the graph executor. The batch has --rows full sentences of --length tokens on both
+operation of the graph executor. The batch has --rows full sentences of --row_tokens tokens on both
 sides, and the vocabulary has --vocab_size pieces.
 
 Prints one JSON object:
@@ -47,7 +47,7 @@ flags.DEFINE_enum(
     "precision", "bfloat16", ["float32", "bfloat16", "float16"], "precision of products"
 )
 flags.DEFINE_integer("rows", 16, "sentence pairs of the batch", lower_bound=1)
-flags.DEFINE_integer("length", 16, "tokens of each sentence", lower_bound=2)
+flags.DEFINE_integer("row_tokens", 16, "tokens of each sentence", lower_bound=2)
 flags.DEFINE_integer("vocab_size", 16_000, "pieces of the joint vocabulary", lower_bound=8)
 flags.DEFINE_integer("batch_tokens", 25_000, "target positions of a batch, for the shapes")
 flags.DEFINE_string("data_dir", None, "prepared data, to count its batch shapes")
@@ -91,7 +91,7 @@ def make_batch() -> tuple[dict[str, Any], Any]:
 
     random = np.random.default_rng(SEED)
     source, target, labels = (
-        tf.constant(random.integers(4, FLAGS.vocab_size, (FLAGS.rows, FLAGS.length)), tf.int32)
+        tf.constant(random.integers(4, FLAGS.vocab_size, (FLAGS.rows, FLAGS.row_tokens)), tf.int32)
         for _ in range(3)
     )
     return {"source_ids": source, "target_ids": target}, labels
@@ -169,7 +169,7 @@ def main() -> int:
     """Prints the counts."""
     ids = {"model.source_vocab_size": FLAGS.vocab_size, "model.target_vocab_size": FLAGS.vocab_size}
     config = preset(FLAGS.preset).updated(ids)
-    names = ("preset", "precision", "rows", "length", "vocab_size", "batch_tokens")
+    names = ("preset", "precision", "rows", "row_tokens", "vocab_size", "batch_tokens")
     result = {
         "machine": describe_machine(),
         "settings": {name: getattr(FLAGS, name) for name in names},

@@ -181,11 +181,22 @@ class Decoder(ResidualStack):
     Args:
         num_layers: number of layers, N.
         num_heads: number of attention heads, h.
-        d_ff: width of the feed-forward networks' inner layer.
-        key_dim, value_dim, dropout, norm_position, layer_norm_epsilon, activation, attention_bias,
-            attention_window, attention_dropout, activation_dropout, residual_dropout,
-            kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer:
-            arguments of each `DecoderLayer`.
+        d_ff: width of the inner layers of the feed-forward networks.
+        key_dim: size of a head's queries and keys, d_k; `d_model / num_heads` by default.
+        value_dim: size of a head's values, d_v; `key_dim` by default.
+        dropout: default of the three separate rates below.
+        norm_position: "post" or "pre", the position of the layer norms.
+        layer_norm_epsilon: ε of the layer norms.
+        activation: activation of the feed-forward networks.
+        attention_bias: add biases to the attention projections.
+        attention_window: r of restricted self-attention (section 4), None for no limit.
+        attention_dropout: dropout of the attention weights.
+        activation_dropout: dropout of the inner layers of the feed-forward networks.
+        residual_dropout: dropout of the output of each sublayer (section 5.4).
+        kernel_initializer: initializer of all kernels.
+        bias_initializer: initializer of all biases.
+        kernel_regularizer: a loss that depends on the kernels.
+        bias_regularizer: a loss that depends on the biases.
 
     Call arguments:
         inputs: `[B, T, d_model]`, embedded tokens.

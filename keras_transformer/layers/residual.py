@@ -148,9 +148,10 @@ class ResidualLayer(MaskedLayer):
 
 
 class ResidualStack(MaskedLayer):
-    """The base of `Encoder` and `Decoder`: a stack of layers, with a final norm if pre-norm.
+    """The base of `Encoder` and `Decoder`, which document the arguments.
 
-    Each argument except `num_layers` is passed to all layers.
+    A stack of layers, with a final layer norm if they are pre-norm. Each argument except
+    `num_layers` is passed to all layers.
 
     Raises:
         ValueError: for a number of layers below 1.

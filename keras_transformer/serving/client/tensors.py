@@ -47,7 +47,9 @@ def signatures_of(fields: Mapping[str, Any]) -> dict[str, Signature]:
         return {
             name: Tensor(
                 _DTYPES.get(info["dtype"]),
-                tuple(int(dim["size"]) for dim in info.get("tensor_shape", {}).get("dim", ())),
+                tuple(
+                    int(dim.get("size", 0)) for dim in info.get("tensor_shape", {}).get("dim", ())
+                ),
             )
             for name, info in infos.items()
         }
