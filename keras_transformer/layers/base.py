@@ -94,5 +94,6 @@ def _implicit_mask(tensor: Any) -> Any:
     if type(operation).__name__ not in _ELEMENTWISE:
         return None
     inputs = operation._inbound_nodes[node].input_tensors
-    masks = (_implicit_mask(each) for each in inputs if len(each.shape) == len(tensor.shape))
+    # Not of an input that the operator broadcasts over the positions.
+    masks = (_implicit_mask(each) for each in inputs if each.shape[:2] == tensor.shape[:2])
     return next((mask for mask in masks if mask is not None), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -72,6 +73,27 @@ def test_masks_travel_through_operators_of_functional_models(positions: keras.La
     rebuilt = keras.Model.from_config(model.get_config())
     rebuilt.set_weights(model.get_weights())
     assert_same(to_numpy(rebuilt(right)), to_numpy(model(IDS)))
+
+
+def test_a_broadcast_input_gives_no_mask() -> None:
+    ids = keras.Input((4,), dtype="int32")
+    x = keras.layers.Masking()(keras.layers.Embedding(12, D)(ids)[:, :1])  # one position
+    y = keras.Input((4, D))
+    model = keras.Model([ids, y], Encoder(1, num_heads=2, d_ff=9)(y + x))
+    assert tuple(model([IDS[:, :4], np.ones((B, 4, D), np.float32)]).shape) == (B, 4, D)
+    assert not any(node.arguments.kwargs.get("mask") for node in model.layers[-1]._inbound_nodes)
+
+
+def test_initializer_objects_survive_saving(tmp_path: Path) -> None:
+    initializer = keras.initializers.RandomNormal(stddev=0.5)
+    inputs = keras.Input((None, D))
+    layer = Encoder(1, 2, 9, kernel_initializer=initializer, kernel_regularizer="l2")
+    model = keras.Model(inputs, layer(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    x = np.random.default_rng(3).normal(size=(B, T, D)).astype(np.float32)
+    assert_same(to_numpy(loaded(x)), to_numpy(model(x)))
+    assert_same(to_numpy(sum(loaded.losses)), to_numpy(sum(model.losses)))
 
 
 def test_given_masks_come_before_implicit_ones_and_stay_with_the_output() -> None:
