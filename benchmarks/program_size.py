@@ -24,7 +24,6 @@ import collections
 import json
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -124,7 +123,7 @@ def measure_hlo(config: Config) -> dict[str, Any]:
 def measure_executor(config: Config) -> dict[str, Any]:
     """Counts the operations that one step runs without XLA, from TensorFlow's profiler."""
     import tensorflow as tf
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    from engines import graphs
 
     say("Running the step with the graph executor.")
     # Unknown sizes, as in a dataset: operations that compute shapes count, too.
@@ -133,20 +132,8 @@ def measure_executor(config: Config) -> dict[str, Any]:
     step = tf.function(make_step(config, False).__call__, input_signature=signature)
     batch = make_batch()
     step(batch)
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder)
-        float(step(batch)["loss"])
-        tf.profiler.experimental.stop()
-        [file] = Path(folder).glob("plugins/profile/*/*.xplane.pb")
-        space = xplane_pb2.XSpace.FromString(file.read_bytes())
-    kinds: collections.Counter[str] = collections.Counter()
-    for plane in space.planes:
-        for line in plane.lines:
-            for event in line.events:
-                full_name = plane.event_metadata[event.metadata_id].name
-                name, _, kind = full_name.rpartition(":")
-                if name and "::" not in full_name and not name.startswith("EagerLocalExecute"):
-                    kinds[kind] += 1
+    operations = graphs.profiled_operations(lambda: float(step(batch)["loss"]))
+    kinds = collections.Counter(kind for _, kind, _ in operations)
     return {"operations": kinds.total(), "by_kind": most_common(kinds)}
 
 

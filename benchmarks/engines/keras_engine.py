@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ import tensorflow as tf
 from cost import Sizes
 from models import sizes_of
 from protocol import Answer, Started
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from engines import graphs, tasks
 from keras_transformer.config import Config
@@ -147,26 +145,18 @@ def profiled(take_step: Callable[[], Any], steps: int) -> dict[str, float]:
 
     Operations run at the same time, so the parts add up to more than the step.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder)
+
+    def run() -> None:
         for _ in range(steps):
             take_step()
-        tf.profiler.experimental.stop()
-        [file] = Path(folder).glob("plugins/profile/*/*.xplane.pb")
-        space = xplane_pb2.XSpace.FromString(file.read_bytes())
+
     parts: collections.Counter[str] = collections.Counter()
-    for plane in space.planes:
-        for line in plane.lines:
-            for event in line.events:
-                full_name = plane.event_metadata[event.metadata_id].name
-                name, _, kind = full_name.rpartition(":")
-                if not name or "::" in full_name or name.startswith("EagerLocalExecute"):
-                    continue  # the executor, not an operation
-                part = "matrix products"
-                if "MatMul" not in kind:
-                    named = (part for word, part in _PARTS.items() if word in name)
-                    part = next(named, "optimizer" if kind == "ResourceApplyAdam" else "rest")
-                parts[part] += event.duration_ps / 1e9 / steps
+    for name, kind, milliseconds in graphs.profiled_operations(run):
+        part = "matrix products"
+        if "MatMul" not in kind:
+            named = (part for word, part in _PARTS.items() if word in name)
+            part = next(named, "optimizer" if kind == "ResourceApplyAdam" else "rest")
+        parts[part] += milliseconds / steps
     return {part: round(value, 1) for part, value in parts.most_common()}
 
 
