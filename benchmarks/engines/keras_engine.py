@@ -24,7 +24,7 @@ from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.inference import loading
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import fast_paths
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
@@ -174,7 +174,9 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     keras.utils.set_random_seed(settings["seed"])
     transformer = Transformer(config.model, dtype=settings["precision"])
     transformer.build()
-    translator = Translator(transformer, Tokenizer.load(settings["vocabulary"]), config.decoding)
+    translator = TranslationModule(
+        transformer, Tokenizer.load(settings["vocabulary"]), config.decoding
+    )
     steps, compiled = settings["steps"], settings["compile"]
 
     def search(source_ids: tf.Tensor) -> SearchResult:
