@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,7 +113,7 @@ def choose_platform(
         devices = list(strategy.extended.worker_devices)
     kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
     if strategy is None:
-        strategy = _mirrored_strategy(tuple(each.name for each in devices))
+        strategy = _MirroredStrategy([each.name for each in devices])
         reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
     else:
         replicas = strategy.num_replicas_in_sync
@@ -131,12 +132,19 @@ def choose_platform(
     return Platform(strategy, precision, jit_compile, tuple(reasons))
 
 
-@functools.cache
-def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy for devices. Two strategies on the same devices would mix up their
-    collective operations, so a process has only one.
+_keys = itertools.count(1000, 1000)
+
+
+class _MirroredStrategy(tf.distribute.MirroredStrategy):
+    """A strategy whose sums over replicas have separate keys.
+
+    By default, all strategies of a process share their keys. Then the second model of a process
+    fails, because its sums have other shapes.
     """
-    return tf.distribute.MirroredStrategy(list(devices))
+
+    def __init__(self, devices: Sequence[str]):
+        self._collective_key_base = next(_keys)
+        super().__init__(devices)
 
 
 def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
