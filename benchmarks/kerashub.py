@@ -55,7 +55,7 @@ from models import LEARNING_RATE, SEED, sizes_of, special_ids, vocabulary_settin
 from protocol import EngineChild
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
-from keras_transformer.config import Config
+from keras_transformer.config import Config, ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 
@@ -156,7 +156,7 @@ def compare(variants: Sequence[Variant]) -> dict[str, Any]:
                 )
 
             with started(variants, start) as (children, left_out):
-                comparison = Comparison(children, folder, special_ids(config.model))
+                comparison = Comparison(children, folder, config.model)
                 sizes = result.setdefault("sizes", {})
                 sizes[size] = {**comparison.results(variants), "left_out": left_out}
     return result
@@ -168,13 +168,13 @@ class Comparison:
     Args:
         children: the processes of the engines.
         folder: for files that the processes share.
-        ids: the special ids.
+        config: configuration of the model.
     """
 
-    def __init__(self, children: Mapping[str, EngineChild], folder: Path, ids: Mapping[str, int]):
+    def __init__(self, children: Mapping[str, EngineChild], folder: Path, config: ModelConfig):
         self._children = children
         self._folder = folder
-        self._ids = ids
+        self._config = config
 
     def results(self, variants: Sequence[Variant]) -> dict[str, Any]:
         """Measures everything, and returns the results."""
@@ -190,7 +190,7 @@ class Comparison:
             ),
         }
         self._children[first].ask("save", path=str(weights))
-        _silence_special_tokens(weights, self._ids)
+        _vary_outputs(weights, self._config)
         difference["after_training"] = self._share(weights)
         same_outputs, first_decode_seconds = {}, {}
         for beam in map(int, FLAGS.beams):
@@ -198,7 +198,7 @@ class Comparison:
             turns[title], first_decode_seconds[title] = self._decode(beam)
             same_outputs[title] = _same_outputs(turns[title])
         return {
-            **{name: child.facts for name, child in self._children.items()},
+            "processes": {name: child.facts for name, child in self._children.items()},
             "largest_difference": difference,
             "same_outputs": same_outputs,
             "first_decode_seconds": first_decode_seconds,
@@ -244,16 +244,20 @@ class Comparison:
         return take_turns(calls, FLAGS.rounds, unit)
 
 
-def _silence_special_tokens(path: Path, ids: Mapping[str, int]) -> None:
-    """Sets the embeddings of the special tokens to 0 in a file of weights.
+def _vary_outputs(path: Path, config: ModelConfig) -> None:
+    """Changes a file of weights, so that outputs vary and never contain special tokens.
 
-    Their logits are then 0, and no search chooses them. Our search never generates padding, and
-    could end an output with its last token. KerasHub's samplers could generate any token.
+    The output of a model with tied embeddings after few training steps repeats one token. With
+    random signs of the last layer norm's factors, it does not. The embeddings of the special tokens
+    become 0, and so do their logits, so that no search chooses them. Our search never generates
+    padding, and may end an output with its last token. KerasHub's samplers may generate any token.
     """
     with np.load(path) as file:
         arrays = dict(file)
-    arrays["embedding/embeddings"][list(ids.values())] = 0.0
-    np.savez(path, **arrays)
+    arrays["embedding/embeddings"][list(special_ids(config).values())] = 0.0
+    last = f"decoder/layer_{config.num_decoder_layers - 1}/feed_forward_norm/gamma"
+    arrays[last] *= np.random.default_rng(SEED).choice([-1.0, 1.0], arrays[last].shape)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
 def _same_outputs(turns: Turns) -> dict[str, float]:
