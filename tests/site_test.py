@@ -12,7 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
-PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md", "docs/python.md"]
+PAGES = [
+    "docs/tutorials/own_translator.md",
+    "docs/tutorials/classifier.md",
+    "docs/python.md",
+    "docs/kerashub.md",
+]
 
 
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
