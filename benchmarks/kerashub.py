@@ -11,7 +11,7 @@ in the attention, ε = 1e-5, and dropout of the attention weights too. Both trai
 `LabelSmoothedCrossEntropy`.
 
 An engine is keras:float32 or kerashub:float32, with `xla` for `jit_compile=True`; Keras does not
-use XLA on a CPU by default. keras:float32 is `Transformer` with the search of `Translator`.
+use XLA on a CPU by default. keras:float32 is `Transformer` with the search of `kt.Translator`.
 kerashub:float32 is made of TransformerEncoder, TransformerDecoder, ReversibleEmbedding and
 SinePositionEncoding, with caches, GreedySampler and BeamSampler. Each runs in a separate process.
 In each round every engine has a turn while the others wait:

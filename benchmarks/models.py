@@ -185,14 +185,14 @@ def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str
 
     from keras_transformer.export.litert import export, fast_tokenizer, flatbuffer
     from keras_transformer.inference.litert import append_archive
-    from keras_transformer.inference.translator import Translator
+    from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.text.tokenizer import Tokenizer
 
     keras.utils.set_random_seed(SEED)
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
-    translator = Translator(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
+    translator = TranslationModule(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
     problem = fast_tokenizer.text_problem(translator.tokenizer.vocabulary, [])
     quantization = "none" if precision == "float32" else precision
     model = export.convert(translator, quantization, with_text=problem is None)

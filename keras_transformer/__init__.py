@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.util
 import sys
 from typing import Any
 
@@ -14,24 +16,32 @@ _MODULES = {
     "DecodingConfig": "config",
     "InputError": "errors",
     "ModelConfig": "config",
-    "RunDirectory": "runs.run_directory",
+    "PreparedData": "data.preparation.prepare",
+    "Run": "api.training",
     "Tokenizer": "text.tokenizer",
-    "Trainer": "training.trainer",
     "TrainingConfig": "config",
     "Transformer": "models.transformer",
-    "Translator": "inference.translator",
+    "Translator": "api.translator",
     "layers": "layers",
+    "load": "api.translator",
     "losses": "models.losses",
     "metrics": "models.metrics",
+    "prepare": "api.training",
     "preset": "presets",
     "schedules": "training.schedules",
+    "train": "api.training",
 }
 
 # Names that are modules themselves, as in `keras_transformer.losses.LabelSmoothedCrossEntropy`.
 _NAMESPACES = ("layers", "losses", "metrics", "schedules")
 _SUBPACKAGES = (
-    *("data", "decoding", "evaluation", "export", "inference", "models", "paper", "runs"),
+    *("api", "data", "decoding", "evaluation", "export", "inference", "models", "paper", "runs"),
     *("serving", "text", "training", "visualization"),
+)
+
+_WITHOUT_KERAS = frozenset(
+    "Config DecodingConfig InputError ModelConfig PreparedData Tokenizer TrainingConfig preset "
+    "data text".split()
 )
 
 # Modules with Keras classes, which `keras.models.load_model` finds once they are imported.
@@ -47,10 +57,12 @@ __all__ = [*_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
+    if name not in __dir__():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _WITHOUT_KERAS:
+        importlib.import_module("keras")  # first, so that all classes are registered
     if name in _SUBPACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
     return module if name in _NAMESPACES else getattr(module, name)
 
@@ -59,6 +71,41 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_SUBPACKAGES, "__version__"})
 
 
+def _register_keras_classes() -> None:
+    for module in _KERAS_MODULES:
+        importlib.import_module(f"{__name__}.{module}")
+
+
+class _WithKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Registers the Keras classes of this package when Keras is imported later.
+
+    `keras.models.load_model` then finds them, and commands that need no Keras start fast. Nothing
+    is registered if a module of this package imports Keras: its own import is not complete.
+    """
+
+    _loader: Any
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        ours = (each for name, each in sys.modules.items() if name.startswith(f"{__name__}."))
+        if not any(getattr(each.__spec__, "_initializing", False) for each in ours):
+            _register_keras_classes()
+
+
 if "keras" in sys.modules:
-    for _module in _KERAS_MODULES:
-        importlib.import_module(f"{__name__}.{_module}")
+    _register_keras_classes()
+else:
+    sys.meta_path.insert(0, _WithKeras())

@@ -25,7 +25,7 @@ from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.inference import loading
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import fast_paths
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.presets import preset
@@ -175,7 +175,9 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     keras.utils.set_random_seed(settings["seed"])
     transformer = Transformer(config.model, dtype=settings["precision"])
     transformer.build()
-    translator = Translator(transformer, Tokenizer.load(settings["vocabulary"]), config.decoding)
+    translator = TranslationModule(
+        transformer, Tokenizer.load(settings["vocabulary"]), config.decoding
+    )
     compiled = settings["compile"]
     function = search_function(translator, settings["steps"], compiled)
 
@@ -191,7 +193,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
 
 
 def search_function(
-    translator: Translator, steps: int, compiled: bool
+    translator: TranslationModule, steps: int, compiled: bool
 ) -> Callable[[tf.Tensor], SearchResult]:
     """Returns a graph function of ids int32 `[rows, length]`, for outputs of at most `steps`."""
 
@@ -225,7 +227,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
 
 class _Own(SideBySide):
-    """`Transformer` and `Translator`, next to KerasHub's layers and samplers."""
+    """`Transformer` and its search, next to KerasHub's layers and samplers."""
 
     def new_model(self, weights: Weights | None) -> keras.Model:
         model = Transformer(self.settings["model"])
@@ -241,7 +243,9 @@ class _Own(SideBySide):
         config = DecodingConfig(
             beam_size=beam_size, length_penalty=0.0, min_length=steps, max_length=steps
         )
-        translator = Translator(self.model, Tokenizer.load(self.settings["data_dir"]), config)
+        translator = TranslationModule(
+            self.model, Tokenizer.load(self.settings["data_dir"]), config
+        )
         search = search_function(translator, steps, compiled)
         return lambda source_ids: search(source_ids).ids[:, 0]
 

@@ -14,7 +14,7 @@ from keras_transformer.export.saved_model.model_card import ModelCardData, TaskC
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from keras_transformer.inference.translator import Translator
+    from keras_transformer.inference.translation_module import TranslationModule
 
 _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
@@ -56,7 +56,7 @@ class ExtraSignatures:
 
 
 # Returns the extra signatures of a translator, or None if the model only translates.
-ExtraSignaturesFn = Callable[["Translator"], ExtraSignatures | None]
+ExtraSignaturesFn = Callable[["TranslationModule"], ExtraSignatures | None]
 
 
 class ExportResult(NamedTuple):

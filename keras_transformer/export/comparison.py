@@ -20,7 +20,7 @@ from keras_transformer.evaluation.metrics import Scores, blind_score
 from keras_transformer.export import ExtraSignatures, fresh_process
 from keras_transformer.export.probes import ProbeTexts, escaped, token_difference
 from keras_transformer.inference.batching import batches
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 
 _TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
 _MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
@@ -74,7 +74,7 @@ class Hypotheses(NamedTuple):
 
 
 def compare(
-    translator: Translator,
+    translator: TranslationModule,
     path: Path,
     sentences: Sequence[str],
     extra: ExtraSignatures | None = None,
@@ -214,7 +214,7 @@ def text_name(text: str, number: int, sentences: int) -> str:
 
 
 def check_tokens(
-    translator: Translator, texts: Sequence[str], found: Sequence[Sequence[int]]
+    translator: TranslationModule, texts: Sequence[str], found: Sequence[Sequence[int]]
 ) -> None:
     """Compares the source ids of texts in the run and in the export.
 

@@ -40,7 +40,7 @@ from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.checkpoints import Arrays
@@ -154,7 +154,9 @@ def export(
     return ExportResult(path, len(sentences), [], difference)
 
 
-def _save(translator: Translator, vocabulary: Vocabulary, quantization: str, path: Path) -> None:
+def _save(
+    translator: TranslationModule, vocabulary: Vocabulary, quantization: str, path: Path
+) -> None:
     decoding = translator.config
     longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
     # CTranslate2 needs PyTorch to convert to bfloat16.
@@ -261,7 +263,7 @@ def _fill_norm(spec: Any, weights: Arrays, place: str) -> None:
     spec.gamma, spec.beta = weights[f"{place}/gamma"], weights[f"{place}/beta"]
 
 
-def _compare_tokens(translator: Translator, path: Path, texts: Sequence[str]) -> None:
+def _compare_tokens(translator: TranslationModule, path: Path, texts: Sequence[str]) -> None:
     """Raises `InputError` if the exported models give a text other tokens than the run.
 
     The pieces of these tokens must also be in the engine's vocabulary under the same ids.
@@ -277,7 +279,7 @@ def _compare_tokens(translator: Translator, path: Path, texts: Sequence[str]) ->
 
 
 def _differences(
-    translator: Translator, vocabulary: Vocabulary, exported: Any, texts: Sequence[str]
+    translator: TranslationModule, vocabulary: Vocabulary, exported: Any, texts: Sequence[str]
 ) -> list[tuple[float, float]]:
     """Returns log P of the run's translation of each text, in the export and in the run."""
     scorer, end_id = Scorer(translator), vocabulary.end_id

@@ -21,7 +21,7 @@ import tensorflow_text
 from keras_transformer.config import DecodingConfig
 from keras_transformer.inference.loading import members
 from keras_transformer.inference.manifest import FILE, FORMAT_VERSION, describe_files
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 
 _MODULES = (tf, tensorflow_text, keras, sentencepiece)
@@ -107,7 +107,7 @@ class Provenance:
 
     @classmethod
     def of(
-        cls, run: str | Path | RunDirectory, translator: Translator, precision: str
+        cls, run: str | Path | RunDirectory, translator: TranslationModule, precision: str
     ) -> Provenance:
         """Returns the provenance of an export of `run` with this translator."""
         return cls(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.config import MAX_LENGTH_PENALTY
 from keras_transformer.decoding import NEG_INF, SearchResult
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 
 
 class Status(enum.IntFlag):
@@ -30,7 +30,7 @@ class Status(enum.IntFlag):
 
 
 def clamp_max_lengths(
-    translator: Translator, source_lengths: tf.Tensor, requested: tf.Tensor
+    translator: TranslationModule, source_lengths: tf.Tensor, requested: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the maximum length of each translation, and whether it differs from the request.
 
@@ -54,7 +54,7 @@ def clamp_max_lengths(
     return tf.where(requested > 0, tf.minimum(own, requested), own), changed
 
 
-def clamp_alpha(translator: Translator, requested: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def clamp_alpha(translator: TranslationModule, requested: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the α of each length penalty, and whether it differs from the request.
 
     Args:
@@ -77,7 +77,7 @@ def clamp_alpha(translator: Translator, requested: tf.Tensor) -> tuple[tf.Tensor
 
 
 def clean_source_ids(
-    translator: Translator, ids: tf.Tensor, lengths: tf.Tensor
+    translator: TranslationModule, ids: tf.Tensor, lengths: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns valid source ids, their lengths, and the status.
 

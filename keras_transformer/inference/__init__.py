@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 _EMPTY = -5e8  # unused places of a search result have the score -1e9
 
@@ -14,6 +14,8 @@ class Translation(NamedTuple):
     Attributes:
         text: the translation.
         score: its score in the search, or minus infinity if there is no translation.
+        details: tokens, log-probabilities and alignment, if they were requested. The keys are
+            those of `inference.translate.translate_verbose`.
 
     Example:
     >>> Translation("Ein Hund .", -0.5).text
@@ -22,6 +24,7 @@ class Translation(NamedTuple):
 
     text: str
     score: float
+    details: Mapping[str, Any] | None = None
 
 
 def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> list[Translation]:

@@ -155,7 +155,7 @@ def token_counts(
     """Yields the token counts of each line.
 
     Args:
-        lengths: `LoadedModel.lengths` or `Translator.lengths`.
+        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
         lines: the texts.
 
     Example:
@@ -177,7 +177,7 @@ def unknown_tokens(
     """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None.
 
     Args:
-        lengths: `LoadedModel.lengths` or `Translator.lengths`.
+        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
         lines: the sources.
         first_line: the number of the first line.
 
@@ -207,7 +207,7 @@ def source_warnings(
     """Returns warnings about sources that are empty, truncated, or longer than any in training.
 
     Args:
-        lengths: `LoadedModel.lengths` or `Translator.lengths`.
+        lengths: `LoadedModel.lengths` or `TranslationModule.lengths`.
         lines: the sources.
         max_train_source_length: tokens of the longest source in training, if known.
         first_line: number of the first line.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.inference import manifest
-from keras_transformer.inference.translator import CompiledTranslator, Translator
+from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -32,10 +33,10 @@ class LoadedModel(NamedTuple):
         translate: a function from `text`, string `(batch,)`, to `translations`, string
             `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`.
         lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
-            int32 `(batch,)`, as in `Translator.lengths`.
+            int32 `(batch,)`, as in `TranslationModule.lengths`.
         owner: the object that keeps the weights alive.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
-            of `Translator.translate_verbose`. LiteRT models and servers have None.
+            of `TranslationModule.translate_verbose`. LiteRT models and servers have None.
         max_train_source_length: tokens of the longest source in training, including the end
             token, or None if it is unknown.
         symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
@@ -57,6 +58,60 @@ class LoadedModel(NamedTuple):
     max_train_source_length: int | None = None
     symbols: tuple[str, ...] | None = None
     source_tag: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        module: TranslationModule,
+        place: str,
+        max_train_source_length: int | None = None,
+        jit_compile: bool = False,
+    ) -> LoadedModel:
+        """Returns a model that translates with the Keras models of `module`.
+
+        Args:
+            module: the models, the tokenizer and the options of the search.
+            place: the name of the model in messages.
+            max_train_source_length: see the attribute.
+            jit_compile: compile the search with XLA, for each batch shape.
+        """
+        return cls(
+            place,
+            module.config.n_best,
+            CompiledTranslation(module).translate if jit_compile else module.translate,
+            module.lengths,
+            module,
+            module.translate_verbose,
+            max_train_source_length,
+            tuple(sorted(module.tokenizer.vocabulary.source_symbols())),
+        )
+
+    def with_settings(self, settings: Mapping[str, Any]) -> LoadedModel:
+        """Returns a model that shares the weights and has other `decoding.` settings.
+
+        Args:
+            settings: changes of the configuration, as in `load_model`.
+
+        Raises:
+            InputError: for an invalid setting, or one that was fixed at export.
+
+        Example:
+        >>> load_model("build/run").with_settings({"decoding.n_best": 3}).n_best
+        3
+        """
+        if not settings:
+            return self
+        if isinstance(self.owner, TranslationModule):
+            module = self.owner
+            config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
+            module = TranslationModule(module.transformers, module.tokenizer, config.decoding)
+            return self.of(module, self.place, self.max_train_source_length)
+        if hasattr(self.owner, "translate_ids"):  # a LiteRTModel, whose package is optional
+            return _litert(self.place, self.owner, settings)
+        raise InputError(
+            f"{self.place} is a SavedModel or a server: {' and '.join(settings)} cannot be changed "
+            "after the export. Use the run directory."
+        )
 
 
 def load_model(
@@ -90,17 +145,9 @@ def load_model(
     if RunDirectory.is_run(path) or (not path.exists() and path.suffix != ".tflite"):
         if threads is not None:
             raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
-        translator = load_translator(model_dir, settings, precision=precision)
-        return LoadedModel(
-            str(model_dir),
-            translator.config.n_best,
-            CompiledTranslator(translator).translate if jit_compile else translator.translate,
-            translator.lengths,
-            translator,
-            translator.translate_verbose,
-            max_train_source_length(model_dir),
-            tuple(sorted(translator.tokenizer.vocabulary.source_symbols())),
-        )
+        module = load_translator(model_dir, settings, precision=precision)
+        longest = max_train_source_length(model_dir)
+        return LoadedModel.of(module, str(model_dir), longest, jit_compile)
     path = _newest_version(path)
     if precision != "float32" or jit_compile:
         raise InputError(
@@ -110,7 +157,10 @@ def load_model(
     manifest.check_needed_files(path)
     litert_file = path / "model.tflite" if path.is_dir() else path
     if litert_file.is_file():
-        return _load_litert(litert_file, settings or {}, threads or available_cores())
+        from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
+
+        model = LiteRTModel(litert_file, threads or available_cores())
+        return _litert(str(litert_file), model, settings or {})
     if not (path / "saved_model.pb").is_file():
         raise InputError(
             f"{path} is neither a run directory nor a SavedModel or LiteRT model. Create one with "
@@ -134,9 +184,8 @@ def _newest_version(path: Path) -> Path:
     return path / str(max(numbers)) if numbers else path
 
 
-def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> LoadedModel:
-    from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
-
+def _litert(path: str, model: Any, settings: Mapping[str, Any]) -> LoadedModel:
+    """Returns a LiteRT model with settings."""
     others = [name for name in settings if name not in _LITERT_SETTINGS]
     if others:
         raise InputError(
@@ -145,7 +194,6 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
         )
     config = Config().updated(settings).decoding  # checks the values
     penalty = config.length_penalty if "decoding.length_penalty" in settings else math.nan
-    model = LiteRTModel(path, threads)
     longest_output = model.metadata.max_output_tokens
     if (config.max_length or 0) > longest_output:
         raise InputError(
@@ -168,7 +216,7 @@ def _load_litert(path: Path, settings: Mapping[str, Any], threads: int) -> Loade
         return dict(zip(("tokens", "used", "unknown"), map(tf.constant, counts), strict=True))
 
     return LoadedModel(
-        str(path),
+        path,
         model.metadata.n_best,
         translate,
         lengths,
@@ -244,7 +292,7 @@ def load_translator(
     settings: Mapping[str, Any] | None = None,
     *,
     precision: str = "float32",
-) -> Translator:
+) -> TranslationModule:
     """Returns a translator with the weights of a run, or with an ensemble of several runs.
 
     Args:
@@ -287,4 +335,4 @@ def load_translator(
         transformer.build()
         transformer.assign_weights(run.named_weights(name))
         transformers.append(transformer)
-    return Translator(transformers, tokenizer, first.config.updated(settings or {}).decoding)
+    return TranslationModule(transformers, tokenizer, first.config.updated(settings or {}).decoding)

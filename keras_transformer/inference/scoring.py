@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.inference.loading import load_translator
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.text.tokenizer import truncate_text
 
@@ -38,8 +38,8 @@ _LENGTHS = tf.TensorSpec([None], tf.int32, name="lengths")
 class Scorer(tf.Module):
     """Scores targets with a translator's model, in functions that a SavedModel can contain.
 
-    No text fails. Sources are truncated like in `Translator`. The source may be empty. Targets are
-    never truncated.
+    No text fails. Sources are truncated like in `TranslationModule`. The source may be empty.
+    Targets are never truncated.
 
     Args:
         translator: its model (or ensemble), tokenizer and source limit are used.
@@ -52,7 +52,7 @@ class Scorer(tf.Module):
     ['lengths', 'log_probs']
     """
 
-    def __init__(self, translator: Translator, max_target_tokens: int | None = None):
+    def __init__(self, translator: TranslationModule, max_target_tokens: int | None = None):
         super().__init__(name="scorer")
         self.translator = translator
         self._max_target_tokens = max_target_tokens or MAX_TARGET_TOKENS

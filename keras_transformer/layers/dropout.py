@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.replicas import num_replicas, replica_id
 
 _scope = threading.local()  # a MirroredStrategy traces each replica in a separate thread
 
@@ -99,7 +100,11 @@ class Dropout(BaseLayer):
         if draw_kept is not None:
             return draw_kept(shape, self.rate, self._salt)
         generator = self.seed_generator
-        if seed is not None:
+        if seed is None and num_replicas() > 1:  # all replicas have the same state
+            seed = generator.next()
+            spread = ops.cast(replica_id() * 0x5851F42D, seed.dtype)
+            generator = _GivenSeed(seed + ops.stack([spread, ops.zeros_like(spread)]))
+        elif seed is not None:
             salted = seed + ops.convert_to_tensor([self._salt, 0], dtype=seed.dtype)
             if keras.backend.backend() == "jax":  # its keys are unsigned
                 salted = ops.cast(salted, "uint32")

@@ -69,7 +69,7 @@ class TokenEmbedding(BaseLayer):
         )
 
     def call(self, ids: Any) -> Any:
-        if not keras.backend.is_int_dtype(ids.dtype):
+        if keras.backend.standardize_dtype(ids.dtype) not in ("int32", "int64"):
             ids = ops.cast(ids, "int32")
         # LiteRT looks up int8 rows with a scale each only if the ids have one dimension.
         rows = ops.take(self.embeddings, ops.reshape(ids, (-1,)), axis=0)

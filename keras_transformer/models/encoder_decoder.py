@@ -7,6 +7,7 @@ Training, search, scoring and run directories use only the methods of `EncoderDe
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -172,6 +173,27 @@ class EncoderDecoder(keras.Model):
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> Any:
         return (*input_shape["target_ids"], self.config.target_vocab_size)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        # Keras would compile the sum over the replicas, which XLA does not support.
+        strategy = getattr(self, "distribute_strategy", None)
+        if strategy is not None and strategy.num_replicas_in_sync > 1 and self.jit_compile:  # type: ignore[has-type]
+            warnings.warn(
+                "fit runs without XLA, because Keras supports XLA on one replica only. "
+                "keras_transformer.train compiles each replica.",
+                stacklevel=3,
+            )
+            self.jit_compile = False
+        return super().make_train_function(force)
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # Under a strategy, Keras would build metrics from a batch that is averaged over replicas,
+        # which turns ids into floats.
+        del iterator, data_batch
+        if getattr(self, "_distribute_strategy", None) is not None:
+            ids = keras.ops.zeros((1, 2), "int32")
+            with self.distribute_strategy.scope():
+                self._symbolic_build(data_batch=({"source_ids": ids, "target_ids": ids}, ids))
 
     def export(self, *args: Any, input_signature: Any = None, **kwargs: Any) -> None:
         """Exports the logits of given targets with Keras, for batches and lengths of any size.

@@ -10,13 +10,16 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.replicas import num_replicas, sum_over_replicas
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
     """Label-smoothed cross entropy in nats per real token (paper, section 5.4).
 
     A label has the probability 1 - ε, and ε is spread evenly over all classes (Szegedy et al.,
-    2015, arXiv:1512.00567). Padding does not count: the mean is over the other tokens.
+    2015, arXiv:1512.00567). Padding does not count: the mean is over the other tokens of the
+    batch. Under a `tf.distribute` strategy, it is the mean over the global batch.
 
     Args:
         label_smoothing: ε, 0.1 in the paper.
@@ -59,10 +62,12 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
             weight = ops.cast(sample_weight, "float32")
             missing = len(real.shape) - len(weight.shape)
             real = real * ops.reshape(weight, (*ops.shape(weight), *[1] * missing))
-        if self.reduction == "sum_over_batch_size":  # Keras divides by all positions
+        if self.reduction == "sum_over_batch_size":
+            # Keras divides by the positions of this replica, and by the number of replicas.
             count = ops.sum(ops.cast(ops.not_equal(y_true, self.pad_id), "float32"))
+            tokens = ops.maximum(sum_over_replicas(count), 1.0)
             positions = ops.cast(ops.size(y_true), "float32")
-            real = real * (positions / ops.maximum(count, 1.0))
+            real = real * (num_replicas() * positions / tokens)
         return super().__call__(y_true, y_pred, sample_weight=real)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

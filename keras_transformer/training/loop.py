@@ -6,7 +6,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -170,8 +170,14 @@ def arrays(variables: Mapping[str, keras.Variable]) -> Arrays:
     return {path: keras.ops.convert_to_numpy(variable) for path, variable in variables.items()}
 
 
-class TrainingCallbacks(NamedTuple):
+class TrainingCallbacks:
     """The callbacks of a run, in the order in which they run at the end of an interval.
+
+    Args:
+        validation: adds `val_*` to the logs.
+        early_stopping: ends training without progress.
+        stop: ends training at a limit or a signal.
+        *others: callbacks of the user.
 
     Example:
     >>> config = TrainingConfig()
@@ -182,9 +188,15 @@ class TrainingCallbacks(NamedTuple):
     100
     """
 
-    validation: Validation
-    early_stopping: EarlyStopping
-    stop: StopTraining
+    def __init__(
+        self,
+        validation: Validation,
+        early_stopping: EarlyStopping,
+        stop: StopTraining,
+        *others: keras.callbacks.Callback,
+    ):
+        self.stop = stop
+        self.in_order = [validation, early_stopping, stop, *others]
 
 
 def fit(
@@ -251,7 +263,7 @@ def fit(
                     epochs=count,
                     steps_per_epoch=length,
                     callbacks=CallbackList(
-                        [*callbacks, progress, writer],
+                        [*callbacks.in_order, progress, writer],
                         add_history=True,
                         model=trainer,
                         epochs=count,

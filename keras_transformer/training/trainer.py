@@ -162,6 +162,14 @@ class Trainer(keras.Model):
             "accuracy": total.correct / tokens,
         }
 
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Saves the Transformer, as `ModelCheckpoint` does during a run."""
+        self.transformer.save(filepath, overwrite=overwrite, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Saves the weights of the Transformer."""
+        self.transformer.save_weights(filepath, overwrite=overwrite, **kwargs)
+
     def _global_evaluation(self, data: Any) -> EvaluationSums:
         strategy = self.distribute_strategy
         sums = strategy.run(self._replica_evaluation, args=(data,))

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 import math
+import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_transformer import presets
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.console import duration
 from keras_transformer.data.batching.batches import BATCH_ORDER
@@ -23,10 +25,10 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics as evaluation
 from keras_transformer.inference import loading, translate
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.presets import preset, resolve_config
+from keras_transformer.presets import resolve_config
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.report.page import write_report
 from keras_transformer.runs.run_directory import RunDirectory
@@ -123,25 +125,28 @@ class TrainOptions(NamedTuple):
 def train(
     data_dir: str | Path | Sequence[str | Path],
     run_dir: str | Path,
-    preset_name: str | None = None,
+    preset: str | RunConfig | None = None,
     settings: Mapping[str, Any] | None = None,
     options: TrainOptions | None = None,
     *,
     architecture: type[EncoderDecoder] = Transformer,
     make_auxiliary_loss: Callable[[Vocabulary], AuxiliaryLoss | None] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Trained:
     """Trains the run in `run_dir` on prepared data, or resumes it.
 
     Args:
         data_dir: directory from `prepare`. Several directories with one vocabulary are mixed.
         run_dir: a new directory, or the directory of the same run, which is resumed.
-        preset_name: initial configuration; None for the configuration of the run, or "base" with
-            the model of `options.init_from`.
+        preset: initial configuration, or the name of a preset. None for the configuration of the
+            run, or "base" with the model of `options.init_from`.
         settings: changes to the configuration, such as `{"training.max_steps": 1000}`.
-        options: use of the data and the machine.
+        options: use of the data and the machine. In the scope of a strategy, its devices are used.
         architecture: class of the model. Only the Transformer has presets.
         make_auxiliary_loss: returns the loss for `training.auxiliary_loss_weight`, given the
             vocabulary of the data, or None if the data has none.
+        callbacks: further callbacks. An epoch is an interval of `training.checkpoint_steps`, and
+            its logs contain the validation. The model that they see is the `Trainer`.
 
     Raises:
         InputError: if data, settings and run directory do not fit together, or if too many
@@ -154,6 +159,7 @@ def train(
     (2, True)
     """
     options = options or TrainOptions()
+    _check_callbacks(callbacks)
     max_minutes = options.max_minutes
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
@@ -168,18 +174,20 @@ def train(
     strategy = cluster.connect(
         options.device
     )  # must come before TensorFlow runs its first operation
+    if strategy is None and tf.distribute.has_strategy():  # called in the scope of a strategy
+        strategy = tf.distribute.get_strategy()
     with cluster.watch(), _worker_run_dir(cluster, run_dir) as run_dir, exclusive_lock(run_dir):
         data = TrainingData.open(data_dir, options.mix, options.mix_temperature)
         vocabulary = data.tokenizer.vocabulary
         settings = dict(settings or {})
         config_type = architecture.run_config
         cluster.agree({
-            "architecture": config_type.architecture, "preset": preset_name, **settings,
+            "architecture": config_type.architecture, "preset": str(preset), **settings,
             "init_from": options.init_from, **data.facts,
         })  # fmt: skip
 
         def resolve() -> str:
-            start = _first_config(run_dir, preset_name, config_type, options.init_from)
+            start = _first_config(run_dir, preset, config_type, options.init_from)
             return resolve_config(start, settings, vocabulary).to_json()
 
         config = config_type.from_json(cluster.from_chief(resolve))
@@ -198,9 +206,9 @@ def train(
                 config.training,
                 _validation_bleu(cluster, trainer, run, data),
             )
-            callbacks = loop.TrainingCallbacks(validation, early_stopping, stop)
+            all_callbacks = loop.TrainingCallbacks(validation, early_stopping, stop, *callbacks)
             try:
-                metrics = loop.fit(trainer, run, batches, metrics, callbacks, cluster.is_chief)
+                metrics = loop.fit(trainer, run, batches, metrics, all_callbacks, cluster.is_chief)
             except InputError:
                 with contextlib.suppress(InputError):  # the disk may still be full
                     write_report(run)
@@ -222,15 +230,17 @@ def _worker_run_dir(cluster: Cluster, run_dir: str | Path) -> Iterator[Path]:
 
 def _first_config(
     run_dir: str | Path,
-    preset_name: str | None,
+    preset: str | RunConfig | None,
     config_type: type[RunConfig],
     init_from: str | None,
 ) -> RunConfig:
     """Returns the configuration that `settings` change."""
-    if preset_name is None and RunDirectory.is_run(run_dir):
+    if preset is None and RunDirectory.is_run(run_dir):
         return RunDirectory(run_dir, config_type).config
-    config = preset(preset_name or "base") if config_type is Config else config_type()
-    if preset_name is None and init_from is not None:  # the model must fit the weights
+    if isinstance(preset, RunConfig):
+        return preset
+    config = presets.preset(preset or "base") if config_type is Config else config_type()
+    if preset is None and init_from is not None:  # the model must fit the weights
         path, _ = RunDirectory.split_weights(init_from)
         config = dataclasses.replace(config, model=RunDirectory(path, config_type).config.model)
     return config
@@ -243,15 +253,41 @@ def _make_trainer(
     cluster: Cluster,
     auxiliary_loss: AuxiliaryLoss | None,
 ) -> Trainer:
-    keras.utils.set_random_seed(config.training.seed)
     with platform.strategy.scope():
-        transformer = architecture(config.model, dtype=platform.policy())
+        with _initial_seed(config.training.seed):
+            transformer = architecture(config.model, dtype=platform.policy())
         trainer = Trainer(transformer, config.training, platform.jit_compile, auxiliary_loss)
     if cluster.num_workers > 1:
         trainer.training_step.stop_flag = tf.Variable(
             0, trainable=False
         )  # not shared: each worker has its own
     return trainer
+
+
+@contextlib.contextmanager
+def _initial_seed(seed: int) -> Iterator[None]:
+    """Makes the initial weights a function of `seed`, without side effects on the process.
+
+    Initializers of Keras draw their seeds from `random`. `keras.utils.set_random_seed` would also
+    delete the resources of all tokenizers.
+    """
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def _check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    kinds = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
+    for callback in callbacks:
+        if isinstance(callback, kinds):
+            raise InputError(
+                f"{type(callback).__name__} sets the learning rate, but a run computes it from the "
+                "step (training.schedule), so that it can resume. Choose another schedule, or "
+                "train with `model.compile` and `model.fit`."
+            )
 
 
 def _open_run(
@@ -373,10 +409,8 @@ class _ValidationBleu:
         self._transformer = type(trainer.transformer)(run.config.model, dtype="float32")
         self._transformer.build()
         decoding = run.config.decoding
-        translator = Translator(self._transformer, run.tokenizer(), decoding)
-        self._model = loading.LoadedModel(
-            str(run.path), decoding.n_best, translator.translate, translator.lengths, translator
-        )
+        module = TranslationModule(self._transformer, run.tokenizer(), decoding)
+        self._model = loading.LoadedModel.of(module, str(run.path))
         # Equal numbers of sentences from all mixed corpora.
         count = run.config.training.bleu_sentences
         each = -(-count // len(stores)) if count else None

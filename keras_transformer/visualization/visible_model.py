@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference.loading import load_model
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.visualization.attention import Ask, Inputs
 
 
@@ -83,7 +83,7 @@ def open_visible_model(
     """
     model = load_model(model_dir, settings)
     owner: Any = model.owner
-    if isinstance(owner, Translator):
+    if isinstance(owner, TranslationModule):
         owner = Signatures(owner)
         functions, positions = owner.by_name(), owner.attention_signature.positions
     else:

@@ -16,14 +16,14 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import comparison, fresh_process
 from keras_transformer.export.probes import ProbeTexts
 from keras_transformer.inference import loading, translate
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.messages import mentions, tells
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> Translator:
+def translator(run_directory: RunDirectory) -> TranslationModule:
     return loading.load_translator(run_directory, {"decoding.n_best": 2})
 
 
@@ -33,7 +33,7 @@ def exported(exported_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_translations_are_in_the_order_of_the_sentences(
-    translator: Translator, exported: Path
+    translator: TranslationModule, exported: Path
 ) -> None:
     sentences = [*PHRASES, "", *PHRASES[:2]] * 15  # of different lengths, more than a batch
     ties, translations = comparison.compare(translator, exported, sentences)
@@ -42,12 +42,12 @@ def test_translations_are_in_the_order_of_the_sentences(
     assert translations == [best.text for best, *_ in found]
 
 
-def _model(translator: Translator) -> loading.LoadedModel:
+def _model(translator: TranslationModule) -> loading.LoadedModel:
     return loading.LoadedModel("", 1, translator.translate, translator.lengths, translator)
 
 
 def test_an_export_that_needs_more_than_tensorflow_is_refused(
-    translator: Translator, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    translator: TranslationModule, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -67,7 +67,7 @@ def test_an_export_that_needs_more_than_tensorflow_is_refused(
         comparison.compare(translator, exported, PHRASES[:1])
 
 
-def test_ties_are_reported_and_differences_are_refused(translator: Translator) -> None:
+def test_ties_are_reported_and_differences_are_refused(translator: TranslationModule) -> None:
     (own,) = comparison.Hypotheses.of(translator.search(tf.constant(["a"])))
 
     def difference(of_scores: float, of_ids: int = 1) -> str | None:
@@ -91,7 +91,7 @@ def test_a_run_without_translations_is_not_exported() -> None:
 
 
 def test_different_scores_and_tokens_are_errors(
-    translator: Translator, exported: Path, monkeypatch: pytest.MonkeyPatch
+    translator: TranslationModule, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh_process, answers = comparison._fresh_process, {}
 

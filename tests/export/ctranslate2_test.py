@@ -20,7 +20,7 @@ from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export import ctranslate2 as exporter
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.conftest import PHRASES
@@ -151,13 +151,13 @@ def test_the_engine_truncates_long_sentences(exported: Callable[[str], ExportRes
 
 
 @pytest.fixture(scope="module")
-def traced(runs: Callable[[str], RunDirectory]) -> tuple[Translator, Scorer]:
+def traced(runs: Callable[[str], RunDirectory]) -> tuple[TranslationModule, Scorer]:
     translator = loading.load_translator(runs("paper"))
     return translator, Scorer(translator)
 
 
 @pytest.fixture
-def paper_once(traced: tuple[Translator, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
+def paper_once(traced: tuple[TranslationModule, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads and traces the run "paper" only once for several exports."""
     translator, scorer = traced
     monkeypatch.setattr(exporter, "load_translator", lambda _: translator)
@@ -181,7 +181,10 @@ def test_quantized(
     sizes = [(each.path / "model.bin").stat().st_size for each in (result, exported("paper"))]
     assert sizes[0] < sizes[1]
     assert 0 < result.largest_difference < 5
-    (source, _), translator = processors(result.path), ctranslate2.Translator(str(result.path))
+    (source, _), translator = (
+        processors(result.path),
+        ctranslate2.Translator(str(result.path)),
+    )
     (translated,) = translator.translate_batch([source.id_to_piece(source.encode(PHRASES[0]))])
     assert translated.hypotheses
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from keras_transformer.errors import InputError
 from keras_transformer.inference import scoring
 from keras_transformer.inference.scoring import PairScore, Scorer
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
@@ -115,7 +115,7 @@ def test_an_ensemble_has_the_mean_of_its_log_probabilities(run_directory: RunDir
         alone.append(one)
     transformers = [one.translator.transformer for one in alone]
     config, tokenizer = alone[0].translator.config, run_directory.tokenizer()
-    both = Scorer(Translator(transformers, tokenizer, config))
+    both = Scorer(TranslationModule(transformers, tokenizer, config))
     first, second, mean = (
         np.concatenate([r.token_log_probs for r in scoring.score_pairs(each, SOURCES, TARGETS)])
         for each in (*alone, both)

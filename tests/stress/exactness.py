@@ -58,7 +58,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.scoring import Scorer, score_ids
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import Memory
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -83,7 +83,7 @@ Search = Callable[[tf.Tensor], SearchResult]  # from text, string [B]
 class Examined(NamedTuple):
     """The reference search and its results."""
 
-    translator: Translator
+    translator: TranslationModule
     lines: list[str]
     ids: list[Ids]
     scores: np.ndarray  # float32 [lines], as the search reports them
@@ -141,7 +141,7 @@ def beside_ctranslate2(run: RunDirectory, examined: Examined) -> dict[str, Any]:
     return _compare(translator, lines, {"run": ours, "ctranslate2": theirs}, NEAR_TIE, SAME)
 
 
-def _ctranslate2_ids(path: Path, translator: Translator, lines: Sequence[str]) -> list[Ids]:
+def _ctranslate2_ids(path: Path, translator: TranslationModule, lines: Sequence[str]) -> list[Ids]:
     """Translates with an export and the search options of `translator`."""
     import ctranslate2  # an extra; without it, the export has failed
 
@@ -174,7 +174,7 @@ def batch_against_alone(examined: Examined) -> dict[str, Any]:
 
 
 def cached_against_uncached(examined: Examined) -> dict[str, Any]:
-    """Compares the cached decoder of `Translator.search_ids` with an uncached one."""
+    """Compares the cached decoder of `TranslationModule.search_ids` with an uncached one."""
     translator = examined.translator
     stride = max(1, len(examined.lines) // FLAGS.uncached)
     lines = examined.lines[::stride][: FLAGS.uncached]
@@ -183,7 +183,7 @@ def cached_against_uncached(examined: Examined) -> dict[str, Any]:
     return _compare(translator, lines, {"cached": cached, "uncached": uncached})
 
 
-def _uncached(translator: Translator) -> Search:
+def _uncached(translator: TranslationModule) -> Search:
     """Returns a search that runs a whole forward pass over the tokens so far at every step."""
     transformer, ids, config = translator.transformer, translator.tokenizer, translator.config
 
@@ -227,7 +227,7 @@ def beams_and_scores(examined: Examined) -> dict[str, Any]:
     }
 
 
-def precisions(examined: Examined, bfloat16: Translator) -> dict[str, Any]:
+def precisions(examined: Examined, bfloat16: TranslationModule) -> dict[str, Any]:
     """Compares translations in bfloat16 with translations in float32."""
     ids, reported = decode("bfloat16", bfloat16.search, examined.lines)
     identical = sum(a == b for a, b in zip(examined.ids, ids, strict=True))
@@ -241,7 +241,7 @@ def precisions(examined: Examined, bfloat16: Translator) -> dict[str, Any]:
 
 
 def _compare(
-    translator: Translator,
+    translator: TranslationModule,
     lines: Sequence[str],
     found: dict[str, list[Ids]],
     tie: float = TIE,
@@ -277,16 +277,18 @@ def _compare(
     }
 
 
-def _rescored(translator: Translator, lines: Sequence[str], ids: Sequence[Ids]) -> np.ndarray:
+def _rescored(
+    translator: TranslationModule, lines: Sequence[str], ids: Sequence[Ids]
+) -> np.ndarray:
     """Returns scores float64 `[lines]`, recomputed."""
     alpha = translator.config.length_penalty
     return np.array([s.penalized(alpha) for s in score_ids(Scorer(translator), lines, ids)])
 
 
-def _with(translator: Translator, **changes: Any) -> Translator:
+def _with(translator: TranslationModule, **changes: Any) -> TranslationModule:
     """Returns a translator of the same model with other search options."""
     config = dataclasses.replace(translator.config, **changes)
-    return Translator(translator.transformers, translator.tokenizer, config)
+    return TranslationModule(translator.transformers, translator.tokenizer, config)
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from keras_transformer.export.request_params import Status
 from keras_transformer.export.saved_model import export as saved_model
 from keras_transformer.export.saved_model.signatures import MAX_ATTENTION_TOKENS, Signatures
 from keras_transformer.inference import loading
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.serving.client import connect
 from keras_transformer.visualization.attention import (
@@ -43,14 +43,14 @@ TARGETS = [PHRASES[3], "", "  ", "a", LONG, "x\u2028", ""]
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> Translator:
+def translator(run_directory: RunDirectory) -> TranslationModule:
     """A model whose limit exceeds the limit for attention."""
     settings = {"decoding.max_source_tokens": 1000, "decoding.max_extra_tokens": 50}
     return loading.load_translator(run_directory, settings)
 
 
 @pytest.fixture(scope="module")
-def run(translator: Translator) -> Ask:
+def run(translator: TranslationModule) -> Ask:
     """The signature of a run."""
     signatures = Signatures(translator)
 
@@ -68,7 +68,7 @@ def outputs(run: Ask) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def export(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export(translator: TranslationModule, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export") / "model"
     saved_model._save(translator, None, path / "1")
     return path
@@ -110,7 +110,9 @@ def test_weights_belong_to_their_tokens(outputs: dict[str, np.ndarray]) -> None:
     assert nothing.source_tokens == nothing.predicted_tokens == ["</s>"]
 
 
-def test_last_layer_equals_the_alignment_of_translations(translator: Translator, run: Ask) -> None:
+def test_last_layer_equals_the_alignment_of_translations(
+    translator: TranslationModule, run: Ask
+) -> None:
     sources = list(PHRASES)
     pairs = read_attention(run({"source": sources, "target": [""] * len(sources)}))
     texts = tf.constant(sources), tf.constant([""] * len(sources))
@@ -149,7 +151,10 @@ def test_truncated_texts_are_reported(outputs: dict[str, np.ndarray]) -> None:
 
 
 def test_export_and_servers_return_the_same(
-    exported: VisibleModel, export: Path, outputs: dict[str, np.ndarray], translator: Translator
+    exported: VisibleModel,
+    export: Path,
+    outputs: dict[str, np.ndarray],
+    translator: TranslationModule,
 ) -> None:
     own = read_attention(outputs)
     inputs = {"source": SOURCES, "target": TARGETS}
@@ -183,7 +188,7 @@ def test_weights_that_are_not_finite(outputs: dict[str, np.ndarray]) -> None:
         read_attention(broken)
 
 
-def test_no_translation_is_reported(translator: Translator, run: Ask) -> None:
+def test_no_translation_is_reported(translator: TranslationModule, run: Ask) -> None:
     embeddings = translator.transformer.weights_by_path()["embedding/embeddings"]
     known = embeddings.numpy()
     embeddings.assign(known * float("nan"))

@@ -96,10 +96,35 @@ class Batches(abc.ABC):
         Elements have the structure of `batch`'s result, with the spec
         `({"source_ids": int32[None, None], "target_ids": int32[None, None]}, int32[None, None])`.
         """
+        if num_steps is None:  # an endless dataset needs no look-ahead
+            indices = tf.data.Dataset.counter(first_step * len(own))
+        else:
+            first = first_step * len(own)
+            indices = tf.data.Dataset.range(first, first + num_steps * len(own))
+        return self._at(indices, parts, own)
+
+    def epochs(self) -> tf.data.Dataset:
+        """Returns a dataset of one epoch, for `model.fit`. Each pass over it is the next epoch."""
+        passes = itertools.count()
+
+        def first_step() -> np.int64:
+            return np.int64(next(passes) * self.steps_per_epoch)
+
+        def indices(_: tf.Tensor) -> tf.data.Dataset:
+            first = tf.numpy_function(first_step, [], tf.int64)
+            return tf.data.Dataset.range(first, first + self.steps_per_epoch)
+
+        steps = tf.data.Dataset.range(1).flat_map(indices)
+        return self._at(steps, 1, (0,)).apply(
+            tf.data.experimental.assert_cardinality(self.steps_per_epoch)
+        )
+
+    def _at(self, indices: tf.data.Dataset, parts: int, own: Sequence[int]) -> tf.data.Dataset:
+        """Returns the batches for a dataset of `step * len(own) + i`, of the part `own[i]`."""
 
         def arrays(index: np.int64) -> tuple[TokenArray, TokenArray, TokenArray]:
             step, place = divmod(int(index), len(own))
-            inputs, labels = self.batch(first_step + step, own[place], parts)
+            inputs, labels = self.batch(step, own[place], parts)
             return inputs["source_ids"], inputs["target_ids"], labels
 
         def tensors(index: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -107,10 +132,6 @@ class Batches(abc.ABC):
             source, target, labels = (tf.ensure_shape(ids, [None, None]) for ids in arrays_)
             return {"source_ids": source, "target_ids": target}, labels
 
-        if num_steps is None:  # an endless dataset needs no look-ahead
-            indices = tf.data.Dataset.counter()
-        else:
-            indices = tf.data.Dataset.range(num_steps * len(own))
         return indices.map(tensors).prefetch(2 * len(own)).with_options(_untuned())
 
     def distributed(

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.console import progress_bar
 from keras_transformer.data.corpora.corpus import BlockReader, Corpus
@@ -24,6 +24,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import work_directory
 from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE, Vocabulary
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from keras_transformer.data.batching.batches import CorpusBatches
+    from keras_transformer.text.tokenizer import Tokenizer
+
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
@@ -36,7 +42,7 @@ _WORK = 4
 
 @dataclasses.dataclass(frozen=True)
 class PreparedData:
-    """The result of `prepare`.
+    """Prepared data: the result of `prepare`.
 
     Attributes:
         directory: directory of the data.
@@ -48,11 +54,69 @@ class PreparedData:
     >>> prepared = prepare(parallel_files(["train.en"], ["train.de"]), "data")
     >>> print(prepared.summary())
     data is ready...
+    >>> inputs, labels = next(iter(prepared.train_dataset(batch_tokens=64)))
+    >>> sorted(inputs), labels.shape == inputs["target_ids"].shape
+    (['source_ids', 'target_ids'], True)
     """
 
     directory: Path
     report: dict[str, Any]
     reused: bool
+
+    @classmethod
+    def open(cls, directory: str | Path) -> PreparedData:
+        """Opens data that `prepare` wrote.
+
+        Raises:
+            InputError: if the directory does not contain prepared data.
+        """
+        report = _existing_report(Path(directory))
+        if report is None:
+            raise InputError(f"{directory} does not contain prepared data. Prepare a corpus first.")
+        return cls(Path(directory), report, reused=True)
+
+    def __fspath__(self) -> str:
+        return str(self.directory)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """A new tokenizer with the vocabulary of the data."""
+        from keras_transformer.text.tokenizer import Tokenizer  # late: it loads TensorFlow
+
+        return Tokenizer.load(self.directory)
+
+    def train_dataset(self, batch_tokens: int = 4096, seed: int = 1) -> tf.data.Dataset:
+        """Returns one epoch of training batches, for `model.fit`. Each pass is the next epoch.
+
+        Sentences of similar lengths share a batch. There are at most 16 batch shapes. Elements are
+        `({"source_ids": int32 [B, S], "target_ids": int32 [B, T]}, labels int32 [B, T])`, padded.
+
+        Args:
+            batch_tokens: approximate target positions of a batch.
+            seed: seed of the order.
+
+        Raises:
+            InputError: if `batch_tokens` is below the longest target sentence.
+        """
+        return self._batches("train", batch_tokens, seed).epochs()
+
+    def valid_dataset(self, batch_tokens: int = 4096) -> tf.data.Dataset:
+        """Returns the validation batches, each pair once, in the same order in every pass.
+
+        Args:
+            batch_tokens: approximate target positions of a batch. It is raised to the longest
+                target sentence.
+        """
+        longest = int(TokenStore(self.directory / "valid").target_lengths.max(initial=0))
+        batches = self._batches("valid", max(batch_tokens, longest), None)
+        return batches.dataset(num_steps=batches.steps_per_epoch)
+
+    def _batches(self, split: str, batch_tokens: int, seed: int | None) -> CorpusBatches:
+        from keras_transformer.data.batching.batches import CorpusBatches  # late, as above
+
+        vocabulary = Vocabulary.load(self.directory)
+        store = TokenStore(self.directory / split)
+        return CorpusBatches(store, batch_tokens, seed, vocabulary.pad_id, vocabulary.start_id)
 
     def summary(self) -> str:
         """Returns a few lines for a person to read."""

@@ -41,7 +41,7 @@ from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.batching import batches
 from keras_transformer.inference.litert import LiteRTMetadata, LiteRTModel, append_archive
 from keras_transformer.inference.loading import load_translator, max_train_source_length
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -172,7 +172,7 @@ def export(
 
 
 def make_metadata(
-    translator: Translator, model: Any, max_source_length: int | None
+    translator: TranslationModule, model: Any, max_source_length: int | None
 ) -> LiteRTMetadata:
     """Returns the metadata that is stored in the file.
 
@@ -196,7 +196,7 @@ def make_metadata(
     )
 
 
-def convert(translator: Translator, quantization: str, *, with_text: bool = False) -> Any:
+def convert(translator: TranslationModule, quantization: str, *, with_text: bool = False) -> Any:
     """Converts a translator to a `schema.ModelT`, as `flatbuffer.write` accepts it.
 
     Args:
@@ -252,7 +252,7 @@ def check_ops(model: Any) -> None:
             )
 
 
-def _search_with_run(translator: Translator, sentences: Sequence[str]) -> list[Hypotheses]:
+def _search_with_run(translator: TranslationModule, sentences: Sequence[str]) -> list[Hypotheses]:
     results: dict[int, Hypotheses] = {}
     for batch in batches(sentences):
         result = translator.search(tf.constant([sentences[i] for i in batch]))
@@ -260,7 +260,9 @@ def _search_with_run(translator: Translator, sentences: Sequence[str]) -> list[H
     return [results[index] for index in range(len(sentences))]
 
 
-def _compare_tokens(translator: Translator, model: LiteRTModel, texts: Sequence[str]) -> None:
+def _compare_tokens(
+    translator: TranslationModule, model: LiteRTModel, texts: Sequence[str]
+) -> None:
     """Raises `InputError` if the vocabulary of the file gives a text other tokens than the run."""
     limit = translator.max_source_tokens
     found = [model.source_ids(text) for text in texts]

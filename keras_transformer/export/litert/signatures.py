@@ -20,7 +20,7 @@ from keras_transformer.export.request_params import (
     encode_status,
     has_no_translation,
 )
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import Memory
 
 _OPTIONS = [
@@ -48,7 +48,7 @@ class LiteRTSignatures(tf.Module):
     ['translate', 'translate_ids']
     """
 
-    def __init__(self, translator: Translator, with_text: bool):
+    def __init__(self, translator: TranslationModule, with_text: bool):
         super().__init__(name="litert_signatures")
         self._translator = translator
         self._with_text = with_text

@@ -34,7 +34,7 @@ from keras_transformer.inference.loading import (
     max_train_source_length,
 )
 from keras_transformer.inference.translate import translate_lines
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
@@ -104,7 +104,7 @@ def export(
 
 
 def _save(
-    translator: Translator,
+    translator: TranslationModule,
     max_source_length: int | None,
     path: Path,
     extra: ExtraSignatures | None = None,

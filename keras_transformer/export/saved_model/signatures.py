@@ -23,7 +23,7 @@ from keras_transformer.export.request_params import (
     has_no_translation,
 )
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translator import Translator, sample_offsets
+from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import truncate_text
 
@@ -64,7 +64,7 @@ class Signatures(tf.Module):
     """
 
     def __init__(
-        self, translator: Translator, extra: Mapping[str, Callable[..., Any]] | None = None
+        self, translator: TranslationModule, extra: Mapping[str, Callable[..., Any]] | None = None
     ):
         super().__init__(name="signatures")
         self._translator = translator
@@ -278,7 +278,7 @@ class AttentionSignature(tf.Module):
     TensorShape([1, 2, 2, 45, 40])
     """
 
-    def __init__(self, translator: Translator):
+    def __init__(self, translator: TranslationModule):
         super().__init__(name="attention_signature")
         self._translator = translator
         model = translator.transformer

@@ -286,13 +286,7 @@ def _score(run: RunDirectory, data: ComparisonData) -> dict[str, Any]:
     from keras_transformer.inference import loading, scoring, translate
 
     translator = loading.load_translator(run)
-    loaded = loading.LoadedModel(
-        str(run.path),
-        translator.config.n_best,
-        translator.translate,
-        translator.lengths,
-        translator,
-    )
+    loaded = loading.LoadedModel.of(translator, str(run.path))
     sources, references = data.test.sources or [], data.test.references[0]
     log.info("Translating %d sentences.", len(references))
     hypotheses = [best.text for best, *_ in translate.translate_lines(loaded, sources)]

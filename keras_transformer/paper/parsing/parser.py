@@ -14,7 +14,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import ExtraSignatures
 from keras_transformer.export.saved_model.model_card import TaskCard
 from keras_transformer.inference import batching, loading
-from keras_transformer.inference.translator import Translator, sample_offsets
+from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
 from keras_transformer.paper.parsing.constraint import TreeConstraint
 from keras_transformer.paper.parsing.symbols import is_parser, require_parser, word_boundaries
 from keras_transformer.paper.parsing.text_ops import restored, tokenize, words_of
@@ -38,7 +38,7 @@ class Parser(tf.Module):
         InputError: if the target vocabulary is not from a treebank.
     """
 
-    def __init__(self, translator: Translator, place: str = "the model"):
+    def __init__(self, translator: TranslationModule, place: str = "the model"):
         super().__init__(name="parser")
         self.translator = translator
         tokenizer = translator.tokenizer
@@ -115,7 +115,7 @@ class Parser(tf.Module):
         """Searches for trees, as one function that the signatures of an export share.
 
         Args:
-            source_ids, max_lengths, offsets: the arguments of `Translator.search_fn`.
+            source_ids, max_lengths, offsets: the arguments of `TranslationModule.search_fn`.
             leaves: int32 `[B]`, the number of leaves of each tree.
         """
         inputs = SearchInputs(max_lengths, sample_offsets=offsets, constraint_inputs=leaves)
@@ -150,7 +150,7 @@ def load_parser(
         InputError: as in `loading.load_model`, or if the model is not a parser.
     """
     model = loading.load_model(model_dir, settings, precision=precision)
-    if isinstance(model.owner, Translator):
+    if isinstance(model.owner, TranslationModule):
         parser = Parser(model.owner, model.place)
         return ParserModel(model.place, parser.parse, parser.parse_tokens, parser)
     signatures = getattr(model.owner, "signatures", {})
@@ -231,7 +231,7 @@ _CARD = TaskCard(
 )
 
 
-def parser_signatures(translator: Translator) -> ExtraSignatures | None:
+def parser_signatures(translator: TranslationModule) -> ExtraSignatures | None:
     """Returns the signatures `parse` and `parse_tokens`, or None if the model is not a parser.
 
     The vocabulary of the model decides. The export compares `parse_tokens` with the run.

@@ -9,6 +9,7 @@ REST needs httpx, and gRPC needs grpcio and tensorflow-serving-api, which loads 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,23 @@ __all__ = [
     "Translation",
     "connect",
     "connect_model",
+    "is_address",
 ]
 
 _READY_SECONDS = 5.0
+
+
+_ADDRESS = re.compile(r"((https?|grpc)://)?[^/@,\s]+:\d+(/.*)?", re.IGNORECASE)
+
+
+def is_address(place: str) -> bool:
+    """Returns whether a text has the form of an address, such as `localhost:8501/export`.
+
+    Example:
+    >>> is_address("grpc://localhost:8500/export"), is_address("build/run")
+    (True, False)
+    """
+    return _ADDRESS.fullmatch(place) is not None
 
 
 def connect(address: str, **options: Any) -> Client:

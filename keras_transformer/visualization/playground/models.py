@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from keras_transformer.inference.tags import (
 )
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.schema import nested
-from keras_transformer.serving.client import connect
+from keras_transformer.serving.client import connect, is_address
 from keras_transformer.visualization import visible_model
 from keras_transformer.visualization.attention import (
     Ask,
@@ -36,7 +35,6 @@ from keras_transformer.visualization.attention import (
 )
 
 _NEEDED = ("translate", "attention")
-_ADDRESS = re.compile(r"((https?|grpc)://)?[^/@,\s]+:\d+(/.*)?", re.IGNORECASE)
 _READY_SECONDS, _ANSWER_SECONDS = 5.0, 15.0
 MAX_CHARACTERS = 10_000  # longer texts are refused before they are sent to a server
 
@@ -188,7 +186,7 @@ def open_playground_model(
     """
     path = Path(place)
     settings = dict(settings or {})
-    if _ADDRESS.fullmatch(place) and not path.exists():
+    if is_address(place) and not path.exists():
         if settings:
             raise InputError(
                 f"{place} is a server, and {' and '.join(settings)} were fixed when its model was "

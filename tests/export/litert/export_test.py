@@ -28,7 +28,7 @@ from keras_transformer.export.request_params import Status
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.litert import LiteRTModel
 from keras_transformer.inference.manifest import check_manifest
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import blocks
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -93,7 +93,7 @@ def quantized(
     return get
 
 
-def found_by(translator: Translator, text: str, **inputs: Any) -> tuple[Any, Any, Any]:
+def found_by(translator: TranslationModule, text: str, **inputs: Any) -> tuple[Any, Any, Any]:
     if inputs:
         source_ids, lengths = translator.source_ids(tf.constant([text]))
         max_lengths = translator.max_lengths(lengths)
@@ -103,7 +103,7 @@ def found_by(translator: Translator, text: str, **inputs: Any) -> tuple[Any, Any
     return tuple(field[0].numpy() for field in (result.ids, result.lengths, result.scores))
 
 
-def assert_same_tokens(model: LiteRTModel, translator: Translator, text: str) -> None:
+def assert_same_tokens(model: LiteRTModel, translator: TranslationModule, text: str) -> None:
     ids, lengths, scores = found_by(translator, text)
     found = model.translate_ids(model.source_ids(text))
     np.testing.assert_allclose(found.scores, scores, atol=1e-4)

@@ -22,7 +22,7 @@ from keras_transformer.export.saved_model import export as saved_model
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.model_card import ModelCardData
 from keras_transformer.inference import loading, translate
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import blocks
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
@@ -228,7 +228,7 @@ def test_the_highest_version_is_loaded(exported: Path, tmp_path: Path) -> None:
 def test_an_export_with_other_weights_is_not_published(
     run_directory: RunDirectory, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(translator: Translator, longest: int | None, path: Path, extra: None) -> None:
+    def other(translator: TranslationModule, longest: int | None, path: Path, extra: None) -> None:
         shutil.copytree(exported, path)  # of the last checkpoint
 
     monkeypatch.setattr(saved_model, "_save", other)

@@ -16,7 +16,7 @@ from keras_transformer.export.saved_model import export, serving_checks
 from keras_transformer.export.saved_model.signatures import AttentionSignature, Signatures
 from keras_transformer.inference import loading
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests import reference
 from tests.conftest import PHRASES
@@ -27,12 +27,12 @@ TEXTS = [*PHRASES, "", "ball " * 30]
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> Translator:
+def translator(run_directory: RunDirectory) -> TranslationModule:
     return loading.load_translator(run_directory, {"decoding.n_best": K})
 
 
 @pytest.fixture(scope="module")
-def served(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def served(translator: TranslationModule, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("served") / "1"
     export._save(translator, 25, path)
     serving_checks.check(path)
@@ -81,7 +81,9 @@ def test_shapes_of_all_outputs(served: Any) -> None:
     assert found == expected
 
 
-def test_translate_returns_the_details_of_the_search(served: Any, translator: Translator) -> None:
+def test_translate_returns_the_details_of_the_search(
+    served: Any, translator: TranslationModule
+) -> None:
     found = translate(served, TEXTS)
     plain = ask(served, "serving_default", text=TEXTS)
     np.testing.assert_array_equal(found["translations"], plain["translations"])
@@ -161,7 +163,7 @@ def test_invalid_options_are_clamped_for_their_row_only(
         np.testing.assert_allclose(found["scores"][row], alone["scores"][0], atol=1e-4)
 
 
-def test_ids_are_translated_like_their_text(served: Any, translator: Translator) -> None:
+def test_ids_are_translated_like_their_text(served: Any, translator: TranslationModule) -> None:
     tokenized = ask(served, "tokenize", text=TEXTS)
     assert tokenized["lengths"].tolist()[-2:] == [1, S]
     ids = {"ids": tokenized["ids"], "lengths": tokenized["lengths"]}
@@ -184,7 +186,7 @@ def test_ids_are_translated_like_their_text(served: Any, translator: Translator)
     assert texts["text"].tolist() == plain["translations"][:, 0].tolist()
 
 
-def test_invalid_ids_and_lengths_are_replaced(served: Any, translator: Translator) -> None:
+def test_invalid_ids_and_lengths_are_replaced(served: Any, translator: TranslationModule) -> None:
     (good,) = ask(served, "tokenize", text=PHRASES[:1])["ids"]
     length, unknown = int((good != 0).sum()), translator.tokenizer.unknown_id
     second = np.arange(S) == 1
@@ -218,7 +220,7 @@ def test_samples_for_ids_do_not_depend_on_the_batch(run_directory: RunDirectory)
     np.testing.assert_array_equal(together, tf.concat(alone, axis=0))
 
 
-def test_score_equals_the_scorer(served: Any, translator: Translator) -> None:
+def test_score_equals_the_scorer(served: Any, translator: TranslationModule) -> None:
     targets = [*PHRASES[3:], *PHRASES[:3], "", "Ball " * 60]
     found = ask(served, "score", source=TEXTS, target=targets)
     scorer = Scorer(translator)
@@ -228,7 +230,7 @@ def test_score_equals_the_scorer(served: Any, translator: Translator) -> None:
     assert found["lengths"][-1] > L and found["log_probs"][-1] == np.float32(-1e9)
 
 
-def test_embeddings_are_means_without_padding(served: Any, translator: Translator) -> None:
+def test_embeddings_are_means_without_padding(served: Any, translator: TranslationModule) -> None:
     found = ask(served, "embed", text=TEXTS)["embeddings"]
     for row, text in enumerate(TEXTS):
         ids, _ = translator.source_ids(tf.constant([text]))
@@ -266,7 +268,7 @@ def test_status_reports_missing_translations(run_directory: RunDirectory) -> Non
     assert found["status"].numpy().tolist() == [Status.NOT_TRANSLATED, 0]
 
 
-def test_lengths_of_truncated_texts(served: Any, translator: Translator) -> None:
+def test_lengths_of_truncated_texts(served: Any, translator: TranslationModule) -> None:
     texts = [*TEXTS, " " * 100_000, "a" + " " * 100_000, "a\u0301" * 300_000]
     found = ask(served, "lengths", text=texts)
     expected = translator.lengths(tf.constant(TEXTS))

@@ -20,7 +20,7 @@ from tests.reference import log_softmax
 
 
 def search(model: EncoderDecoder, source: Array, longest: int, **config: object) -> SearchResult:
-    """The search of `Translator`, without text."""
+    """The search of `TranslationModule`, without text."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def found(source: tf.Tensor) -> SearchResult:

@@ -1,4 +1,4 @@
-"""`Translator`: limits, batches, unusual inputs, caches, ensembles and details."""
+"""`TranslationModule`: limits, batches, unusual inputs, caches, ensembles and details."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keras_transformer import decoding
 from keras_transformer.decoding import SearchConfig, SearchInputs, SpecialIds, StepDecoder
 from keras_transformer.errors import InputError
 from keras_transformer.inference.scoring import Scorer
-from keras_transformer.inference.translator import CompiledTranslator, Translator
+from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
@@ -32,22 +32,22 @@ def make_transformer(run: RunDirectory, scale: float = 1.0, dtype: str = "float3
     return transformer
 
 
-def make_translator(run: RunDirectory, **changes: object) -> Translator:
+def make_translator(run: RunDirectory, **changes: object) -> TranslationModule:
     config = run.config.replace(**changes)
-    return Translator(make_transformer(run), run.tokenizer(), config.decoding)
+    return TranslationModule(make_transformer(run), run.tokenizer(), config.decoding)
 
 
 @pytest.fixture(scope="module")
-def translator(run_directory: RunDirectory) -> Translator:
+def translator(run_directory: RunDirectory) -> TranslationModule:
     return make_translator(run_directory, decoding__n_best=3)
 
 
-def translate(translator: Translator, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def translate(translator: TranslationModule, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     outputs = translator.translate(tf.constant(texts, tf.string))
     return outputs["translations"].numpy(), outputs["scores"].numpy()
 
 
-def test_results_do_not_depend_on_the_batch(translator: Translator) -> None:
+def test_results_do_not_depend_on_the_batch(translator: TranslationModule) -> None:
     translations, scores = translate(translator, TEXTS)
     assert translations.shape == scores.shape == (len(TEXTS), 3)
     assert len(set(translations[:, 0])) > 4  # translations differ
@@ -57,7 +57,7 @@ def test_results_do_not_depend_on_the_batch(translator: Translator) -> None:
         np.testing.assert_allclose(scores[row], alone_scores[0], atol=1e-4)
 
 
-def test_output_lengths_depend_only_on_their_source(translator: Translator) -> None:
+def test_output_lengths_depend_only_on_their_source(translator: TranslationModule) -> None:
     texts = tf.constant(TEXTS)
     longest = translator.lengths(texts)["used"].numpy() + translator.config.max_extra_tokens
     lengths = translator.search(texts).lengths.numpy().max(axis=1)
@@ -66,7 +66,7 @@ def test_output_lengths_depend_only_on_their_source(translator: Translator) -> N
     assert (lengths[:-1] == longest[:-1]).sum() > 2  # several sentences reach the limit
 
 
-def test_empty_texts_have_empty_translations(translator: Translator) -> None:
+def test_empty_texts_have_empty_translations(translator: TranslationModule) -> None:
     for texts in (["", "  \t ", "\n"], ["", TEXTS[0]]):
         translations, scores = translate(translator, texts)
         assert (translations[0].tolist(), scores[0, 0]) == ([b""] * 3, 0)
@@ -74,7 +74,7 @@ def test_empty_texts_have_empty_translations(translator: Translator) -> None:
     assert translations.shape == scores.shape == (0, 3)
 
 
-def test_long_texts_are_truncated(translator: Translator) -> None:
+def test_long_texts_are_truncated(translator: TranslationModule) -> None:
     limit = translator.config.max_source_tokens
     long = "a small dog runs over the green field " * 300  # more than 10,000 characters
     counts = translator.lengths(tf.constant([long, "a", ""]))
@@ -94,7 +94,7 @@ def test_learned_positions_limit_source_and_output(run_directory: RunDirectory) 
     config = run_directory.config.replace(model__positions="learned", model__max_positions=12)
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
-    translator = Translator(transformer, run_directory.tokenizer(), config.decoding)
+    translator = TranslationModule(transformer, run_directory.tokenizer(), config.decoding)
     texts = tf.constant(["ball " * 30, "a"])
     assert translator.lengths(texts)["used"].numpy().tolist() == [12, 2]
     assert translator.search(texts).ids.shape[-1] <= 12
@@ -102,14 +102,14 @@ def test_learned_positions_limit_source_and_output(run_directory: RunDirectory) 
 
 @given(st.lists(st.binary(max_size=60) | st.text(max_size=30), max_size=3))
 @settings(max_examples=40, deadline=None)
-def test_no_text_fails(translator: Translator, texts: list[str]) -> None:
+def test_no_text_fails(translator: TranslationModule, texts: list[str]) -> None:
     translations, scores = translate(translator, texts)
     assert translations.shape == (len(texts), 3)
     assert not any(b"\n" in text for text in translations.ravel())
     assert np.isfinite(scores).all()
 
 
-def uncached_search(translator: Translator, texts: list[str]) -> decoding.SearchResult:
+def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding.SearchResult:
     """Searches without a cache: each step is a forward pass over all tokens."""
     source_ids, lengths = translator.source_ids(tf.constant(texts))
     max_lengths = translator.max_lengths(lengths)
@@ -147,7 +147,7 @@ def test_cached_and_uncached_search_are_equal(
 ) -> None:
     config = run_directory.config.replace(decoding__beam_size=beam).decoding
     transformers = [make_transformer(run_directory, scale) for scale in (1.0, 1.1)[:models]]
-    translator = Translator(transformers, run_directory.tokenizer(), config)
+    translator = TranslationModule(transformers, run_directory.tokenizer(), config)
     cached = translator.search(tf.constant(TEXTS[:4]))
     uncached = uncached_search(translator, TEXTS[:4])
     np.testing.assert_array_equal(cached.ids, uncached.ids)
@@ -158,14 +158,14 @@ def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirec
     config = run_directory.config.replace(model__target_vocab_size=7, model__source_vocab_size=7)
     other = Transformer(config.model)
     with pytest.raises(InputError, match=mentions("model 2", "7", "tokens")):
-        Translator(
+        TranslationModule(
             [make_transformer(run_directory), other], run_directory.tokenizer(), config.decoding
         )
-    with pytest.raises(InputError, match=mentions("Translator", "one model")):
-        Translator([], run_directory.tokenizer(), config.decoding)
+    with pytest.raises(InputError, match=mentions("TranslationModule", "one model")):
+        TranslationModule([], run_directory.tokenizer(), config.decoding)
 
 
-def test_details_fit_the_translation(translator: Translator) -> None:
+def test_details_fit_the_translation(translator: TranslationModule) -> None:
     phrases = TEXTS[:-2]
     texts, no_prefix = tf.constant(phrases), tf.fill([len(phrases)], "")
     plain = translator.translate(texts)
@@ -189,7 +189,7 @@ def test_details_fit_the_translation(translator: Translator) -> None:
             np.testing.assert_array_equal(details["alignments"][row, k, :length], best)
 
 
-def test_translations_start_with_their_prefixes(translator: Translator) -> None:
+def test_translations_start_with_their_prefixes(translator: TranslationModule) -> None:
     free = translator.translate(tf.constant(TEXTS[:3]))["translations"].numpy()
     prefixes = ["", free[2, 0].decode()[:2], free[1, 0].decode()[:4]]
     details = translator.translate_verbose(tf.constant(TEXTS[:3]), tf.constant(prefixes))
@@ -207,7 +207,9 @@ def test_too_long_prefixes_are_truncated(run_directory: RunDirectory) -> None:
     assert not details["finished"][0, 0] and details["lengths"][0, 0] == 2
 
 
-def test_banned_phrases_do_not_appear(translator: Translator, run_directory: RunDirectory) -> None:
+def test_banned_phrases_do_not_appear(
+    translator: TranslationModule, run_directory: RunDirectory
+) -> None:
     free = translator.translate(tf.constant(TEXTS[:3]))["translations"].numpy()
     word = free[0, 0].decode().split()[0]
     banning = make_translator(run_directory, decoding__banned=f" |{word}")
@@ -230,7 +232,7 @@ def test_unknown_tokens_are_written_only_if_allowed(
 
     def translations(**changes: object) -> list[str]:
         config = run_directory.config.replace(**settings, **changes).decoding
-        own = Translator(transformer, tokenizer, config)
+        own = TranslationModule(transformer, tokenizer, config)
         return [text.decode() for text in translate(own, list(PHRASES))[0][:, 0]]
 
     assert not any("\u2047" in text for text in translations())
@@ -258,8 +260,8 @@ def test_samples_do_not_depend_on_the_batch(run_directory: RunDirectory, n_best:
     assert (other != together).any()
 
 
-def test_xla_and_graph_are_equal(translator: Translator) -> None:
-    compiled = CompiledTranslator(translator)
+def test_xla_and_graph_are_equal(translator: TranslationModule) -> None:
+    compiled = CompiledTranslation(translator)
     for texts in (TEXTS[:3], [""], []):
         expected = translator.translate(tf.constant(texts, tf.string))
         actual = compiled.translate(tf.constant(texts, tf.string))
@@ -271,7 +273,7 @@ def test_bfloat16_weights_translate(run_directory: RunDirectory) -> None:
     model = make_transformer(run_directory, dtype="bfloat16")
     assert model.target_embedding.embeddings.dtype == "bfloat16"
     assert model.encoder.layers[0].feed_forward_norm.gamma.dtype == "float32"
-    lossy = Translator(model, run_directory.tokenizer(), run_directory.config.decoding)
+    lossy = TranslationModule(model, run_directory.tokenizer(), run_directory.config.decoding)
     found = lossy.search(tf.constant(TEXTS))
     # Float32 scores of the same tokens. The logits of this model are large, and bfloat16 has
     # 8 bits.

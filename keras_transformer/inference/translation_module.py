@@ -1,4 +1,4 @@
-"""`Translator`: tokenizer, model and search in one graph, from text to n-best translations."""
+"""`TranslationModule`: tokenizer, model and search in one graph, from text to translations."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TEXT = [tf.TensorSpec([None], tf.string, name="text")]
 _PREFIX = [*_TEXT, tf.TensorSpec([None], tf.string, name="prefix")]
 
 
-class Translator(tf.Module):
+class TranslationModule(tf.Module):
     """Translates text, with functions that a SavedModel can contain.
 
     No text fails: longer texts are truncated, and an empty text has an empty translation with the
     score 0. Results do not depend on the rest of the batch, because length limits are computed per
     sentence.
 
-    Keep a reference to the `Translator`: its `tf.function`s do not.
+    Keep a reference to the `TranslationModule`: its `tf.function`s do not.
 
     Args:
         transformers: a built model, or several with the same vocabulary. Several are an ensemble:
@@ -51,7 +51,7 @@ class Translator(tf.Module):
     >>> tokenizer = Tokenizer(learn_vocabulary([b"a dog", b"ein Hund"], 30))
     >>> size = {"source_vocab_size": tokenizer.source_vocab_size, "num_encoder_layers": 1}
     >>> model = Transformer(ModelConfig(target_vocab_size=size["source_vocab_size"], **size))
-    >>> translator = Translator(model, tokenizer, DecodingConfig(n_best=2))
+    >>> translator = TranslationModule(model, tokenizer, DecodingConfig(n_best=2))
     >>> translator.translate(tf.constant(["a dog"]))["translations"].shape
     TensorShape([1, 2])
     """
@@ -318,30 +318,30 @@ class Translator(tf.Module):
         return ids, tf.minimum(lengths, limit), is_cut | (lengths > limit)
 
 
-class CompiledTranslator:
+class CompiledTranslation:
     """A translator whose search is compiled by XLA. It cannot be exported.
 
     Sources and outputs are padded to multiples of 8 and 16 tokens. The first batch of each shape
     takes seconds to compile. After that, single sentences are faster on a CPU than in
-    `Translator`.
+    `TranslationModule`.
 
     Args:
         translator: provides the models, the tokenizer and the configuration.
 
     Example:
     >>> from keras_transformer.inference.loading import load_translator
-    >>> compiled = CompiledTranslator(load_translator("build/run"))
+    >>> compiled = CompiledTranslation(load_translator("build/run"))
     >>> compiled.translate(tf.constant(["a dog"]))["translations"].shape
     TensorShape([1, 1])
     """
 
-    def __init__(self, translator: Translator):
+    def __init__(self, translator: TranslationModule):
         self._translator = translator
         self._prepare = tf.function(self._prepared, input_signature=_TEXT, autograph=False)
         self._search = tf.function(self._search_ids, autograph=False, jit_compile=True)
 
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Translates `text`, and returns the same fields as `Translator.translate`."""
+        """Translates `text`, and returns the same fields as `TranslationModule.translate`."""
         source_ids, max_lengths, offsets = self._prepare(text)
         longest = int(tf.reduce_max(tf.concat([max_lengths, [1]], axis=0)))
         result = self._search(source_ids, max_lengths, offsets, -(-longest // 16) * 16)
@@ -364,7 +364,9 @@ class CompiledTranslator:
 
 def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Tokenizer) -> None:
     if not transformers:
-        raise InputError("The list of models is empty. A Translator needs at least one model.")
+        raise InputError(
+            "The list of models is empty. A TranslationModule needs at least one model."
+        )
     own = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     for number, transformer in enumerate(transformers, start=1):
         config = transformer.config

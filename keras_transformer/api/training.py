@@ -1,0 +1,334 @@
+"""Prepares data and trains runs with one function call each."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_transformer.api.translator import Translator, load
+from keras_transformer.config import Config, RunConfig
+from keras_transformer.data.corpora.corpus import Corpus, parallel_files
+from keras_transformer.data.preparation import prepare as preparation
+from keras_transformer.data.preparation.prepare import PreparedData, PrepareOptions
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
+from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.inference.translate import Evaluation
+from keras_transformer.paper.parsing.alignment import auxiliary_loss
+from keras_transformer.runs.machine import available_cores
+from keras_transformer.runs.report.data_page import write_data_page
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.training import training_run
+from keras_transformer.training.training_run import TrainOptions
+
+# One path or several.
+Paths = str | Path | Sequence[str | Path]
+# Pairs of texts, or corpora of other formats.
+Pairs = Iterable[tuple[str, str]] | Corpus | Sequence[Corpus]
+
+
+@dataclasses.dataclass(frozen=True)
+class _TextPairs:
+    """A corpus in memory."""
+
+    texts: tuple[tuple[str, str], ...]
+    name: str
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        for source, target in self.texts:
+            yield source.encode(), target.encode()
+
+
+def prepare(
+    source: Paths | None = None,
+    target: Paths | None = None,
+    *,
+    output_dir: str | Path,
+    pairs: Pairs | None = None,
+    valid_source: Paths | None = None,
+    valid_target: Paths | None = None,
+    vocab_from: str | Path | None = None,
+    **options: Any,
+) -> PreparedData:
+    """Prepares parallel text for training: cleans it, learns a vocabulary, and encodes it.
+
+    The same call returns at once if `output_dir` is complete, and resumes after a kill. The file
+    report.html in it shows statistics and the dropped pairs.
+
+    Args:
+        source: file of the source sentences, one per line, in UTF-8, perhaps compressed; or
+            several files.
+        target: files of the translations. Line i translates line i of `source`.
+        output_dir: a new directory.
+        pairs: (source, target) texts in memory; or a corpus of another format, such as
+            `data.corpora.corpus.TsvFile`, or several.
+        valid_source: files for validation. By default pairs are held out of the training text.
+        valid_target: files of the translations of `valid_source`.
+        vocab_from: prepared data, a tokenizer or a SentencePiece model with the vocabulary to use.
+        **options: fields of `PrepareOptions`, such as `vocab_size` or `max_tokens`, and
+            `num_workers`, the number of processes. `valid_pairs` is the number of held-out pairs,
+            or a list of pairs for validation.
+
+    Returns:
+        The data, with a `tokenizer`, and datasets for `model.fit`.
+
+    Raises:
+        InputError: for text that cannot be read or has no usable pair, unknown options, or a
+            directory with other files.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> texts = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("a cow", "eine Kuh")]
+    >>> data = kt.prepare(pairs=texts, output_dir="small", vocab_size=40)
+    >>> data.report["train"]["pairs"], data.tokenizer.source_vocab_size
+    (2, 40)
+    """
+    valid_pairs = options.get("valid_pairs")
+    if valid_pairs is not None and not isinstance(valid_pairs, int):
+        del options["valid_pairs"]
+    else:
+        valid_pairs = None
+    num_workers = options.pop("num_workers", None) or available_cores()
+    _check_names(options, [field.name for field in dataclasses.fields(PrepareOptions)])
+    for name, value in options.items():
+        if isinstance(value, list):
+            options[name] = tuple(value)
+    prepared = preparation.prepare(
+        _corpora(source, target, pairs, "pairs in memory"),
+        output_dir,
+        PrepareOptions(**options),
+        valid_corpora=_corpora(valid_source, valid_target, valid_pairs, "validation in memory"),
+        vocab_from=vocab_from,
+        num_workers=num_workers,
+    )
+    if not (prepared.directory / "report.html").exists():
+        write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
+    return prepared
+
+
+def _corpora(
+    source: Paths | None, target: Paths | None, pairs: Pairs | None, name: str
+) -> list[Corpus]:
+    corpora: list[Any] = [*parallel_files(_paths(source), _paths(target))]
+    if pairs is None:
+        return corpora
+    given: list[Any] = [pairs] if hasattr(pairs, "pairs") else list(pairs)
+    if all(hasattr(each, "pairs") for each in given):
+        return [*corpora, *given]
+    for number, pair in enumerate(given):
+        if not (
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and all(isinstance(text, str) for text in pair)
+        ):
+            raise InputError(
+                f"Pair {number} is {pair!r:.80}. Give (source, target), two texts, such as "
+                "('a dog', 'ein Hund')."
+            )
+    texts = tuple((source, target) for source, target in given)
+    return [*corpora, _TextPairs(texts, name)]
+
+
+def _paths(paths: Paths | None) -> list[str | Path]:
+    if paths is None:
+        return []
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+class Run:
+    """A trained run: its directory, its configuration and its models.
+
+    Args:
+        path: a run directory.
+        data: its prepared data, whose validation pairs `export` uses.
+
+    Attributes:
+        path: the directory.
+        data: the prepared data, or None.
+        result: how the training ended, or None if it was not trained in this process.
+
+    Raises:
+        InputError: if there is no run.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> run = kt.Run("build/run", data="build/data")
+    >>> run.config.model.d_model > 0, isinstance(run.translator()("a dog"), str)
+    (True, True)
+    """
+
+    def __init__(self, path: str | Path, data: str | Path | PreparedData | None = None):
+        self.path = Path(path)
+        self.data = data
+        self.result: training_run.Trained | None = None
+        RunDirectory(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {self.result.summary(self.path)}>" if self.result else str(self)
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return RunDirectory(self.path).config
+
+    def translator(self, weights: str | None = None, **options: Any) -> Translator:
+        """Loads the translator of this run.
+
+        Args:
+            weights: name of the weights, such as "best" or "last". The default are the selected
+                ones.
+            **options: options of `load`.
+        """
+        return load(self._place(weights), **options)
+
+    def evaluate(
+        self, sources: Sequence[str], references: Sequence[str], **options: Any
+    ) -> Evaluation:
+        """Translates texts and scores the translations; see `Translator.evaluate`."""
+        return self.translator().evaluate(sources, references, **options)
+
+    def export(
+        self,
+        output_dir: str | Path,
+        format: str = "saved_model",
+        *,
+        quantize: str | None = None,
+        weights: str | None = None,
+        sentences: Sequence[str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ExportResult:
+        """Exports the run as `output_dir/1`, or the next number.
+
+        The export is compared with the run before it gets its number.
+
+        Args:
+            output_dir: directory of the versions.
+            format: "saved_model" for TF Serving, "litert" for phones, or "ctranslate2".
+            quantize: type of the stored weights, such as "int8"; for litert and ctranslate2.
+            weights: name of the weights. The default are the selected ones.
+            sentences: source texts for the comparison. The default is the validation set of the
+                data, with its references.
+            settings: changes of the configuration, such as `{"decoding.beam_size": 1}`.
+            **options: other fields of `ExportOptions`, such as `references` or `precision`.
+
+        Raises:
+            InputError: for options that do not fit, without sentences, or if the export does not
+                translate like the run.
+
+        Example:
+        >>> import keras_transformer as kt
+        >>> kt.Run("build/run", data="build/data").export("build/new").path
+        PosixPath('build/new/1')
+        """
+        if sentences is None:
+            if self.data is None:
+                raise InputError(
+                    "The export is compared with the run on real sentences. Give `sentences`, or "
+                    "open the run with its data: Run(path, data=directory)."
+                )
+            store = TokenStore(Path(self.data) / "valid")
+            sentences = store.source_text()
+            options.setdefault("references", store.target_text())
+        return export(
+            self._place(weights),
+            output_dir,
+            sentences,
+            ExportOptions(quantization=quantize, **options),
+            format=format,
+            settings=settings,
+        )
+
+    def _place(self, weights: str | None) -> str:
+        return str(self.path) if weights is None else f"{self.path}@{weights}"
+
+
+def train(
+    data: str | Path | PreparedData | Sequence[str | Path | PreparedData],
+    run_dir: str | Path,
+    preset: str | Config | None = None,
+    *,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    **settings: Any,
+) -> Run:
+    """Trains a run on prepared data, or resumes it.
+
+    The training has the exact loss over all devices, mixed precision, XLA on GPUs, and
+    checkpoints. After a kill, the same call resumes. Ctrl-C stops after the current step and
+    leaves a checkpoint.
+
+    Args:
+        data: the result of `prepare`, its directory, or several, which are mixed.
+        run_dir: a new directory, or the directory of the same run.
+        preset: name of the initial configuration, such as "tiny", or a `Config`. The default is
+            "base", and for an existing run its own configuration.
+        callbacks: Keras callbacks. An epoch is an interval of `checkpoint_steps`. Its logs contain
+            the validation. `ModelCheckpoint` saves the `Transformer`.
+        **settings: fields of `TrainingConfig`, `ModelConfig` or `DecodingConfig`, such as
+            `max_steps` or `d_model`, and of `TrainOptions`, such as `device`, `init_from` or
+            `max_minutes`. `decoding__seed` is the seed of the search, and `seed` that of training.
+
+    Returns:
+        The run, with its `result`.
+
+    Raises:
+        InputError: for unknown settings, or if data, settings and run directory do not fit.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> run = kt.train("build/data", "new", "tiny", max_steps=2, d_model=8, num_heads=2)
+    >>> run.result.step, run.config.training.max_steps
+    (2, 2)
+    """
+    directories = [data] if isinstance(data, str | Path | PreparedData) else list(data)
+    options = {name: settings.pop(name) for name in TrainOptions._fields if name in settings}
+    run_settings = {_full_name(name): value for name, value in settings.items()}
+    # The run exists only when training has begun.
+    result = training_run.train(
+        [Path(each) for each in directories],
+        run_dir,
+        preset,
+        run_settings,
+        TrainOptions(**options),
+        make_auxiliary_loss=auxiliary_loss,
+        callbacks=callbacks,
+    )
+    run = Run(run_dir, data=directories[0])
+    run.result = result
+    return run
+
+
+def _full_name(name: str) -> str:
+    """Returns the full name of a setting, such as `training.max_steps` for "max_steps"."""
+    if "__" in name or "." in name:
+        return name.replace("__", ".")
+    config = Config()
+    sections: dict[str, Any] = {
+        "decoding": config.decoding, "model": config.model, "training": config.training
+    }  # fmt: skip
+    fields = {
+        field.name: section
+        for section, default in sections.items()
+        for field in dataclasses.fields(default)
+    }
+    _check_names([name], [*fields, *TrainOptions._fields])
+    return f"{fields[name]}.{name}"
+
+
+def _check_names(names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"The options are {', '.join(known)}."
+            raise InputError(f"{name} is not an option. {hint}")

@@ -1,0 +1,325 @@
+"""Translates text with any model: in memory, a run, an export or a server."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import keras
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.errors import InputError
+from keras_transformer.export import ExportOptions, ExportResult, export
+from keras_transformer.export.probes import probe_texts
+from keras_transformer.inference import Translation, loading, translate
+from keras_transformer.inference.loading import LoadedModel
+from keras_transformer.inference.translate import Evaluation
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.serving.client import connect_model, is_address
+from keras_transformer.text.tokenizer import Tokenizer
+
+
+class Translator:
+    """Translates text. Call it with one text or with a list of texts.
+
+    `load` returns a translator for a run, an export or a server. This constructor makes one from
+    Keras models in memory.
+
+    Args:
+        model: a `Transformer`, or several with the same vocabulary, which form an ensemble.
+        tokenizer: the tokenizer of the training data.
+        decoding: options of the search. The default is a beam of 4, as in the paper.
+
+    Raises:
+        InputError: without a model, or if the vocabularies differ.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> tokenizer = kt.load("build/run").tokenizer
+    >>> model = kt.Transformer.from_preset("tiny", tokenizer.source_vocab_size)
+    >>> translator = kt.Translator(model, tokenizer)
+    >>> len(translator(["a dog", "a cat"]))
+    2
+    """
+
+    def __init__(
+        self,
+        model: EncoderDecoder | Sequence[EncoderDecoder],
+        tokenizer: Tokenizer,
+        decoding: DecodingConfig | None = None,
+    ):
+        if not isinstance(tokenizer, Tokenizer):
+            raise InputError(
+                f"tokenizer is a {type(tokenizer).__name__}. Use a Tokenizer, such as "
+                "`data.tokenizer` or `Tokenizer.load(directory)`."
+            )
+        module = TranslationModule(model, tokenizer, decoding or DecodingConfig())
+        self._use(LoadedModel.of(module, "the model in memory"))
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> Translator:
+        """Returns a translator for a loaded model."""
+        translator = cls.__new__(cls)
+        translator._use(model)
+        return translator
+
+    def _use(self, model: LoadedModel) -> None:
+        self._model = model
+        self._variants: dict[tuple[tuple[str, Any], ...], LoadedModel] = {}
+
+    def __repr__(self) -> str:
+        return f"<Translator of {self._model.place}>"
+
+    @overload
+    def __call__(self, text: str) -> str: ...
+
+    @overload
+    def __call__(self, text: list[str] | tuple[str, ...]) -> list[str]: ...
+
+    def __call__(self, text: str | Sequence[str]) -> str | list[str]:
+        """Returns the best translation of a text, or a list of them for a list of texts."""
+        lines = [text] if isinstance(text, str) else text
+        best = [found[0].text for found in self.translate(lines)]
+        return best[0] if isinstance(text, str) else best
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        return_details: bool = False,
+        prefixes: Sequence[str] | None = None,
+        **decoding: Any,
+    ) -> list[list[Translation]]:
+        """Translates lines and returns all translations of each line, best first.
+
+        Args:
+            lines: the texts, one sentence each. The order of the results is the same.
+            return_details: also return tokens, log-probabilities and alignment, in
+                `Translation.details`. Exports for phones and servers have none.
+            prefixes: for each line the beginning of its translations.
+            **decoding: fields of `DecodingConfig`, such as `beam_size`, `n_best` or
+                `length_penalty`. The options of an export are fixed.
+
+        Returns:
+            For each line a list of up to `n_best` translations with `text`, `score` and `details`.
+            A line without a translation has one with the text "" and the score minus infinity.
+
+        Raises:
+            InputError: if `lines` is not a list of texts, or for an option that does not fit.
+
+        Example:
+        >>> import keras_transformer as kt
+        >>> translator = kt.load("build/run")
+        >>> [[best, second]] = translator.translate(["a dog"], beam_size=3, n_best=2)
+        >>> best.score >= second.score
+        True
+        """
+        lines = _checked(lines)
+        model = self._with(decoding)
+        if not return_details and prefixes is None:
+            return translate.translate_lines(model, lines)
+        results = []
+        for line in translate.translate_verbose(model, lines, prefixes):
+            rows = line["translations"]
+            details = [{"source_tokens": line["source_tokens"], **row} for row in rows]
+            results.append(
+                [
+                    Translation(row["text"], row["score"], each if return_details else None)
+                    for row, each in zip(rows, details, strict=True)
+                ]
+                or [translate.NO_TRANSLATION]
+            )
+        return results
+
+    def _with(self, decoding: Mapping[str, Any]) -> LoadedModel:
+        """Returns the model with other options. Its graphs are traced once for each choice."""
+        names = [field.name for field in dataclasses.fields(DecodingConfig)]
+        for name in decoding:
+            if name not in names:
+                raise InputError(
+                    f"{name} is not an option of the search. The options are {', '.join(names)}."
+                )
+        key = tuple(sorted(decoding.items()))
+        if key not in self._variants:
+            settings = {f"decoding.{name}": value for name, value in decoding.items()}
+            self._variants[key] = self._model.with_settings(settings)
+        return self._variants[key]
+
+    def evaluate(
+        self, sources: Sequence[str], references: Sequence[str], **options: Any
+    ) -> Evaluation:
+        """Translates texts and scores the translations with BLEU and chrF.
+
+        Args:
+            sources: the texts.
+            references: a reference translation of each text.
+            **options: `tokenize` and `lowercase`, as in `inference.translate.evaluate`.
+
+        Raises:
+            InputError: if the numbers of texts differ, or if there are none.
+
+        Example:
+        >>> import keras_transformer as kt
+        >>> kt.load("build/run").evaluate(["a dog"], ["ein Hund"]).scores.sentences
+        1
+        """
+        return translate.evaluate(self._model, _checked(sources), _checked(references), **options)
+
+    def save(self, run_dir: str | Path) -> None:
+        """Writes the model as a run directory, which `load` and all commands accept.
+
+        Args:
+            run_dir: a new directory.
+
+        Raises:
+            InputError: for an ensemble or an export, or if the directory exists.
+        """
+        module = self._module
+        if len(module.transformers) > 1:
+            raise InputError("An ensemble cannot be saved as one run. Save its models one by one.")
+        _save(module, module.transformer, Path(run_dir))
+
+    def export(
+        self,
+        output_dir: str | Path,
+        format: str = "saved_model",
+        *,
+        quantize: str | None = None,
+        sentences: Sequence[str] | None = None,
+        **options: Any,
+    ) -> ExportResult:
+        """Exports the translator as `output_dir/1`, or the next number.
+
+        The export is compared with this translator before it gets its number.
+
+        Args:
+            output_dir: directory of the versions.
+            format: "saved_model" for TF Serving, "litert" for phones, or "ctranslate2".
+            quantize: type of the stored weights, such as "int8"; for litert and ctranslate2.
+            sentences: texts for the comparison, best from a validation set. By default they are
+                generated from the vocabulary. Rounded weights need `references` of them.
+            **options: other fields of `ExportOptions`, such as `references` or `precision`.
+
+        Raises:
+            InputError: if this translator is an export already, for options that do not fit, or
+                if the export does not translate like the translator.
+
+        Example:
+        >>> import keras_transformer as kt
+        >>> kt.load("build/run").export("build/new", sentences=["a dog"]).path
+        PosixPath('build/new/1')
+        """
+        module = self._module
+        if sentences is None:
+            sentences = probe_texts(module.tokenizer.vocabulary, []).translated
+        with tempfile.TemporaryDirectory() as folder:
+            runs = [Path(folder) / f"model_{i}" for i in range(len(module.transformers))]
+            for run, transformer in zip(runs, module.transformers, strict=True):
+                _save(module, transformer, run)
+            return export(
+                ",".join(map(str, runs)),
+                output_dir,
+                _checked(sentences),
+                ExportOptions(quantization=quantize, **options),
+                format=format,
+            )
+
+    @property
+    def transformer(self) -> Any:
+        """The Keras model; the first one of an ensemble.
+
+        Raises:
+            InputError: for an export or a server, which have no Keras model.
+        """
+        return self._module.transformer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model.
+
+        Raises:
+            InputError: for an export or a server.
+        """
+        return self._module.tokenizer
+
+    @property
+    def _module(self) -> TranslationModule:
+        if not isinstance(self._model.owner, TranslationModule):
+            raise InputError(
+                f"{self._model.place} is an export or a server, which contains no Keras model. "
+                "Load the run directory."
+            )
+        return self._model.owner
+
+
+def load(
+    model: str | Path | RunDirectory | Sequence[str | Path],
+    *,
+    precision: str = "float32",
+    jit_compile: bool = False,
+    threads: int | None = None,
+    **decoding: Any,
+) -> Translator:
+    """Loads a translator. The kind of the model is recognized by its content.
+
+    Args:
+        model: a run directory, `RUN@WEIGHTS` such as "run@best", a list of runs for an ensemble,
+            a SavedModel, a LiteRT file, or the address of a server such as "localhost:8501".
+        precision: type of a run's weights and computation: float32, bfloat16 or float16.
+        jit_compile: compile the search of a run with XLA, for each batch shape.
+        threads: threads of a LiteRT model. The default is the number of cores.
+        **decoding: options of the search, such as `beam_size=8`, as in `Translator.translate`.
+
+    Raises:
+        InputError: if the model is missing or damaged, or if an argument does not apply to it.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> translator = kt.load("build/run", beam_size=2)
+    >>> isinstance(translator("a dog"), str)
+    True
+    """
+    if isinstance(model, list | tuple):
+        model = ",".join(map(str, model))
+    place = str(model.path if isinstance(model, RunDirectory) else model)
+    settings = {f"decoding.{name}": value for name, value in decoding.items()}
+    if is_address(place) and not Path(place).exists():
+        if settings or precision != "float32" or jit_compile or threads is not None:
+            raise InputError(f"{place} is a server, whose options are fixed. Load it without any.")
+        return Translator.of(connect_model(place))
+    return Translator.of(
+        loading.load_model(
+            place, settings, precision=precision, jit_compile=jit_compile, threads=threads
+        )
+    )
+
+
+def _checked(lines: Sequence[str]) -> list[str]:
+    if isinstance(lines, str) or not hasattr(lines, "__iter__"):
+        raise InputError(
+            f"{lines!r:.60} is not a list of texts. Give a list, or call the translator with one "
+            "text: translator('...')."
+        )
+    lines = list(lines)
+    for number, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise InputError(
+                f"Text {number} is {line!r}, a {type(line).__name__}. Texts must be str."
+            )
+    return lines
+
+
+def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) -> None:
+    """Writes one model as a run with a single checkpoint."""
+    if path.exists():
+        raise InputError(f"{path} exists. Choose a new directory.")
+    config = transformer.run_config(model=transformer.config, decoding=module.config)
+    run = RunDirectory.create(path, config, module.tokenizer, data_fingerprint="unknown")
+    weights = transformer.weights_by_path()
+    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
+    run.save_checkpoint(1, arrays, {}, {})

@@ -1,0 +1,277 @@
+"""The Python library as a user calls it: prepare, train, load, translate, save and export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.data.corpora.corpus import TsvFile
+from keras_transformer.inference import Translation
+from tests.messages import mentions
+
+NOUNS = {"dog": "Hund", "bird": "Vogel", "fish": "Fisch", "horse": "Pferd", "pig": "Schwein"}
+VERBS = {"runs": "rennt", "sleeps": "schläft", "eats": "isst", "sings": "singt"}
+PAIRS = [
+    (f"the {noun} {verb} .", f"das {german} {tut} .")
+    for noun, german in NOUNS.items()
+    for verb, tut in VERBS.items()
+]
+SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1}
+MODEL = {**SIZES, "num_decoder_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> kt.PreparedData:
+    folder = tmp_path_factory.mktemp("data")
+    return kt.prepare(
+        pairs=PAIRS, output_dir=folder / "data", valid_pairs=PAIRS[:4], vocab_size=60, num_workers=1
+    )
+
+
+@pytest.fixture(scope="module")
+def run(data: kt.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> kt.Run:
+    return kt.train(
+        data,
+        tmp_path_factory.mktemp("runs") / "run",
+        preset="tiny",
+        max_steps=4,
+        checkpoint_steps=2,
+        batch_tokens=128,
+        **MODEL,
+    )
+
+
+@pytest.fixture(scope="module")
+def translator(run: kt.Run) -> kt.Translator:
+    return kt.load(run)
+
+
+def test_prepare_reads_files_and_corpora(data: kt.PreparedData, tmp_path: Path) -> None:
+    for side, name in enumerate(("a.en", "a.de")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+    tsv = tmp_path / "a.tsv"
+    tsv.write_text("".join("\t".join(pair) + "\n" for pair in PAIRS))
+    sources: tuple[dict[str, Any], ...] = (
+        {"source": tmp_path / "a.en", "target": str(tmp_path / "a.de")},
+        {"source": [tmp_path / "a.en"], "target": [tmp_path / "a.de"]},
+        {"pairs": TsvFile(tsv)},
+        {"pairs": [TsvFile(tsv)]},
+    )
+    for number, source in enumerate(sources):
+        prepared = kt.prepare(
+            **source, output_dir=tmp_path / str(number), vocab_from=data, num_workers=1
+        )
+        assert prepared.report["cleaning"]["train"]["read"] == len(PAIRS)
+        assert prepared.tokenizer.fingerprint == data.tokenizer.fingerprint
+        assert (prepared.directory / "report.html").exists()
+
+
+def test_prepared_data_is_opened_again(data: kt.PreparedData, tmp_path: Path) -> None:
+    opened = kt.PreparedData.open(data.directory)
+    assert opened.report == data.report
+    for place in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(kt.InputError, match=mentions(place, "prepared data")):
+            kt.PreparedData.open(place)
+
+
+def rows(dataset: Any) -> Iterator[bytes]:
+    for inputs, labels in dataset:
+        for source, target in zip(inputs["source_ids"].numpy(), labels.numpy(), strict=True):
+            if source.any():
+                yield bytes(np.trim_zeros(source)) + b"|" + bytes(np.trim_zeros(target))
+
+
+def test_datasets_have_every_pair_once_in_a_new_order(data: kt.PreparedData) -> None:
+    train, valid = data.train_dataset(batch_tokens=64), data.valid_dataset(batch_tokens=64)
+    first, second = list(rows(train)), list(rows(train))
+    assert sorted(first) == sorted(second) and len(first) == len(PAIRS)
+    assert first != second
+    assert list(rows(valid)) == list(rows(valid))
+    assert len(list(rows(valid))) == 4
+    assert int(train.cardinality()) == len(list(train))
+
+
+def test_train_resumes_and_reports_its_result(run: kt.Run, data: kt.PreparedData) -> None:
+    assert run.result is not None and run.result.step == 4 and run.result.finished
+    again = kt.train(data, run.path)
+    assert again.result is not None and again.result.step == 4
+    assert again.config == run.config
+    assert "finished at step 4" in repr(again)
+
+
+def test_callbacks_see_the_training(data: kt.PreparedData, tmp_path: Path) -> None:
+    seen: list[dict[str, float]] = []
+    kt.train(
+        data,
+        tmp_path / "run",
+        kt.preset("tiny"),
+        max_steps=4,
+        checkpoint_steps=2,
+        batch_tokens=128,
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: seen.append(logs)),
+            keras.callbacks.ModelCheckpoint(tmp_path / "model.keras"),
+        ],
+        **MODEL,
+    )
+    assert len(seen) == 2 and all("val_loss" in logs for logs in seen)
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    trained = kt.load(tmp_path / "run").transformer
+    for one, two in zip(loaded.weights, trained.weights, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_callback_that_sets_the_learning_rate_is_refused(
+    data: kt.PreparedData, tmp_path: Path
+) -> None:
+    callback = keras.callbacks.ReduceLROnPlateau()
+    with pytest.raises(kt.InputError, match=mentions("ReduceLROnPlateau", "schedule")):
+        kt.train(data, tmp_path / "run", "tiny", callbacks=[callback])
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_keeps_the_state_of_random_and_of_tokenizers(
+    data: kt.PreparedData, tmp_path: Path
+) -> None:
+    import random
+
+    tokenizer, state = data.tokenizer, random.getstate()
+    kt.train(data, tmp_path / "run", "tiny", max_steps=1, batch_tokens=128, **MODEL)
+    assert random.getstate() == state
+    assert kt.Translator(kt.load(tmp_path / "run").transformer, tokenizer)("the dog runs .") != 5
+
+
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        ({"max_step": 5}, mentions("max_step", "Did you mean max_steps?")),
+        ({"colour": 5}, mentions("colour", "max_steps", "beam_size")),
+        ({"preset": "tinny"}, mentions("tinny", "tiny")),
+    ],
+)
+def test_unknown_settings_are_refused(
+    settings: dict[str, Any], problem: Any, data: kt.PreparedData, tmp_path: Path
+) -> None:
+    with pytest.raises(kt.InputError, match=problem):
+        kt.train(data, tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        ({"pairs": [("a",)]}, mentions("Pair 0", "('a',)", "two texts")),
+        ({"pairs": ["ab"]}, mentions("Pair 0", "'ab'")),
+        ({"pairs": PAIRS, "vocab_sise": 60}, mentions("vocab_sise", "vocab_size")),
+        ({}, mentions("Give a corpus")),
+        ({"source": "a.en"}, mentions("1 source files", "0 target files")),
+    ],
+)
+def test_unusable_arguments_of_prepare_are_refused(
+    arguments: dict[str, Any], problem: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(kt.InputError, match=problem):
+        kt.prepare(output_dir=tmp_path / "data", **arguments)
+    assert not (tmp_path / "data").exists()
+
+
+def test_one_text_or_several(translator: kt.Translator) -> None:
+    texts = [source for source, _ in PAIRS[:3]]
+    found = translator(texts)
+    assert found == [translator(text) for text in texts]
+    assert translator([]) == [] and translator("") == ""
+    assert all(isinstance(text, str) for text in found)
+
+
+def test_options_of_the_search_are_per_call(translator: kt.Translator) -> None:
+    texts = [PAIRS[0][0], PAIRS[7][0]]
+    for line in translator.translate(texts, beam_size=8, n_best=4):
+        assert len(line) == 4
+        assert [each.score for each in line] == sorted((e.score for e in line), reverse=True)
+        assert all(each.details is None for each in line)
+    (plain,), (detailed,) = (
+        translator.translate(texts[:1], beam_size=1, return_details=details)
+        for details in (False, True)
+    )
+    assert plain[0].text == detailed[0].text
+    details = detailed[0].details
+    assert details is not None and len(details["tokens"]) == len(details["token_log_probs"])
+    assert details["source_tokens"][-1] == "</s>"
+    (started,) = translator.translate(texts[:1], prefixes=["das"])
+    assert started[0].text.startswith("das")
+
+
+def test_scores_of_a_test_set(run: kt.Run) -> None:
+    sources, references = zip(*PAIRS[:3], strict=True)
+    assert run.evaluate(sources, references).scores.sentences == 3
+
+
+def test_runs_form_an_ensemble(run: kt.Run) -> None:
+    ensemble = kt.load([run, f"{run}@last"])
+    assert ensemble(PAIRS[0][0]) == kt.load(f"{run}@last")(PAIRS[0][0])
+    with pytest.raises(kt.InputError, match=mentions("ensemble", "one by one")):
+        ensemble.save("never")
+
+
+@pytest.fixture(scope="module")
+def exported(run: kt.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run.export(tmp_path_factory.mktemp("export"), settings={"decoding.n_best": 2}).path
+
+
+def test_a_model_in_memory_is_saved_and_exported(run: kt.Run, tmp_path: Path) -> None:
+    loaded = kt.load(run)
+    model = kt.Translator(loaded.transformer, loaded.tokenizer)
+    model.save(tmp_path / "saved")
+    texts = [source for source, _ in PAIRS]
+    assert kt.load(tmp_path / "saved")(texts) == model(texts)
+    with pytest.raises(kt.InputError, match=mentions(tmp_path / "saved", "new directory")):
+        model.save(tmp_path / "saved")
+    assert kt.load(model.export(tmp_path / "export").path)(texts) == model(texts)
+
+
+def test_phones(run: kt.Run, tmp_path: Path) -> None:
+    exported = run.export(tmp_path, format="litert", quantize="int8", max_bleu_loss=100)
+    texts = [source for source, _ in PAIRS[:2]]
+    phone = kt.load(exported.path / "model.tflite", threads=1)
+    assert len(phone(texts)) == 2
+    ((best,),) = phone.translate(texts[:1], length_penalty=0.0)
+    assert isinstance(best, Translation)
+    with pytest.raises(kt.InputError, match=mentions("beam_size", "run directory")):
+        phone.translate(texts, beam_size=2)
+
+
+def test_an_export_has_fixed_options_and_no_keras_model(exported: Path) -> None:
+    model = kt.load(exported)
+    assert len(model.translate([PAIRS[0][0]])[0]) == 2
+    for use in (lambda: model.transformer, lambda: model.tokenizer, lambda: model.export("x")):
+        with pytest.raises(kt.InputError, match=mentions(exported, "run directory")):
+            use()
+    with pytest.raises(kt.InputError, match=mentions("decoding.beam_size", "export")):
+        model.translate(["a"], beam_size=2)
+    with pytest.raises(kt.InputError, match=mentions("decoding.beam_size", "export")):
+        kt.load(exported, beam_size=2)
+
+
+@pytest.mark.parametrize(
+    "use, problem",
+    [
+        (lambda t: t.translate("a dog"), mentions("list of texts", "'a dog'")),
+        (lambda t: t([b"a"]), mentions("Text 0", "bytes")),
+        (lambda t: t(5), mentions("5")),
+        (lambda t: t.translate(["a"], beams=4), mentions("beams", "beam_size")),
+        (lambda t: t.translate(["a"], n_best=9), mentions("n_best", "9")),
+        (lambda t: kt.Translator(t.transformer, "data"), mentions("tokenizer", "str")),
+        (lambda t: kt.Translator([], t.tokenizer), mentions("at least one model")),
+        (lambda t: kt.load("missing"), mentions("missing")),
+        (lambda t: kt.load("localhost:1", beam_size=2), mentions("localhost:1", "server")),
+    ],
+)
+def test_messages_say_what_to_do(use: Any, problem: Any, translator: kt.Translator) -> None:
+    with pytest.raises(kt.InputError, match=problem):
+        use(translator)

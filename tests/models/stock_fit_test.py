@@ -1,0 +1,111 @@
+"""Stock `model.fit` of Keras under a strategy: the same update as on one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.training.devices import choose_platform
+from tests.training.tiny_model import MODEL, TRAINING, batches
+
+ROWS = batches(4)
+
+
+@pytest.fixture
+def two_replicas(two_cpus: list[str]) -> tf.distribute.Strategy:
+    """The strategy of all tests: a second one on the same devices would mix up their sums."""
+    strategy = choose_platform(TRAINING, 1, "cpu").strategy
+    assert strategy.num_replicas_in_sync == 2
+    return strategy
+
+
+def dataset() -> tf.data.Dataset:
+    signature = (
+        {name: tf.TensorSpec([None, None], tf.int32) for name in ("source_ids", "target_ids")},
+        tf.TensorSpec([None, None], tf.int32),
+    )
+    return tf.data.Dataset.from_generator(lambda: iter(ROWS), output_signature=signature)
+
+
+def fitted(strategy: Any, **config: Any) -> tuple[list[np.ndarray], dict[str, list[float]]]:
+    """The weights and the logs after two epochs."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = kt.Transformer({**MODEL.__dict__, **config})
+        model.compile(
+            keras.optimizers.SGD(0.1),
+            kt.losses.LabelSmoothedCrossEntropy(),
+            metrics=[kt.metrics.TokenAccuracy(), kt.metrics.Perplexity()],
+            jit_compile=False,
+        )
+    history = model.fit(dataset(), epochs=2, validation_data=dataset(), verbose=0).history
+    return [keras.ops.convert_to_numpy(weight) for weight in model.weights], history
+
+
+def test_two_replicas_give_the_update_of_one(two_replicas: tf.distribute.Strategy) -> None:
+    # The first half of the rows of a batch has more tokens than the second.
+    one, history = fitted(tf.distribute.get_strategy())
+    two, distributed = fitted(two_replicas)
+    for expected, found in zip(one, two, strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+    for name, values in history.items():
+        np.testing.assert_allclose(distributed[name], values, rtol=2e-5, err_msg=name)
+
+
+def test_replicas_have_different_dropout(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        layer = kt.layers.Dropout(0.5)
+        layer.build((64,))
+    masks = two_replicas.experimental_local_results(
+        two_replicas.run(lambda: layer(tf.ones(64), training=True))
+    )
+    again = two_replicas.experimental_local_results(
+        two_replicas.run(lambda: layer(tf.ones(64), training=True))
+    )
+    drawn = [mask.numpy().tobytes() for mask in (*masks, *again)]
+    assert len(set(drawn)) == 4
+
+
+def test_xla_is_left_out_for_several_replicas(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        model = kt.Transformer(MODEL)
+        model.compile("sgd", kt.losses.LabelSmoothedCrossEntropy(), jit_compile=True)
+    with pytest.warns(UserWarning, match="one replica only"):
+        model.fit(dataset().take(1), verbose=0)
+
+
+def test_other_integer_types_train() -> None:
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(MODEL)
+    model.compile("sgd", kt.losses.LabelSmoothedCrossEntropy(), metrics=[kt.metrics.Perplexity()])
+    inputs, labels = ROWS[0]
+    found = []
+    for dtype in ("int32", "int64", "uint8"):
+        cast = {name: ids.astype(dtype) for name, ids in inputs.items()}
+        found.append(model.test_on_batch(cast, labels.astype(dtype)))
+    np.testing.assert_array_equal(found[1:], found[:1] * 2)
+
+
+def test_keras_callbacks_work(tmp_path: Any) -> None:
+    model = kt.Transformer(MODEL)
+    model.compile(keras.optimizers.Adam(1e-3), kt.losses.LabelSmoothedCrossEntropy())
+    file = tmp_path / "best.keras"
+    history = model.fit(
+        dataset(),
+        epochs=2,
+        validation_data=dataset(),
+        callbacks=[
+            keras.callbacks.ModelCheckpoint(file),
+            keras.callbacks.ReduceLROnPlateau("val_loss", min_delta=1e9, patience=1, factor=0.5),
+        ],
+        verbose=0,
+    ).history
+    assert history["learning_rate"] == pytest.approx([1e-3, 1e-3])
+    assert float(model.optimizer.learning_rate) == pytest.approx(5e-4)
+    loaded = keras.saving.load_model(file)
+    np.testing.assert_array_equal(loaded.predict(ROWS[0][0]), model.predict(ROWS[0][0]))
