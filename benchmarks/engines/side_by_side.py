@@ -113,6 +113,10 @@ class SideBySide(abc.ABC):
         dataset = tf.data.Dataset.from_tensor_slices(
             ({"source_ids": source, "target_ids": target}, labels)
         )
+        # The end of `fit` waits for the thread that tunes the dataset, which sleeps for up to 20 s.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        dataset = dataset.with_options(options)
         core_use, started = CoreUse(), time.perf_counter()
         history = self.model.fit(dataset, verbose=0)
         tokens = int((labels != self.settings["pad_id"]).sum())
