@@ -54,6 +54,10 @@ COMPONENTS: dict[str, set[str]] = {
         *("config", "console", "data", "decoding", "evaluation", "export", "inference", "layers"),
         *("models", "presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
+    "api": {
+        *("config", "data", "export", "inference", "models", "paper", "runs", "runs.report"),
+        *("serving", "text", "training"),
+    },
     "cli": {
         *("config", "console", "data", "evaluation", "export", "inference", "paper", "runs"),
         *("runs.report", "serving", "tf_import", "training", "visualization"),

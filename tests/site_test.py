@@ -12,12 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
-PAGES = [
-    "docs/tutorials/own_translator.md",
-    "docs/tutorials/classifier.md",
-    "docs/python.md",
-    "docs/kerashub.md",
-]
+# docs/python.md is in tests/integration/wheel_test.py.
+PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md", "docs/kerashub.md"]
 
 
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
@@ -32,15 +28,16 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
     assert "Call arguments" in layers and "scaled_dot_product_attention" in layers
 
 
+def code_of(page: str, language: str) -> str:
+    """The code blocks of a page in one language."""
+    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    return "".join(code for each, code in blocks if each == language)
+
+
 def script(page: str) -> str:
     """A page's commands, then its Python code in one process; training is cut to 20 steps."""
-    lines, python = ["set -eu"], ""
-    for language, code in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
-        if language == "sh":
-            lines.append(re.sub(r"--max_steps=\d+", "--max_steps=20", code))
-        else:
-            python += code
-    if python:
+    lines = ["set -eu", re.sub(r"--max_steps=\d+", "--max_steps=20", code_of(page, "sh"))]
+    if python := code_of(page, "python"):
         lines.append(f"python - <<'END_OF_PYTHON'\n{python}END_OF_PYTHON\n")
     return "\n".join(lines)
 

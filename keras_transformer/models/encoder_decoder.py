@@ -166,8 +166,22 @@ class EncoderDecoder(keras.Model):
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         return self.logits(self.features(inputs, training=training))
 
-    def features(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
-        """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits."""
+    def features(self, inputs: Any, training: bool | None = None) -> Any:
+        """Returns the decoder's output `[B, T, d_model]`, from which `logits` computes logits.
+
+        Raises:
+            InputError: if `inputs` is not a dict with `source_ids` and `target_ids`.
+        """
+        if not (isinstance(inputs, Mapping) and {"source_ids", "target_ids"} <= inputs.keys()):
+            given = (
+                f"the keys {', '.join(map(str, inputs))}"
+                if isinstance(inputs, Mapping)
+                else (f"the type {type(inputs).__name__}")
+            )
+            raise InputError(
+                f"The inputs have {given}. Give a dict with source_ids [B, S] and target_ids "
+                "[B, T]."
+            )
         memory = self.encode(inputs["source_ids"], training=training)
         return self.decode(inputs["target_ids"], memory, training=training).features
 

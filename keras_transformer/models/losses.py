@@ -12,6 +12,8 @@ from keras import ops
 
 from keras_transformer.layers.replicas import num_replicas, sum_over_replicas
 
+__all__ = ["LabelSmoothedCrossEntropy"]
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):

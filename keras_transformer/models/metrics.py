@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+__all__ = ["Perplexity", "TokenAccuracy"]
+
 
 class _TokenMean(keras.metrics.Mean):
     """The mean of a value over all real tokens. Subclasses compute the value."""

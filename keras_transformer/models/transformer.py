@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import Config, ModelConfig, RunConfig
+from keras_transformer.errors import InputError
 from keras_transformer.layers import (
     Decoder,
     Dropout,
@@ -86,6 +88,9 @@ class Transformer(EncoderDecoder):
 
     Call arguments: see `EncoderDecoder`.
 
+    Raises:
+        InputError: for a field that does not exist, or values that do not fit.
+
     Example:
     >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
@@ -100,8 +105,7 @@ class Transformer(EncoderDecoder):
     def __init__(self, config: ModelConfig | Config | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", "transformer")
         super().__init__(**kwargs)
-        config = config.model if isinstance(config, Config) else config
-        self.config = c = config if isinstance(config, ModelConfig) else ModelConfig(**config)
+        self.config = c = _model_config(config)
         policy = self.dtype_policy
 
         self._add_embeddings()
@@ -270,3 +274,20 @@ class Transformer(EncoderDecoder):
         positions = embedded if position is None else ops.reshape(position, (1,))
         embedded = embedded + self.target_positions(positions)
         return self.target_dropout(ops.cast(embedded, self.compute_dtype), training=training)
+
+
+def _model_config(config: Any) -> ModelConfig:
+    if isinstance(config, Config):
+        return config.model
+    if isinstance(config, ModelConfig):
+        return config
+    if not isinstance(config, Mapping):
+        raise InputError(
+            f"The configuration is {config!r:.60}. Give a ModelConfig, a dict of its fields, or a "
+            "Config. For a preset, use Transformer.from_preset(name, vocab_size)."
+        )
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    for name in config:
+        if name not in names:
+            raise InputError(f"{name!r} is not a field of ModelConfig. It has {', '.join(names)}.")
+    return ModelConfig(**config)

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+__all__ = ["LearningRate", "Noam"]
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):

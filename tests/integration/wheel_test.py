@@ -18,6 +18,7 @@ from backports import zstd
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
 from tests.environment import Environment, build_wheel
+from tests.site_test import code_of
 
 # For each extra a command that fails without it. The files are made by `files`.
 COMMANDS = {
@@ -136,6 +137,23 @@ def test_the_quickstart_by_commands(environment: Environment, tmp_path: Path) ->
     scores = run("evaluate --model_dir=export --source=few.en --reference=few.de")
     assert json.loads(scores.splitlines()[-1])["sentences"] == 20
     assert run("translate --model_dir=export --input=few.en").count("\n") == 20
+
+
+def test_the_python_guide_runs_as_written(environment: Environment, tmp_path: Path) -> None:
+    """Except for the numbers of steps and of pieces, which suit a tiny corpus."""
+    for side in ("en", "de"):
+        (tmp_path / f"train.{side}").write_text("".join(f"{each}\n" for each in PHRASES * 10))
+    code = code_of("docs/python.md", "python")
+    for shown, short in (
+        ("max_steps=10_000", "max_steps=4"),
+        ('output_dir="data", vocab_size=8000', 'output_dir="data", vocab_size=70'),
+    ):
+        assert code.count(shown) == 1
+        code = code.replace(shown, short)
+    ended = environment.run(tmp_path, ["python", "-c", code], "litert", timeout=600)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert (tmp_path / "phone" / "1" / "model.tflite").is_file()
+    assert (tmp_path / "export2" / "1" / "saved_model.pb").is_file()
 
 
 def test_recipes_are_found_by_name(environment: Environment, tmp_path: Path) -> None:

@@ -130,9 +130,18 @@ def test_noam_is_the_schedule_of_the_paper() -> None:
     assert rebuilt.get_config() == rate.get_config()
 
 
-def test_all_public_names_are_attributes() -> None:
-    names = dir(kt)
-    assert {"Transformer", "layers", "losses", "metrics", "schedules", "text"} <= set(names)
-    for name in names:
-        assert getattr(kt, name) is not None
-    assert "importlib" not in names
+@pytest.mark.parametrize(
+    "use, problem",
+    [
+        (lambda: kt.Transformer({"dmodel": 8}), mentions("'dmodel'", "d_model")),
+        (lambda: kt.Transformer("tiny"), mentions("'tiny'", "from_preset")),
+        (lambda: kt.Transformer(kt.TrainingConfig()), mentions("TrainingConfig", "ModelConfig")),
+        (lambda: kt.Transformer.from_preset("tinny", 30), mentions("tinny", "tiny")),
+        (lambda: kt.Transformer.from_preset("tiny", 30, dmodel=8), mentions("dmodel", "d_model")),
+        (lambda: small()({"source": LABELS}), mentions("keys source", "target_ids [B, T]")),
+        (lambda: small()([LABELS, LABELS]), mentions("type list", "source_ids [B, S]")),
+    ],
+)
+def test_messages_say_what_to_give(use: Any, problem: Any) -> None:
+    with pytest.raises(ValueError, match=problem):
+        use()
