@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import keras_transformer
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
@@ -153,6 +155,12 @@ def defined_names(path: Path) -> set[str]:
             members = (each for each in node.body if isinstance(each, ast.FunctionDef))
             names |= {f"{node.name}.{each.name}" for each in members}
     return names
+
+
+def test_the_guide_for_users_of_kerashub_names_what_exists() -> None:
+    text = (ROOT / "docs" / "kerashub.md").read_text(encoding="utf-8")
+    for name in sorted(set(re.findall(r"\bkt\.([\w.]*\w)", text))):
+        functools.reduce(getattr, name.split("."), keras_transformer)
 
 
 def test_the_walks_name_functions_that_exist() -> None:

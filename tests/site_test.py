@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
 # docs/python.md is in tests/integration/wheel_test.py.
-PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md"]
+PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md", "docs/kerashub.md"]
 
 
 def test_site_builds_without_warnings(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from models import sizes_of
 from protocol import Answer, Started
 
 from engines import graphs, tasks
-from keras_transformer.config import Config
+from engines.side_by_side import Search, SideBySide, Weights
+from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
@@ -177,14 +178,8 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     translator = TranslationModule(
         transformer, Tokenizer.load(settings["vocabulary"]), config.decoding
     )
-    steps, compiled = settings["steps"], settings["compile"]
-
-    def search(source_ids: tf.Tensor) -> SearchResult:
-        max_lengths = tf.fill([tf.shape(source_ids)[0]], steps)
-        inputs = SearchInputs(max_lengths, length_limit=steps if compiled else None)
-        return translator.search_ids(source_ids, inputs)
-
-    function = graphs.of_ids(search, compiled)
+    compiled = settings["compile"]
+    function = search_function(translator, settings["steps"], compiled)
 
     def decode(source_ids: tf.Tensor) -> Sequence[int]:
         result = function(source_ids)
@@ -195,6 +190,19 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     prepare, shape_of = graphs.input_of(compiled, config.model.pad_id)
     facts, commands = tasks.decode_ids(settings, prepare, decode, shape_of)
     return {**facts, "versions": _VERSIONS}, commands
+
+
+def search_function(
+    translator: TranslationModule, steps: int, compiled: bool
+) -> Callable[[tf.Tensor], SearchResult]:
+    """Returns a graph function of ids int32 `[rows, length]`, for outputs of at most `steps`."""
+
+    def search(source_ids: tf.Tensor) -> SearchResult:
+        max_lengths = tf.fill([tf.shape(source_ids)[0]], steps)
+        inputs = SearchInputs(max_lengths, length_limit=steps if compiled else None)
+        return translator.search_ids(source_ids, inputs)
+
+    return graphs.of_ids(search, compiled)
 
 
 def decode_text(settings: dict[str, Any]) -> Started:
@@ -215,4 +223,39 @@ def decode_text(settings: dict[str, Any]) -> Started:
         return [text.decode() for text in translations[:, 0].numpy()]
 
     facts, commands = tasks.decode_text(settings, translate, compiled)
+    return {**facts, "versions": _VERSIONS}, commands
+
+
+class _Own(SideBySide):
+    """`Transformer` and its search, next to KerasHub's layers and samplers."""
+
+    def new_model(self, weights: Weights | None) -> keras.Model:
+        model = Transformer(self.settings["model"])
+        if weights is not None:
+            model.assign_weights(weights)
+        return model
+
+    def weights(self) -> Weights:
+        return {path: each.numpy() for path, each in self.model.weights_by_path().items()}
+
+    def new_search(self, beam_size: int) -> Search:
+        steps, compiled = self.settings["steps"], self.settings["compile"]
+        config = DecodingConfig(
+            beam_size=beam_size, length_penalty=0.0, min_length=steps, max_length=steps
+        )
+        translator = TranslationModule(
+            self.model, Tokenizer.load(self.settings["data_dir"]), config
+        )
+        search = search_function(translator, steps, compiled)
+        return lambda source_ids: search(source_ids).ids[:, 0]
+
+
+def side_by_side(settings: dict[str, Any]) -> Started:
+    """Makes a random model that `kerashub.py` compares with KerasHub's.
+
+    Args:
+        settings: `model`, the fields of a `ModelConfig`; `data_dir`, whose tokenizer has the
+            special ids; the number of `steps` of an output; and the settings of `SideBySide`.
+    """
+    facts, commands = _Own(settings).started()
     return {**facts, "versions": _VERSIONS}, commands
