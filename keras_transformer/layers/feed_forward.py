@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_transformer.layers import fast_paths
 from keras_transformer.layers.base import BaseLayer, new_initializer
@@ -86,9 +87,13 @@ class FeedForward(BaseLayer):
         return kernel, bias
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        inner = self._activate(fast_paths.project(inputs, self.inner_kernel) + self.inner_bias)
+        inner = self._activate(self._project(inputs, self.inner_kernel, self.inner_bias))
         inner = self.inner_dropout(inner, training=training)
-        return fast_paths.project(inner, self.outer_kernel) + self.outer_bias
+        return self._project(inner, self.outer_kernel, self.outer_bias)
+
+    def _project(self, inputs: Any, kernel: Any, bias: Any) -> Any:
+        kernel = ops.cast(kernel, inputs.dtype)
+        return fast_paths.project(inputs, kernel) + ops.cast(bias, inputs.dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

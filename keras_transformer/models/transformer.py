@@ -67,8 +67,10 @@ class OutputProjection(BaseLayer):
             self.bias = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="bias")
 
     def call(self, inputs: Any) -> Any:
-        outputs = ops.matmul(inputs, self.kernel) if self.use_kernel else inputs
-        return outputs + self.bias if self.use_bias else outputs
+        outputs = inputs
+        if self.use_kernel:
+            outputs = ops.matmul(inputs, ops.cast(self.kernel, inputs.dtype))
+        return outputs + ops.cast(self.bias, outputs.dtype) if self.use_bias else outputs
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape[:-1], self.vocab_size)
@@ -246,7 +248,7 @@ class Transformer(EncoderDecoder):
     ) -> Decoded:
         if memory.cache is None:
             memory = self.project_memory(memory)
-        result = self.decoder.forward(
+        result = self.decoder.decode(
             self._embed_target(target_ids, None if cache is None else position, training),
             memory.cache,
             memory.mask,
