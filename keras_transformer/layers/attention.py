@@ -12,6 +12,7 @@ from keras import ops
 from keras_transformer.layers import fast_paths
 from keras_transformer.layers.base import MaskedLayer, new_initializer
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.projections import ProjectingLayer
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
@@ -164,7 +165,7 @@ class _FusedInitializer(keras.initializers.Initializer):
         return ops.concatenate(parts, axis=-1)
 
 
-class MultiHeadAttention(MaskedLayer):
+class MultiHeadAttention(ProjectingLayer, MaskedLayer):
     """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
     The base of `SelfAttention` and `CrossAttention`. They implement `attend`, which always
@@ -233,13 +234,9 @@ class MultiHeadAttention(MaskedLayer):
 
     def _add_projection(self, name: str, inputs: int, *widths: int) -> None:
         """Adds a kernel `[inputs, sum(widths)]`, initialized as one kernel for each width."""
-        kernel = self.add_weight(
-            shape=(inputs, sum(widths)),
-            initializer=_FusedInitializer(self.kernel_initializer, widths),
-            regularizer=self.kernel_regularizer,
-            name=f"{name}_kernel",
-        )
-        setattr(self, f"{name}_kernel", kernel)
+        initializer = _FusedInitializer(self.kernel_initializer, widths)
+        shape = (inputs, sum(widths))
+        self._add_matrix(f"{name}_kernel", shape, initializer, self.kernel_regularizer)
         if self.use_bias:
             bias = self.add_weight(
                 shape=(sum(widths),),
@@ -250,8 +247,7 @@ class MultiHeadAttention(MaskedLayer):
             setattr(self, f"{name}_bias", bias)
 
     def _project(self, name: str, inputs: Any) -> Any:
-        kernel = ops.cast(getattr(self, f"{name}_kernel"), inputs.dtype)
-        outputs = fast_paths.project(inputs, kernel)
+        outputs = self._multiply(inputs, f"{name}_kernel")
         if self.use_bias:
             outputs = outputs + ops.cast(getattr(self, f"{name}_bias"), inputs.dtype)
         return outputs

@@ -27,6 +27,10 @@ class BaseLayer(keras.layers.Layer):
         # Traces `call`: dtype and number of outputs can differ from those of the first input.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
+    def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras calls it instead of `call` after `quantize`. `call` looks at the weights.
+        return self.call(*args, **kwargs)
+
     def get_config(self) -> dict[str, Any]:
         _, *parameters = inspect.signature(type(self).__init__).parameters.values()
         names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
@@ -36,7 +40,60 @@ class BaseLayer(keras.layers.Layer):
             if isinstance(value, (keras.Initializer, keras.Regularizer)):
                 value = keras.saving.serialize_keras_object(value)
             config[name] = value
+        config["dtype"] = keras.dtype_policies.serialize(saved_policy(self))
         return config
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """Quantizes all projections inside to int8. Embeddings count as projections.
+
+        Args:
+            mode: "int8".
+            type_check: not used; Keras passes it.
+            config: a `keras.quantizers.Int8QuantizationConfig`. Its quantizer of weights is used;
+                activations are not quantized.
+
+        Raises:
+            NotImplementedError: for another mode.
+        """
+        for layer in self._sublayers():
+            layer.quantize(mode, config=config)
+
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """Adds trainable adapters to all projections inside, and freezes all other weights.
+
+        Args:
+            rank: columns of A and rows of B in an adapter A B.
+            lora_alpha: adapters are multiplied by `lora_alpha / rank`; `rank` by default.
+
+        Raises:
+            ValueError: for a rank below 1, or a layer that has adapters.
+        """
+        for layer in self._sublayers():
+            layer.enable_lora(rank, lora_alpha)
+        for weight in self._trainable_variables:
+            weight.trainable = False
+
+    def _sublayers(self) -> list[BaseLayer]:
+        layers = self._flatten_layers(include_self=False, recursive=False)
+        return [each for each in layers if isinstance(each, BaseLayer)]
+
+
+def saved_policy(layer: keras.layers.Layer) -> Any:
+    """Returns the dtype policy for the config of a layer, which names quantized sublayers.
+
+    Args:
+        layer: a layer or a model.
+
+    Example:
+    >>> saved_policy(keras.layers.Dense(1)).name
+    'float32'
+    """
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy
+    sublayers = layer._flatten_layers(include_self=False)
+    quantized = {each.path: each.dtype_policy for each in sublayers if each.quantization_mode}
+    return keras.dtype_policies.DTypePolicyMap(policy.name, quantized) if quantized else policy
 
 
 def new_initializer(initializer: Any) -> keras.Initializer:

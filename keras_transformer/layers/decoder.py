@@ -85,6 +85,9 @@ class DecoderLayer(ResidualLayer):
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
             self._sublayer_names = ("self_attention", "feed_forward")
+            # Keras does not see layers that are never built, which it refuses to quantize.
+            for suffix in ("", "_dropout", "_norm"):
+                self._tracker.untrack(getattr(self, f"cross_attention{suffix}"))
         else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
         self._build_sublayers(inputs_shape)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.layers.layer_check import assert_same, to_numpy
+from tests.layers.layer_check import assert_same, randomize, to_numpy
 from tests.messages import mentions
 
 RNG = np.random.default_rng(3)
@@ -67,10 +67,9 @@ def test_smoothing_must_be_a_probability() -> None:
         kt.losses.LabelSmoothedCrossEntropy(1.0)
 
 
-def small() -> Any:
-    return kt.Transformer.from_preset(
-        "tiny", 30, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
-    )
+def small(**changes: Any) -> Any:
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1}
+    return kt.Transformer.from_preset("tiny", 30, **{**sizes, "num_decoder_layers": 1, **changes})
 
 
 def test_weights_exist_after_construction(tmp_path: Path) -> None:
@@ -107,6 +106,59 @@ def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert_same(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
+
+
+def num_bytes(model: keras.Model) -> int:
+    return sum(
+        to_numpy(weight).size * (1 if weight.dtype == "int8" else 4) for weight in model.weights
+    )
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+def test_int8_models_are_smaller_and_are_saved(tie_embeddings: str, tmp_path: Path) -> None:
+    model = small(tie_embeddings=tie_embeddings, d_model=64, d_ff=256)
+    randomize(model, scale=0.1)
+    ids = RNG.integers(4, 30, (3, 5))
+    inputs = {"source_ids": ids, "target_ids": ids}
+    size, logits, paths = num_bytes(model), to_numpy(model(inputs)), set(model.weights_by_path())
+    model.quantize("int8")
+    assert num_bytes(model) < 0.3 * size
+    output = to_numpy(model(inputs))
+    assert 0 < np.abs(output - logits).max() < 0.05 * np.abs(logits).max()
+    new = model.weights_by_path().keys() - paths
+    assert paths < model.weights_by_path().keys() and all(path.endswith("_scale") for path in new)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.weights_by_path().keys() == model.weights_by_path().keys()
+    assert_same(to_numpy(loaded(inputs)), output, 0.0)
+    assert_same(to_numpy(loaded.encoder_model()(ids)), to_numpy(model.encode(ids).states))
+    with pytest.raises(ValueError, match=mentions("quantized")):
+        model.output_weights()
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+def test_adapters_are_all_that_a_model_trains(tie_embeddings: str, tmp_path: Path) -> None:
+    model = small(tie_embeddings=tie_embeddings)
+    before = {path: to_numpy(weight) for path, weight in model.weights_by_path().items()}
+    model.enable_lora(2)
+    adapters = {path for path in model.weights_by_path() if "_lora_" in path}
+    kernels = {path for path in before if path.endswith("kernel")}
+    assert adapters == {f"{path}_lora_{side}" for path in kernels for side in "ab"}
+    model.compile(keras.optimizers.Adam(0.02), kt.losses.LabelSmoothedCrossEntropy(0.0))
+    ids = RNG.integers(4, 30, (32, 5))
+    inputs = {"source_ids": ids, "target_ids": ids}
+    losses = model.fit(inputs, ids, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    after = model.weights_by_path()
+    assert after.keys() == before.keys() | adapters
+    assert_same({path: to_numpy(after[path]) for path in before}, before, 0.0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert loaded.weights_by_path().keys() == before.keys()
+    assert_same(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+    assert (
+        np.abs(to_numpy(loaded.encoder.weights[0]) - to_numpy(model.encoder.weights[0])).max() > 0
+    )
 
 
 def test_encoder_model_shares_the_weights_and_keeps_the_mask() -> None:
