@@ -23,6 +23,10 @@ class BaseLayer(keras.layers.Layer):
     2.0
     """
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        check_padded(*args, *kwargs.values())
+        return super().__call__(*args, **kwargs)
+
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # Traces `call`: dtype and number of outputs can differ from those of the first input.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -76,6 +80,46 @@ class BaseLayer(keras.layers.Layer):
     def _sublayers(self) -> list[BaseLayer]:
         layers = self._flatten_layers(include_self=False, recursive=False)
         return [each for each in layers if isinstance(each, BaseLayer)]
+
+
+def check_padded(*tensors: Any) -> None:
+    """Checks that no tensor is ragged, because `keras.ops` treats some ragged tensors as dense.
+
+    Raises:
+        ValueError: for a `tf.RaggedTensor`, or a `keras.Input` with `ragged=True`.
+
+    Example:
+    >>> check_padded(keras.ops.ones((2, 3)))
+    """
+    for tensor in tensors:
+        if hasattr(tensor, "row_splits") or getattr(tensor, "ragged", False) is True:
+            raise ValueError(
+                "Ragged tensors are not supported. Pad ids with ids.to_tensor(pad_id), and vectors "
+                "with .to_tensor() and a mask."
+            )
+
+
+def integer_ids(ids: Any) -> Any:
+    """Returns ids as int32, or as int64 if they are int64.
+
+    Small integers cannot hold every vocabulary size, and TensorFlow does not index with all of
+    them. A `keras.Input` without a dtype is float32.
+
+    Args:
+        ids: any integer dtype, integers in a float dtype, or nested lists.
+
+    Raises:
+        ValueError: for ragged ids.
+
+    Example:
+    >>> integer_ids(keras.ops.array([5, 3], "uint8")).dtype
+    tf.int32
+    """
+    check_padded(ids)
+    if not hasattr(ids, "dtype"):
+        ids = keras.ops.convert_to_tensor(ids)
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    return ids if dtype in ("int32", "int64") else keras.ops.cast(ids, "int32")
 
 
 def saved_policy(layer: keras.layers.Layer) -> Any:

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import BaseLayer, integer_ids
 from keras_transformer.layers.projections import ProjectingLayer
 
 
@@ -30,6 +30,9 @@ class TokenEmbedding(ProjectingLayer):
 
     Returns:
         Embeddings `[..., d_model]` in float32: the positions are added before rounding.
+
+    Raises:
+        ValueError: for ragged ids. Pad them with `ids.to_tensor(pad_id)`.
 
     Example:
     >>> embedding = TokenEmbedding(vocab_size=10, d_model=4)
@@ -72,8 +75,7 @@ class TokenEmbedding(ProjectingLayer):
         )
 
     def call(self, ids: Any) -> Any:
-        if not keras.backend.is_int_dtype(ids.dtype):
-            ids = ops.cast(ids, "int32")
+        ids = integer_ids(ids)
         # LiteRT looks up int8 rows with a scale each only if the ids have one dimension.
         flat = ops.reshape(ids, (-1,))
         rows = ops.cast(ops.take(self.embeddings, flat, axis=0), "float32")

@@ -10,6 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import integer_ids
+from keras_transformer.layers.masks import padding_mask
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
@@ -24,7 +27,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         name: name of the loss.
 
     Call arguments:
-        y_true: labels, int `[B, T]`.
+        y_true: labels, any integer dtype `[B, T]`.
         y_pred: logits `[B, T, V]`.
         sample_weight: `[B]` or `[B, T]`, factors of the loss of each token.
 
@@ -54,13 +57,14 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        real = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        y_true = integer_ids(y_true)
+        real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
         if sample_weight is not None:
             weight = ops.cast(sample_weight, "float32")
             missing = len(real.shape) - len(weight.shape)
             real = real * ops.reshape(weight, (*ops.shape(weight), *[1] * missing))
         if self.reduction == "sum_over_batch_size":  # Keras divides by all positions
-            count = ops.sum(ops.cast(ops.not_equal(y_true, self.pad_id), "float32"))
+            count = ops.sum(ops.cast(padding_mask(y_true, self.pad_id), "float32"))
             positions = ops.cast(ops.size(y_true), "float32")
             real = real * (positions / ops.maximum(count, 1.0))
         return super().__call__(y_true, y_pred, sample_weight=real)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.layers.layer_check import assert_same, randomize, to_numpy
+from tests.layers.layer_check import INTEGERS, assert_same, randomize, to_numpy
 from tests.messages import mentions
 
 RNG = np.random.default_rng(3)
@@ -29,7 +29,7 @@ def cross_entropy(smoothing: float) -> Any:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_loss_is_a_mean_over_real_tokens(smoothing: float, dtype: str) -> None:
     loss = kt.losses.LabelSmoothedCrossEntropy(smoothing)
     expected = cross_entropy(smoothing)
@@ -49,11 +49,12 @@ def test_a_batch_of_padding_has_no_loss() -> None:
     assert float(loss(np.zeros_like(LABELS), LOGITS)) == 0
 
 
-def test_metrics_ignore_padding() -> None:
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_metrics_ignore_padding(dtype: str) -> None:
     accuracy, perplexity = kt.metrics.TokenAccuracy(), kt.metrics.Perplexity()
     for rows in (slice(0, 1), slice(1, 3)):
-        accuracy.update_state(LABELS[rows], LOGITS[rows])
-        perplexity.update_state(LABELS[rows], LOGITS[rows])
+        accuracy.update_state(LABELS[rows].astype(dtype), LOGITS[rows])
+        perplexity.update_state(LABELS[rows].astype(dtype), LOGITS[rows])
     right = (LOGITS.argmax(-1) == LABELS)[REAL]
     assert_same(to_numpy(accuracy.result()), np.float32(right.mean()))
     assert_same(to_numpy(perplexity.result()), np.float32(np.exp(cross_entropy(0)[REAL].mean())))
@@ -106,6 +107,44 @@ def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert_same(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_ids_and_labels_may_have_any_integer_dtype(dtype: str) -> None:
+    model = small()
+    ids = np.array([[5, 6, 3, 0], [7, 3, 0, 0]], dtype)
+    inputs = {"source_ids": ids, "target_ids": ids}
+    as_int32 = {name: array.astype(np.int32) for name, array in inputs.items()}
+    assert_same(to_numpy(model(inputs)), to_numpy(model(as_int32)), 0.0)
+    assert_same(model.predict(inputs, verbose=0), to_numpy(model(as_int32)), 1e-6)
+    memory = model.encode(keras.ops.convert_to_tensor(ids))
+    assert_same(to_numpy(memory.mask), ids > 0)
+    loss = kt.losses.LabelSmoothedCrossEntropy(0.1)
+    model.compile(loss=loss, metrics=[kt.metrics.TokenAccuracy()])
+    expected = loss(ids.astype(np.int32), model(as_int32))
+    assert abs(model.evaluate(inputs, ids, verbose=0)[0] - float(expected)) < 1e-4
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
+def test_ragged_ids_are_refused() -> None:
+    import tensorflow as tf
+
+    model, ragged = small(), tf.ragged.constant([[5, 6, 3], [7]])
+    inputs = {"source_ids": ragged, "target_ids": ragged}
+    for call in (
+        lambda: model.encode(ragged),
+        lambda: model.encoder_model()(ragged),
+        lambda: model(inputs),
+        lambda: model.predict(inputs, verbose=0),
+        lambda: kt.losses.LabelSmoothedCrossEntropy()(ragged, model(model_inputs(ragged))),
+    ):
+        with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)")):
+            call()
+
+
+def model_inputs(ragged: Any) -> dict[str, Any]:
+    padded = ragged.to_tensor(0)
+    return {"source_ids": padded, "target_ids": padded}
 
 
 def num_bytes(model: keras.Model) -> int:
