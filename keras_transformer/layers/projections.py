@@ -205,7 +205,7 @@ class ProjectingLayer(BaseLayer):
             variable.assign(store[str(i)])
         for name in self._matrix_names:
             _, up = self._adapter(name)
-            up.assign(ops.zeros_like(up))
+            up.assign(ops.zeros(up.shape, up.dtype))
 
     def _without_adapters(self) -> list[Any]:
         """Returns the variables that are saved, in Keras's order."""

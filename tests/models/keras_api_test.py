@@ -11,7 +11,7 @@ import pytest
 
 import keras_transformer as kt
 from tests.layers.layer_check import INTEGERS, assert_same, randomize, to_numpy
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 RNG = np.random.default_rng(3)
 LABELS = np.array([[5, 2, 7, 0], [1, 0, 0, 0], [3, 3, 9, 9]], np.int32)
@@ -68,6 +68,15 @@ def test_smoothing_must_be_a_probability() -> None:
         kt.losses.LabelSmoothedCrossEntropy(1.0)
 
 
+INPUTS = ("source_ids", "target_ids")
+VARIANTS: list[dict[str, Any]] = [
+    {"tie_embeddings": "none", "output_bias": True},
+    {"tie_embeddings": "target", "attention_bias": True},
+    {"norm_position": "pre", "positions": "learned", "max_positions": 9},
+    {"attention_window": 2, "key_dim": 3, "value_dim": 5},
+]
+
+
 def small(**changes: Any) -> Any:
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1}
     return kt.Transformer.from_preset("tiny", 30, **{**sizes, "num_decoder_layers": 1, **changes})
@@ -83,6 +92,91 @@ def test_weights_exist_after_construction(tmp_path: Path) -> None:
         assert_same(to_numpy(one), to_numpy(two))
     config = kt.preset("tiny").replace(model__source_vocab_size=9, model__target_vocab_size=9)
     assert kt.Transformer(config).config == config.model
+
+
+def expected_params(d: int, d_ff: int, vocab_size: int, encoder: int, decoder: int) -> int:
+    """The parameters of a tied model with biases only in the feed-forward networks."""
+    feed_forward, norm = 2 * d * d_ff + d_ff + d, 2 * d
+    attention = 4 * d * d
+    return (
+        vocab_size * d
+        + encoder * (attention + feed_forward + 2 * norm)
+        + decoder * (2 * attention + feed_forward + 3 * norm)
+    )
+
+
+def test_summary_and_count_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")  # the width of a summary
+    model = small(num_encoder_layers=2)
+    count = expected_params(16, 8, 30, encoder=2, decoder=1)
+    assert model.count_params() == count
+    model.encoder.trainable = False
+    lines: list[str] = []
+    model.summary(print_fn=lines.append, line_length=120, expand_nested=True, show_trainable=True)
+    text = "\n".join(lines)
+    encoder = sum(to_numpy(weight).size for weight in model.encoder.weights)
+    for row in (
+        ("Total params", f"{count:,}"),
+        ("Trainable params", f"{count - encoder:,}"),
+        ("Non-trainable params", f"{encoder:,}"),
+        ("embedding (TokenEmbedding)", "(None, None, 16)", "480"),
+        ("source_positions", "(None, 16)"),
+        ("encoder (Encoder)", "(None, None, 16)", f"{encoder:,}"),
+        ("layer_1 (EncoderLayer)", "(None, None, 16)", f"{encoder // 2:,}"),
+        ("layer_0 (DecoderLayer)", "(None, None, 16)"),
+    ):
+        assert tells(text, *row), row
+    assert "?" not in text  # every shape is known
+
+
+def test_summary_of_functional_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    model = small()
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+    for functional, count in (
+        (keras.Model(inputs, model(inputs)), model.count_params()),
+        (model.encoder_model(), 30 * 16 + model.encoder.count_params()),
+    ):
+        lines: list[str] = []
+        functional.summary(print_fn=lines.append, line_length=120)
+        assert tells("\n".join(lines), "Total params", f"{count:,}")
+        assert functional.count_params() == count
+
+
+def test_plots_show_the_layers_and_their_shapes() -> None:
+    pytest.importorskip("pydot")
+    model = small(activation="gelu")
+    dot = keras.utils.model_to_dot(
+        model.encoder_model(),
+        show_shapes=True,
+        show_dtype=True,
+        show_layer_names=True,
+        expand_nested=True,
+        show_layer_activations=True,
+        show_trainable=True,
+    ).to_string()
+    for fact in ("source_ids", "TokenEmbedding", "SinusoidalPositions", "Encoder", "gelu", "int32"):
+        assert fact in dot
+    assert "(None, None, 16)" in dot and "Non-trainable" not in dot
+
+
+def test_weights_of_all_variants_load_into_new_models(tmp_path: Path) -> None:
+    for i, changes in enumerate(VARIANTS):
+        model = small(**changes)
+        randomize(model)
+        model.save_weights(tmp_path / f"{i}.weights.h5")
+        other = small(**changes)  # never called
+        other.load_weights(tmp_path / f"{i}.weights.h5")
+        assert other.weights_by_path().keys() == model.weights_by_path().keys()
+        ids = np.array([[5, 6, 3, 0], [7, 3, 0, 0]])
+        inputs = {"source_ids": ids, "target_ids": ids}
+        assert_same(to_numpy(other(inputs)), to_numpy(model(inputs)), 0.0)
+
+
+def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    small(d_model=32).save_weights(tmp_path / "model.weights.h5")
+    with pytest.raises(ValueError, match="could not be loaded"):
+        small().load_weights(tmp_path / "model.weights.h5")
 
 
 def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
