@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers import LayerNorm
+from keras_transformer.models import Transformer
 from keras_transformer.training import step as step_module
 from keras_transformer.training.step import MAX_SCALE, STEPS_TO_DOUBLE
 from keras_transformer.training.trainer import Trainer
@@ -192,6 +193,20 @@ def test_frozen_weights_have_no_slots_and_no_decay() -> None:
     train(trainer, batches(3))
     for path, weight in weights(trainer).items():
         assert (weight == before[path]).all() == path.startswith(("encoder/", "embedding/")), path
+
+
+def test_only_adapters_are_trained_and_int8_is_refused() -> None:
+    model = Transformer(MODEL)
+    model.enable_lora(2)
+    trainer = Trainer(model, TRAINING)
+    before = weights(trainer)
+    train(trainer, batches(3))
+    for path, weight in weights(trainer).items():
+        assert (weight == before[path]).all() == ("_lora_" not in path), path
+    quantized = Transformer(MODEL)
+    quantized.quantize("int8")
+    with pytest.raises(ValueError, match=mentions("quantized")):
+        Trainer(quantized, TRAINING)
 
 
 @pytest.mark.parametrize(
