@@ -247,7 +247,8 @@ def report(turns: Sequence[Turn], child: EngineChild, ceiling: float | None) -> 
         return facts
     flop_per_second = statistics.median(all_of("flop_per_second"))
     if "device_memory_mb" in turns[-1]:
-        facts["device_memory_mb"] = round(max(all_of("device_memory_mb")))
+        # Later turns come after the large products that measure the ceiling.
+        facts["device_memory_mb"] = round(turns[0]["device_memory_mb"])
     return {
         "tokens_per_second": spread(all_of("per_second"), 0),
         "gflop_per_second": round(flop_per_second / 1e9, 1),
