@@ -20,7 +20,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.averages import WeightAverages
-from keras_transformer.training.devices import uses_gpus
+from keras_transformer.training.devices import renumber_functions, uses_gpus
 from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
 from keras_transformer.training.loss import (
     AuxiliaryLoss,
@@ -153,6 +153,8 @@ class TrainingStep:
             data: the inputs and labels of a global batch, distributed over the replicas.
         """
         strategy = self._strategy
+        if self._update.compiled and not tf.executing_eagerly():  # while the step is traced
+            renumber_functions()
         logs, gradients = strategy.run(self._replica_step, args=(data,))
         # All replicas have the same logs.
         logs = {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}

@@ -49,3 +49,34 @@ def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path: P
     assert done.returncode == 0, done.stderr
 
     assert done.stdout.splitlines() == ["2 2", "4 2", "4 2"]
+
+
+CACHED = """
+import sys
+
+import tensorflow as tf
+
+from keras_transformer.training import step
+from tests.training.tiny_model import batches, make_trainer, train
+
+for number in range(int(sys.argv[1])):  # functions of other code
+    tf.function(lambda x: x + number)(tf.constant(1.0))
+step.uses_gpus = lambda strategy: True
+train(make_trainer(jit_compile=True), batches(1))
+"""
+
+
+def test_another_process_finds_all_programs_in_the_cache(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "TF_XLA_FLAGS": f"--tf_xla_persistent_cache_directory={tmp_path}",
+        "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1",
+    }  # fmt: skip
+    for functions in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", CACHED, str(functions)],
+            env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        # Forward and backward pass, norm and update.
+        assert len(list(tmp_path.iterdir())) == 3
