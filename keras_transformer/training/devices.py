@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework import ops  # its counter has no public name
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
@@ -76,6 +77,28 @@ def uses_gpus(strategy: tf.distribute.Strategy) -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
 
 
+_NUMBERS = 1_000_000
+
+
+def renumber_functions() -> None:
+    """Makes the names of functions that are traced next independent of those traced before.
+
+    XLA finds a program in its cache on disk by the name of its function. The name ends with a
+    number that counts all functions of the process, also those that restore a checkpoint. After
+    this call, the numbers continue at the next million.
+
+    Example:
+    >>> renumber_functions()
+    >>> first = ops.uid()
+    >>> renumber_functions()
+    >>> ops.uid() - first
+    1000000
+    """
+    last = ops.uid()
+    for _ in range(-last % _NUMBERS):
+        ops.uid()
+
+
 # Steps per batch shape from which compilation pays off. On a CPU with 2 cores, XLA takes about 10 s
 # for a `tiny` model. It saves about 0.2 s per step.
 _STEPS_TO_PAY_FOR_XLA = 64
@@ -127,6 +150,8 @@ def choose_platform(
     if config.jit_compile == "auto":
         jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
+    if jit_compile and gpus:
+        reasons.append(f"the first step with each of {num_shapes} batch shapes compiles it")
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))
