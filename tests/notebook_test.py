@@ -182,3 +182,19 @@ def test_a_dead_kernel_is_reported() -> None:
     cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
     with pytest.raises(DeadKernelError):
         execute_notebook.execute(nbformat.v4.new_notebook(cells=cells))
+
+
+def test_only_documented_names_are_imported(stored: NotebookNode) -> None:
+    documented = {"keras_transformer", "keras_transformer.layers", *documented_modules()}
+    sources = "\n".join(cell.source for cell in code_cells(stored))
+    imported = re.findall(r"^(?:from|import) (keras_transformer[\w.]*)", sources, re.MULTILINE)
+    # Quiet loading of TensorFlow, an example corpus, and the figures of the paper's Table 3.
+    modules = ("tf_import", "data.corpora", "presets")
+    others = {f"keras_transformer.{module}" for module in modules}
+    assert set(imported) <= documented | others
+    assert len(imported) == 5
+
+
+def documented_modules() -> set[str]:
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    return {name for page in pages for name in re.findall(r"automodule:: (\S+)", page.read_text())}
