@@ -6,6 +6,8 @@ Examples:
         --engine_python=transformers=peers/bin/python,kerashub=kerashub/bin/python
     benchmarks/decode.py --model_dir=build/run --source=multi30k/test_2016_flickr.en \
         --reference=multi30k/test_2016_flickr.de
+    benchmarks/decode.py --device=gpu --sizes=base --batches=1,32,128 --sentences=8,128,512 \
+        --rounds=3 --profile --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer
 
 Without --model_dir, all models have random weights and the same sizes, and every output has
 exactly --steps tokens. The time is that from ids to ids.
@@ -20,7 +22,8 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 * keras:float32, keras:bfloat16: the graph of an export; with `xla` compiled for each shape, with
   sources padded to multiples of 8; with `no_project`, `no_swap_heads` or `no_shape_for_reshape`
   without that function of `keras_transformer/layers/fast_paths.py`;
-* ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16; with `mkl` CT2_USE_MKL=1 is set;
+* ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
+  with `mkl` CT2_USE_MKL=1 is set;
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
   penalty, combined as in its BartSeq2SeqLM (only random models);
@@ -30,6 +33,10 @@ A number among the options is the number of threads of an operation; the default
 batch 1, one thread can be faster than two. With `cores`, an operation has one thread, and each
 core decodes a part of a batch (of a text: a batch), as bin/translate.py does. In each round every
 engine decodes the same sentences while the others wait.
+
+With --device=gpu, Keras and CTranslate2 share the first GPU. --profile adds the kernels of a batch,
+its copies to and from the host, and the time in which the GPU is busy, for Keras. After Ctrl-C or
+SIGTERM, the turns so far are printed.
 
 Prints one JSON object: for each engine sentences per second, the median over the rounds with the
 minimum and the maximum; memory; and `ratios`, medians of the ratio within a round. If `quiet` is
@@ -61,6 +68,7 @@ from measuring import (
     ratio,
     spread,
     take_turns,
+    were_interrupted,
 )
 from models import SEED, RandomModels, joint_vocabulary
 from protocol import EngineChild
@@ -85,11 +93,12 @@ flags.DEFINE_string("reference", None, "translations of the source, for BLEU")
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
 flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
+flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
 _FAST_PATHS = {f"no_{name}": name for name in ("project", "shape_for_reshape", "swap_heads")}
 KNOWN = {
     "keras": (["float32", "bfloat16"], ["xla", "cores", *_FAST_PATHS, "number"]),
-    "ctranslate2": (["float32", "bfloat16", "int8"], ["mkl", "cores", "number"]),
+    "ctranslate2": (["float32", "bfloat16", "float16", "int8"], ["mkl", "cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
     "litert": (["float32", "float16", "int8"], ["number"]),
@@ -100,6 +109,8 @@ DEFAULT = [
     *(f"ctranslate2:{p}{o}" for p in ("float32", "int8") for o in ("", ":mkl", ":cores")),
     *("transformers:float32", "transformers:bfloat16", "kerashub:float32", "kerashub:float32:xla"),
 ]
+ON_GPU = ("keras:bfloat16", "keras:float32", "ctranslate2:float16")
+_ON_GPU = ("keras", "ctranslate2")  # engines that can use a GPU
 _TRAINED = ("keras", "ctranslate2")  # engines that load a trained model
 
 
@@ -120,14 +131,17 @@ def starting(
         settings = {
             **settings_of(variant),
             "precision": variant.precision,
+            "device": FLAGS.device,
             "threads": intraop_threads,
             "at_once": threads if by_part else 1,
             "compile": "xla" in variant.options,
             "without": [_FAST_PATHS[each] for each in variant.options if each in _FAST_PATHS],
         }
-        environment = variant.environment(intraop_threads, threads)
-        python = python_of(variant)
-        return EngineChild(variant.name, variant.engine, task, settings, python, environment)
+        environment = variant.environment(intraop_threads, threads, FLAGS.device)
+        return EngineChild(
+            variant.name, variant.engine, task, settings, python_of(variant), environment,
+            FLAGS.start_seconds,
+        )  # fmt: skip
 
     return start
 
@@ -151,12 +165,16 @@ def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
             for rows, count in plan.items()
         }
         sentence_batches.save(folder / "batches.npz", batches, vocabulary.pad_id)
-        sizes = {}
+        sizes, interrupted = {}, False
         for size in FLAGS.sizes:
             say(f"Size {size}.")
             models = RandomModels(size, vocabulary, folder, FLAGS.steps, FLAGS.beam_size)
             sizes[size] = _compare_size(models, variants, plan)
-    return {"vocab_size": vocabulary.target_vocab_size, "sizes": sizes}
+            if sizes[size].pop("interrupted", False):
+                interrupted = True
+                break
+    result = {"vocab_size": vocabulary.target_vocab_size, "sizes": sizes}
+    return {**result, **({"interrupted": True} if interrupted else {})}
 
 
 def _compare_size(
@@ -165,6 +183,8 @@ def _compare_size(
     result: dict[str, Any] = {}
     start = starting("decode_ids", models.settings, FLAGS.threads)
     with started(variants, start) as (children, result["left_out"]):
+        if "interrupted" in result["left_out"].values():
+            return {**result, "interrupted": True}
         for rows, count in plan.items():
             say(f"Batches of {rows}.")
 
@@ -178,6 +198,14 @@ def _compare_size(
             calls = {name: lambda n, name=name: decode(name, n) for name in children}
             turns = take_turns(calls, FLAGS.rounds, "sentences/s")
             result[f"batch {rows}"] = summarize(variants, children, turns)
+            if were_interrupted(turns, FLAGS.rounds):
+                return {**result, "interrupted": True}
+            if FLAGS.profile:
+                result[f"batch {rows}"]["profile_of_a_batch"] = {
+                    variant.name: children[variant.name].ask("profile", rows=rows)
+                    for variant in variants
+                    if variant.engine == "keras" and variant.name in children
+                }
     return result
 
 
@@ -224,6 +252,8 @@ def summarize(
     """Returns the results of all engines, and their ratios."""
     engines = {}
     for name, child in children.items():
+        if not turns[name]:  # interrupted
+            continue
         facts = {k: round(v, 2) if isinstance(v, float) else v for k, v in child.facts.items()}
         engines[name] = {
             "sentences_per_second": spread([turn["per_second"] for turn in turns[name]], 3),
@@ -235,7 +265,7 @@ def summarize(
     own, peers = grouped(variants)
     ratios = best_ratios(turns, own, peers)
     best = fastest(turns, own)
-    for peer in [name for names in peers.values() for name in names if name in turns]:
+    for peer in [name for names in peers.values() for name in names if turns.get(name)]:
         if best is not None:
             ratios[f"best over {peer}"] = ratio(turns, best, peer)
     in_float32 = [variant for variant in variants if variant.precision == "float32"]
@@ -259,20 +289,27 @@ flags.register_multi_flags_validator(
 
 def main() -> int:
     """Prints the measurements."""
+    command.interrupt_at_sigterm()
     variants = chosen(KNOWN)
+    if FLAGS.device == "gpu":
+        if FLAGS["engines"].using_default_value:
+            variants = [Variant.parse(name, KNOWN) for name in ON_GPU]
+        for variant in variants:
+            if variant.engine not in _ON_GPU:
+                raise InputError(f"{variant.name} does not run on a GPU here.")
     if FLAGS.model_dir is None:
         result = compare_random(variants)
     else:
-        if FLAGS["engines"].using_default_value:
+        if FLAGS["engines"].using_default_value and FLAGS.device == "cpu":
             variants = [v for v in variants if v.engine in _TRAINED and "xla" not in v.options]
         for variant in variants:
             if variant.engine not in _TRAINED:
                 raise InputError(f"{variant.name} does not run a trained model.")
         result = compare_trained(variants)
-    names = ("beam_size", "batches", "sentences", "steps", "rounds", "threads")
+    names = ("beam_size", "batches", "sentences", "steps", "rounds", "threads", "device")
     settings = {name: getattr(FLAGS, name) for name in names}
-    print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
-    return 0
+    print(json.dumps({"machine": describe_machine(FLAGS.device), "settings": settings, **result}))
+    return command.INTERRUPTED if "interrupted" in result else 0
 
 
 if __name__ == "__main__":

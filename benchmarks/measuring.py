@@ -7,8 +7,10 @@ cores that other processes kept busy.
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +32,8 @@ def take_turns(
 ) -> Turns:
     """Calls everything once in each round, in a rotating order, and returns the turns.
 
+    An interruption ends the rounds. Then the turns are not complete: see `were_interrupted`.
+
     Args:
         calls: a function for each name, which is called with the number of the round.
         rounds: number of rounds.
@@ -37,17 +41,32 @@ def take_turns(
     """
     turns: Turns = {name: [] for name in calls}
     names = list(calls)
-    for number in range(rounds):
-        say(f"Round {number + 1} of {rounds}.")
-        first = number % len(names)
-        for name in [*names[first:], *names[:first]]:
-            time.sleep(_PAUSE_S)
-            turn = calls[name](number)
-            turns[name].append(turn)
-            others = turn.get("other_cores", 0.0)
-            busy = f" (other processes used {others:.2f} cores)" if others > _QUIET_CORES else ""
-            say(f"{name}: {turn['per_second']:,.4g} {unit}{busy}")
+    try:
+        for number in range(rounds):
+            say(f"Round {number + 1} of {rounds}.")
+            first = number % len(names)
+            for name in [*names[first:], *names[:first]]:
+                time.sleep(_PAUSE_S)
+                turn = calls[name](number)
+                turns[name].append(turn)
+                others = turn.get("other_cores", 0.0)
+                busy = (
+                    f" (other processes used {others:.2f} cores)" if others > _QUIET_CORES else ""
+                )
+                say(f"{name}: {turn['per_second']:,.4g} {unit}{busy}")
+    except KeyboardInterrupt:
+        say("Interrupted. The results are partial.")
     return turns
+
+
+def were_interrupted(turns: Turns, rounds: int) -> bool:
+    """True if some names have fewer turns than there are rounds.
+
+    Args:
+        turns: the turns by name.
+        rounds: number of rounds.
+    """
+    return any(len(many) < rounds for many in turns.values())
 
 
 def spread(values: Iterable[float], digits: int) -> dict[str, float]:
@@ -64,7 +83,7 @@ def is_quiet(turns: Turns) -> bool:
 
 def ratio(turns: Turns, one: str, other: str) -> dict[str, Any]:
     """Returns the ratio of two rates within a round: median, minimum and maximum."""
-    pairs = zip(turns[one], turns[other], strict=True)
+    pairs = zip(turns[one], turns[other], strict=False)  # the last round may be incomplete
     rates = [a["per_second"] / b["per_second"] for a, b in pairs]
     return {"of": one, "over": other, **spread(rates, 3)}
 
@@ -72,7 +91,7 @@ def ratio(turns: Turns, one: str, other: str) -> dict[str, Any]:
 def fastest(turns: Turns, names: Iterable[str]) -> str | None:
     """Returns the name with the largest median rate; None if there are no names."""
     return max(
-        (name for name in names if name in turns),
+        (name for name in names if turns.get(name)),
         key=lambda name: statistics.median(turn["per_second"] for turn in turns[name]),
         default=None,
     )
@@ -97,12 +116,30 @@ def best_ratios(
     return result
 
 
-def describe_machine() -> dict[str, Any]:
-    """Returns the CPU, the number of cores, Python, the commit ("+": with changes) and the date."""
+def describe_machine(device: str = "cpu") -> dict[str, Any]:
+    """Returns the CPU, the number of cores, Python, the commit ("+": with changes) and the date.
+
+    Args:
+        device: "gpu" adds the cards with their drivers, and the flags of XLA.
+    """
+    cards = {}
+    if device == "gpu":
+        cards = {"cards": describe_cards(), "xla_flags": os.environ.get("XLA_FLAGS", "")}
     return {
+        **cards,
         "cpu": cpu_name(),
         "cores": available_cores(),
         "python": platform.python_version(),
         "commit": code_commit(),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def describe_cards() -> list[str]:
+    """Returns name, driver and memory of each NVIDIA card; [] without NVIDIA's tools."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.strip().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,14 @@ def joint_vocabulary(path: str | None, texts: list[str] | None, vocab_size: int)
 
 
 def training_settings(
-    variant: Variant, size: str, data_dir: str, batch_tokens: int, num_steps: int
+    variant: Variant,
+    size: str,
+    data_dir: str,
+    batch_tokens: int,
+    num_steps: int,
+    *,
+    device: str = "cpu",
+    only_steps: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Returns the settings of `keras_engine.train`.
 
@@ -76,6 +84,8 @@ def training_settings(
         data_dir: prepared data.
         batch_tokens: target positions of a batch.
         num_steps: steps that will be requested.
+        device: "cpu" or "gpu".
+        only_steps: steps whose batches are used again and again; None for all steps.
     """
     from keras_transformer.text.tokenizer import Tokenizer  # late: TensorFlow takes seconds
 
@@ -95,6 +105,8 @@ def training_settings(
         "data_dir": data_dir,
         "replicas": variant.number or 1,
         "num_steps": num_steps,
+        "device": device,
+        "only_steps": only_steps,
     }
 
 

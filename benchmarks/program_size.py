@@ -15,6 +15,7 @@ Prints one JSON object:
 * `hlo`: instructions of the forward and backward pass of one replica before XLA optimizes them,
   in total and by opcode. With --compile also `compile_seconds` on this CPU.
 * `graph_executor`: operations that one step runs without XLA, in total and by kind.
+* `outside_xla`: with --compile, the operations that one step runs outside of XLA's programs.
 * `programs`: with --data_dir, the number of batch shapes for --batch_tokens.
 """
 
@@ -27,6 +28,7 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -71,16 +73,18 @@ def most_common(counts: collections.Counter[str]) -> dict[str, int]:
 
 
 def make_step(config: Config, jit_compile: bool) -> Any:
-    """Returns the training step of a new model with random weights."""
+    """Returns the training step of a new model with random weights, as on a GPU if compiled."""
     import keras  # late: TensorFlow takes seconds
 
     from keras_transformer.models.transformer import Transformer
+    from keras_transformer.training import step
     from keras_transformer.training.trainer import Trainer
 
     precision = FLAGS.precision
     policy = precision if precision == "float32" else f"mixed_{precision}"
     keras.utils.set_random_seed(SEED)
-    trainer = Trainer(Transformer(config.model, dtype=policy), config.training, jit_compile)
+    with mock.patch.object(step, "uses_gpus", lambda _: jit_compile):
+        trainer = Trainer(Transformer(config.model, dtype=policy), config.training, jit_compile)
     return trainer.training_step
 
 
@@ -120,16 +124,21 @@ def measure_hlo(config: Config) -> dict[str, Any]:
     return result
 
 
-def measure_executor(config: Config) -> dict[str, Any]:
-    """Counts the operations that one step runs without XLA, from TensorFlow's profiler."""
+def measure_executor(config: Config, jit_compile: bool) -> dict[str, Any]:
+    """Counts the operations that the graph executor runs, from TensorFlow's profiler.
+
+    Args:
+        config: the model and its training.
+        jit_compile: if True, counts the operations outside of XLA's programs.
+    """
     import tensorflow as tf
     from engines import graphs
 
-    say("Running the step with the graph executor.")
+    say(f"Running the step {'with XLA' if jit_compile else 'with the graph executor'}.")
     # Unknown sizes, as in a dataset: operations that compute shapes count, too.
     ids = tf.TensorSpec([None, None], tf.int32)
     signature = [({"source_ids": ids, "target_ids": ids}, ids)]
-    step = tf.function(make_step(config, False).__call__, input_signature=signature)
+    step = tf.function(make_step(config, jit_compile).__call__, input_signature=signature)
     batch = make_batch()
     step(batch)
     operations = graphs.profiled_operations(lambda: float(step(batch)["loss"]))
@@ -161,7 +170,8 @@ def main() -> int:
         "machine": describe_machine(),
         "settings": {name: getattr(FLAGS, name) for name in names},
         "hlo": measure_hlo(config),
-        **({"graph_executor": measure_executor(config)} if FLAGS.executor else {}),
+        **({"graph_executor": measure_executor(config, False)} if FLAGS.executor else {}),
+        **({"outside_xla": measure_executor(config, True)} if FLAGS.compile else {}),
         **(count_programs(FLAGS.data_dir) if FLAGS.data_dir else {}),
     }
     print(json.dumps(result))

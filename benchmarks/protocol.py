@@ -21,6 +21,7 @@ import importlib
 import json
 import os
 import re
+import selectors
 import subprocess
 import sys
 import tempfile
@@ -37,11 +38,16 @@ Started = tuple[Answer, Mapping[str, Callable[..., Answer]]]  # facts and comman
 
 _OURS = ("engines", "keras_transformer")  # a missing module of ours is a defect
 _STOP_S = 60.0
+_LONGEST_S = 1e6  # the operating system does not wait for infinity
 _SHOWN = 3000  # characters of a failed process's output
 
 
 class MissingPackageError(Exception):
     """An interpreter lacks a package that an engine needs."""
+
+
+class SlowStartError(Exception):
+    """An engine was not ready in time."""
 
 
 class Child:
@@ -163,6 +169,7 @@ class EngineChild(Child):
             may use.
         python: the interpreter.
         environment: environment variables to change.
+        limit_s: the engine is stopped if it is not ready after this many seconds.
 
     Attributes:
         facts: the facts that the engine returned when it was ready; `import_seconds` and
@@ -171,6 +178,7 @@ class EngineChild(Child):
 
     Raises:
         MissingPackageError: if the interpreter lacks a package.
+        SlowStartError: if the engine is not ready in time.
         RuntimeError: if the process fails.
     """
 
@@ -182,6 +190,7 @@ class EngineChild(Child):
         settings: Mapping[str, Any],
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
+        limit_s: float = float("inf"),
     ):
         paths = os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent)])
         super().__init__(
@@ -191,6 +200,12 @@ class EngineChild(Child):
         )
         try:
             self._send(dict(settings))
+            # Otherwise the next line would wait for an answer.
+            with selectors.DefaultSelector() as selector:
+                assert self._process.stdout is not None
+                selector.register(self._process.stdout, selectors.EVENT_READ)
+                if not selector.select(min(limit_s, _LONGEST_S)):
+                    raise SlowStartError(f"{name} was not ready after {limit_s:g} seconds.")
             self.facts = self._receive()
             if "missing" in self.facts:
                 raise MissingPackageError(

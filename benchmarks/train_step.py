@@ -4,6 +4,8 @@ r"""Times training steps of this package, next to PyTorch.
 Example:
     benchmarks/train_step.py --data_dir=build/data --preset=small --batch_tokens=4096 \
         --engine_python=torch=torch-env/bin/python
+    benchmarks/train_step.py --device=gpu --shapes=1 --data_dir=build/data --preset=base \
+        --batch_tokens=25000 --steps=20 --profile --engine_python=torch=torch-env/bin/python
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process, with the same corpus,
 model sizes, batch tokens and constant learning rate:
@@ -15,8 +17,14 @@ model sizes, batch tokens and constant learning rate:
   attention weights and ReLUs.
 
 Each engine makes its batches in the way that suits it best. This package uses a few shapes;
-PyTorch sorts by length and pads to the longest sentence. In each round every engine takes --steps
-steps while the others wait.
+PyTorch sorts by length and pads to the longest sentence. With --shapes=N, all engines get the same
+batches, those of the N most frequent shapes of this package, and keep them on the device. In each
+round every engine takes --steps steps while the others wait.
+
+With --device=gpu, all engines share the first GPU. XLA takes many seconds for each shape, so choose
+--shapes. --profile adds the kernels of a step, its copies to and from the host, and the time in
+which the GPU is busy. --start_seconds leaves out an engine that does not get ready, such as
+torch.compile. After Ctrl-C or SIGTERM, the turns so far are printed.
 
 Prints one JSON object. For each engine: real target tokens per second (end ids included), FLOP
 per second (matrix products of real tokens; backward is twice forward; causal attention is half)
@@ -28,6 +36,7 @@ threads wait for the slowest of them, and TensorFlow's do not.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import statistics
@@ -38,6 +47,7 @@ from typing import Any
 
 import command
 import numpy as np
+import numpy.typing as npt
 from absl import flags
 from measuring import (
     Turn,
@@ -48,6 +58,7 @@ from measuring import (
     ratio,
     spread,
     take_turns,
+    were_interrupted,
 )
 from models import (
     LEARNING_RATE,
@@ -62,6 +73,7 @@ from sentence_batches import sorted_training_batches
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
 from keras_transformer.config import Config
+from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.presets import preset
 from keras_transformer.text.tokenizer import Tokenizer
@@ -73,12 +85,42 @@ flags.DEFINE_string("data_dir", None, "prepared data", required=True)
 flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("steps", 5, "steps of a turn", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
-flags.DEFINE_bool("profile", False, "also profile the steps of our engines without XLA")
+flags.DEFINE_integer("shapes", 0, "most frequent batch shapes to use; 0 for all", lower_bound=0)
+flags.DEFINE_bool("profile", False, "also profile steps: on a CPU those of our engines without XLA")
 
 KNOWN = {
     "keras": (["float32", "bfloat16"], ["xla", "number"]),
     "torch": (["float32", "bfloat16"], ["compile", "paper_dropout"]),
 }
+
+
+_EPOCHS = 8  # in which steps of the most frequent shapes are looked for
+
+
+def frequent_steps(batches: Batches, num_shapes: int, num_steps: int) -> list[int]:
+    """Returns the first steps whose batches have one of the most frequent shapes.
+
+    Args:
+        batches: the batches.
+        num_shapes: number of shapes.
+        num_steps: the most steps.
+    """
+    shapes = {}
+    for step in range(_EPOCHS * batches.steps_per_epoch):
+        inputs, labels = batches.batch(step)
+        shapes[step] = (*inputs["source_ids"].shape, labels.shape[1])
+    most = dict(collections.Counter(shapes.values()).most_common(num_shapes))
+    return [step for step, shape in shapes.items() if shape in most][:num_steps]
+
+
+def arrays_of(batches: Batches, steps: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the batches of some steps in the form of `sorted_training_batches`."""
+    arrays = {}
+    for i, step in enumerate(steps):
+        inputs, labels = batches.batch(step)
+        arrays |= {f"source_{i}": inputs["source_ids"], f"target_{i}": inputs["target_ids"]}
+        arrays[f"labels_{i}"] = labels
+    return arrays
 
 
 def torch_settings(variant: Variant, config: Config, batches: Path) -> dict[str, Any]:
@@ -87,8 +129,10 @@ def torch_settings(variant: Variant, config: Config, batches: Path) -> dict[str,
         "sizes": dataclasses.asdict(sizes_of(config.model)),
         "batches": str(batches),
         "pad_id": config.model.pad_id,
+        "device": "cuda" if FLAGS.device == "gpu" else "cpu",
         "precision": variant.precision,
         "compile": "compile" in variant.options,
+        "dynamic": FLAGS.shapes != 1,
         "paper_dropout": "paper_dropout" in variant.options,
         "dropout": config.model.residual_dropout,
         "label_smoothing": config.training.label_smoothing,
@@ -105,35 +149,46 @@ def compare(variants: Sequence[Variant]) -> dict[str, Any]:
     num_steps = FLAGS.rounds * FLAGS.steps
     with tempfile.TemporaryDirectory() as folder:
         batches = Path(folder) / "batches.npz"
-        if any(variant.engine == "torch" for variant in variants):
-            store = TokenStore(Path(FLAGS.data_dir) / "train")
-            ids = special_ids(tokenizer)
+        store = TokenStore(Path(FLAGS.data_dir) / "train")
+        ids, only_steps, arrays = special_ids(tokenizer), None, {}
+        if FLAGS.shapes:
+            ours = CorpusBatches(store, FLAGS.batch_tokens, SEED, ids["pad"], ids["start"])
+            only_steps = frequent_steps(ours, FLAGS.shapes, num_steps)
+            arrays = arrays_of(ours, only_steps)
+        elif any(variant.engine == "torch" for variant in variants):
             arrays = sorted_training_batches(store, FLAGS.batch_tokens, ids, SEED, num_steps)
-            np.savez(batches, **arrays)  # type: ignore[arg-type]
+        np.savez(batches, **arrays)
 
         def start(variant: Variant) -> EngineChild:
             if variant.engine == "keras":
                 settings = training_settings(
-                    variant, FLAGS.preset, FLAGS.data_dir, FLAGS.batch_tokens, num_steps
-                )
+                    variant, FLAGS.preset, FLAGS.data_dir, FLAGS.batch_tokens, num_steps,
+                    device=FLAGS.device, only_steps=only_steps,
+                )  # fmt: skip
             else:
                 settings = torch_settings(variant, config, batches)
-            environment = variant.environment(FLAGS.threads, FLAGS.threads)
-            python = python_of(variant)
-            return EngineChild(variant.name, variant.engine, "train", settings, python, environment)
+            environment = variant.environment(FLAGS.threads, FLAGS.threads, FLAGS.device)
+            return EngineChild(
+                variant.name, variant.engine, "train", settings, python_of(variant), environment,
+                FLAGS.start_seconds,
+            )  # fmt: skip
 
         with started(variants, start) as (children, left_out):
             variants = [variant for variant in variants if variant.name in children]
-            turns, ceilings = take_rounds(variants, children)
+            turns, ceilings = take_rounds(
+                variants, children, interrupted="interrupted" in left_out.values()
+            )
+            interrupted = were_interrupted(turns, FLAGS.rounds)
             profiles = {
                 variant.name: children[variant.name].ask("profile", steps=FLAGS.steps)
                 for variant in variants
-                if FLAGS.profile and variant.engine == "keras" and "xla" not in variant.options
+                if FLAGS.profile and is_profiled(variant) and not interrupted
             }
             engines = {
                 v.name: report(turns[v.name], children[v.name], ceilings.get(v.precision))
                 for v in variants
             }
+    profile_name = "profile_of_a_step" if FLAGS.device == "gpu" else "profile_ms_of_a_step"
     return {
         "vocab_size": tokenizer.target_vocab_size,
         "quiet": is_quiet(turns),
@@ -141,14 +196,26 @@ def compare(variants: Sequence[Variant]) -> dict[str, Any]:
         "engines": engines,
         "ratios": ratios(variants, turns),
         "left_out": left_out,
-        **({"profile_ms_of_a_step": profiles} if profiles else {}),
+        **({profile_name: profiles} if profiles else {}),
+        **({"interrupted": True} if interrupted else {}),
     }
 
 
+def is_profiled(variant: Variant) -> bool:
+    """True if --profile shows something of an engine: on a CPU, our operations without XLA."""
+    return FLAGS.device == "gpu" or (variant.engine == "keras" and "xla" not in variant.options)
+
+
 def take_rounds(
-    variants: Sequence[Variant], children: dict[str, EngineChild]
+    variants: Sequence[Variant], children: dict[str, EngineChild], interrupted: bool
 ) -> tuple[Turns, dict[str, float]]:
-    """Returns all turns, and the FLOP per second of the fastest product by precision."""
+    """Returns all turns, and the FLOP per second of the fastest product by precision.
+
+    Args:
+        variants: the engines.
+        children: their processes.
+        interrupted: take no turns, because the start was interrupted.
+    """
     ours = next((variant.name for variant in variants if variant.is_ours), None)
     ceilings: dict[str, float] = {}
 
@@ -159,6 +226,8 @@ def take_rounds(
                 ceilings[precision] = max(flop, ceilings.get(precision, 0.0))
         return turn
 
+    if interrupted:
+        return {name: [] for name in children}, ceilings
     calls = {name: lambda _, name=name: take_turn(name) for name in children}
     return take_turns(calls, FLAGS.rounds, "target tokens/s"), ceilings
 
@@ -169,11 +238,17 @@ def report(turns: Sequence[Turn], child: EngineChild, ceiling: float | None) -> 
     def all_of(name: str) -> list[float]:
         return [turn[name] for turn in turns]
 
-    flop_per_second = statistics.median(all_of("flop_per_second"))
     facts = {
         name: value if not isinstance(value, float) else round(value, 3)
         for name, value in child.facts.items()
     }
+    facts["seconds_to_first_step"] = round(facts.pop("first_ended") - child.started, 1)
+    if not turns:
+        return facts
+    flop_per_second = statistics.median(all_of("flop_per_second"))
+    if "device_memory_mb" in turns[-1]:
+        # Later turns come after the large products that measure the ceiling.
+        facts["device_memory_mb"] = round(turns[0]["device_memory_mb"])
     return {
         "tokens_per_second": spread(all_of("per_second"), 0),
         "gflop_per_second": round(flop_per_second / 1e9, 1),
@@ -194,7 +269,7 @@ def ratios(variants: Sequence[Variant], turns: Turns) -> dict[str, Any]:
     for variant in variants:
         for option in variant.options:
             plain = variant.name.removesuffix(f":{option}")
-            if plain in turns and plain != variant.name:
+            if turns.get(plain) and turns[variant.name] and plain != variant.name:
                 result[f"{variant.name} over {plain}"] = ratio(turns, variant.name, plain)
     for each in result.values():
         one, other = (
@@ -203,6 +278,11 @@ def ratios(variants: Sequence[Variant], turns: Turns) -> dict[str, Any]:
         each["peak_memory"] = round(one / other, 3)
     return result
 
+
+ON_GPU = (
+    *("keras:bfloat16:xla", "keras:bfloat16"),
+    *("torch:bfloat16:paper_dropout", "torch:bfloat16:paper_dropout:compile"),
+)
 
 define_engines(
     KNOWN,
@@ -215,11 +295,15 @@ define_engines(
 
 def main() -> int:
     """Prints the measurements."""
-    result = compare(chosen(KNOWN))
-    names = ("preset", "batch_tokens", "rounds", "steps", "threads")
+    command.interrupt_at_sigterm()
+    variants = chosen(KNOWN)
+    if FLAGS.device == "gpu" and FLAGS["engines"].using_default_value:
+        variants = [Variant.parse(name, KNOWN) for name in ON_GPU]
+    result = compare(variants)
+    names = ("preset", "batch_tokens", "rounds", "steps", "threads", "device", "shapes")
     settings = {name: getattr(FLAGS, name) for name in names}
-    print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
-    return 0
+    print(json.dumps({"machine": describe_machine(FLAGS.device), "settings": settings, **result}))
+    return command.INTERRUPTED if "interrupted" in result else 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from absl import flags
 from command import say
-from protocol import EngineChild, MissingPackageError
+from protocol import EngineChild, MissingPackageError, SlowStartError
 
 from keras_transformer.errors import InputError
 
@@ -73,29 +73,39 @@ class Variant:
         """The number among the options."""
         return max((int(each) for each in self.options if each.isdecimal()), default=None)
 
-    def environment(self, intraop_threads: int, threads: int) -> dict[str, str]:
-        """Returns the environment variables that set the threads of an engine.
+    def environment(
+        self, intraop_threads: int, threads: int, device: str = "cpu"
+    ) -> dict[str, str]:
+        """Returns the environment variables that set the threads and the device of an engine.
 
         Args:
             intraop_threads: threads of one operation.
             threads: threads of the process.
+            device: "cpu" or "gpu".
         """
         variables = {"CT2_USE_MKL": "1" if "mkl" in self.options else "0"}
         if self.engine in _WITH_TENSORFLOW:
             variables["TF_NUM_INTRAOP_THREADS"] = str(intraop_threads)
             variables["TF_NUM_INTEROP_THREADS"] = str(threads)
             variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+            variables["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # several engines share a card
+            if device == "cpu":
+                variables["CUDA_VISIBLE_DEVICES"] = "-1"
         return variables
 
 
 def define_engines(known: Known, default: Sequence[str]) -> None:
-    """Defines the flags --engines and --engine_python.
+    """Defines the flags --engines, --engine_python, --device and --start_seconds.
 
     Args:
         known: the engines of the benchmark, with their precisions and options.
         default: what is compared by default.
     """
     flags.DEFINE_list("engines", list(default), "what is compared: ENGINE:PRECISION[:OPTION...]")
+    flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "device of the engines")
+    flags.DEFINE_integer(
+        "start_seconds", 3600, "an engine that takes longer to start is left out", lower_bound=1
+    )
     flags.DEFINE_list("engine_python", [], "interpreters: ENGINE=PYTHON,...; default: this one")
 
     def are_known(names: Sequence[str]) -> bool:
@@ -140,7 +150,8 @@ def started(
 ) -> Iterator[tuple[dict[str, EngineChild], dict[str, str]]]:
     """Starts a process for each variant, and ends all of them with the block.
 
-    A variant whose interpreter lacks a package is left out, which is printed.
+    A variant is left out if its interpreter lacks a package, or if it takes too long. This is
+    printed. An interruption ends the starting, too.
 
     Args:
         variants: what to start.
@@ -156,9 +167,13 @@ def started(
             say(f"Starting {variant.name}.")
             try:
                 children[variant.name] = stack.enter_context(start(variant))
-            except MissingPackageError as error:
+            except (MissingPackageError, SlowStartError) as error:
                 say(f"{variant.name} is left out: {error}")
                 left_out[variant.name] = str(error)
+            except KeyboardInterrupt:
+                say(f"{variant.name} was interrupted at its start.")
+                left_out[variant.name] = "interrupted"
+                break
         if not children:
             raise InputError(f"No engine can run. {' '.join(set(left_out.values()))}")
         yield children, left_out

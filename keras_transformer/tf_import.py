@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from keras_transformer.errors import InputError
 
@@ -55,12 +56,14 @@ def load_tensorflow() -> None:
         _load_quietly()
         return
     set_variables()
+    given = {name: os.environ[name] for name in _XLA_VARIABLES if os.environ.get(name)}
+    _set_xla_flags(nvidia_gpus())
     # The libraries create half a million objects that live until the process ends. The garbage
     # collector should not examine them while they load, or later whenever a graph is traced.
     gc.disable()
     try:
         with _hidden(_UNUSED):
-            _load_quietly()
+            _load_quietly(given)
     finally:
         gc.enable()
     gc.freeze()
@@ -79,7 +82,89 @@ def _hidden(packages: tuple[str, ...]) -> Iterator[None]:
             del sys.modules[package]
 
 
-def _load_quietly() -> None:
+def nvidia_gpus(driver: Path = Path("/proc/driver/nvidia"), devices: str = "/dev") -> str:
+    """Returns the models of the NVIDIA cards and the version of their driver; "" without cards.
+
+    TensorFlow reads its environment variables before it can tell.
+
+    Args:
+        driver: the folder of the driver.
+        devices: the folder of device files. If it has cards that the driver's folder does not
+            describe, as in some containers, `nvidia-smi` does.
+
+    Example:
+    >>> nvidia_gpus(Path("no_such_folder"), "no_such_folder")
+    ''
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return ""
+    with contextlib.suppress(OSError):
+        version = (driver / "version").read_text().splitlines()[:1]
+        cards = [path.read_text() for path in sorted(driver.glob("gpus/*/information"))]
+        models = set(re.findall(r"^Model:\s*(.+?)\s*$", "\n".join(cards), re.MULTILINE))
+        if models:
+            return "\n".join([*sorted(models), *version])
+    if not any(Path(devices).glob("nvidia[0-9]*")):
+        return ""
+    import subprocess  # late: the imports of a command come before it handles Ctrl-C
+
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "\n".join(sorted(set(done.stdout.split("\n")))).strip()
+
+
+def _set_xla_flags(gpus: str) -> None:
+    """On machines with GPUs, makes XLA compile with all cores and keep its programs on disk.
+
+    Flags of the user stay, and override these.
+
+    Args:
+        gpus: the result of `nvidia_gpus`.
+    """
+    if not gpus:
+        return
+    flags = {
+        "xla_gpu_enable_llvm_module_compilation_parallelism": "true",
+        "xla_gpu_force_compilation_parallelism": str(len(os.sched_getaffinity(0))),
+    }
+    _add_flags("XLA_FLAGS", flags)
+    folder = _program_cache(gpus)
+    if folder is not None:
+        _add_flags("TF_XLA_FLAGS", {"tf_xla_persistent_cache_directory": str(folder)})
+
+
+def _add_flags(variable: str, flags: dict[str, str]) -> None:
+    given = os.environ.get(variable, "").strip()
+    if given and not given.startswith("-"):
+        return  # the name of a file
+    new = [f"--{name}={value}" for name, value in flags.items() if f"--{name}" not in given]
+    os.environ[variable] = " ".join([*new, given]).strip()
+
+
+def _program_cache(gpus: str) -> Path | None:
+    """Returns the folder of XLA's programs for these cards, or None if it cannot be used."""
+    import hashlib  # late, as above
+    import importlib.metadata
+
+    try:
+        version = importlib.metadata.version("tensorflow")
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        # XLA's own key has neither the card nor the flags.
+        described = f"{gpus}\n{os.environ.get('XLA_FLAGS', '')}"
+        key = hashlib.sha256(described.encode()).hexdigest()[:12]
+        folder = cache / "keras_transformer" / "xla" / f"tensorflow-{version}-{key}"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError, importlib.metadata.PackageNotFoundError):
+        return None
+    # TensorFlow separates flags at spaces.
+    return folder if os.access(folder, os.W_OK) and not re.search(r"\s", str(folder)) else None
+
+
+def _load_quietly(xla_variables: Mapping[str, str] | None = None) -> None:
+    """Loads TensorFlow, and checks `xla_variables`, variables of the user that may be wrong."""
     is_first = "tensorflow" not in sys.modules
     with tempfile.TemporaryFile() as log:
         stderr = os.dup(2)
@@ -88,7 +173,7 @@ def _load_quietly() -> None:
             import tensorflow as tf
 
             if is_first:  # later, a copy of the process would lack TensorFlow's threads
-                _check_xla_flags()
+                _check_xla_flags(xla_variables or {})
             tf.config.list_physical_devices()
         except InputError:
             raise
@@ -101,9 +186,12 @@ def _load_quietly() -> None:
             os.close(stderr)
 
 
-def _check_xla_flags() -> None:
-    """Raises an error for flags that would end the process, after trying them in a copy of it."""
-    given = {name: os.environ[name] for name in _XLA_VARIABLES if os.environ.get(name)}
+def _check_xla_flags(given: Mapping[str, str]) -> None:
+    """Raises an error for flags that would end the process, after trying them in a copy of it.
+
+    Args:
+        given: the variables of the user.
+    """
     if not given:
         return
     with tempfile.TemporaryFile() as log:
@@ -112,6 +200,8 @@ def _check_xla_flags() -> None:
             try:
                 os.dup2(log.fileno(), 2)
                 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+                for name in _XLA_VARIABLES:  # without the cache of programs
+                    os.environ[name] = given.get(name, "")
                 import tensorflow as tf
 
                 tf.function(lambda x: x + 1, jit_compile=True)(tf.constant(1))  # reads both

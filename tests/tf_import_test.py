@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from keras_transformer import tf_import
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
@@ -117,3 +120,73 @@ def test_flags_that_would_end_tensorflow_are_an_error(
         sentence = ended.stderr.splitlines()[-1]
         assert ended.returncode == 1 and "errors.InputError: TensorFlow does not accept" in sentence
         assert f"{name}={value}" in sentence and reason in sentence
+
+
+CARD = "NVIDIA H100 80GB HBM3"
+
+
+def test_cards_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nothing = str(tmp_path / "nothing")
+    assert tf_import.nvidia_gpus(tmp_path, nothing) == ""
+    (tmp_path / "version").write_text("NVRM version: 580.159.04\nGCC version: 13\n")
+    assert tf_import.nvidia_gpus(tmp_path, nothing) == ""
+    for number in range(2):
+        (tmp_path / f"gpus/{number}").mkdir(parents=True)
+        text = f"Model: \t\t {CARD}\nIRQ:   \t\t {number}\n"
+        (tmp_path / f"gpus/{number}/information").write_text(text)
+    assert tf_import.nvidia_gpus(tmp_path, nothing) == f"{CARD}\nNVRM version: 580.159.04"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert tf_import.nvidia_gpus(tmp_path, nothing) == ""
+
+
+def test_cards_without_a_description_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho '{CARD}, 580'\necho '{CARD}, 580'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert tf_import.nvidia_gpus(tmp_path, str(tmp_path)) == ""
+    (tmp_path / "nvidia0").touch()
+    assert tf_import.nvidia_gpus(tmp_path, str(tmp_path)) == f"{CARD}, 580"
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert tf_import.nvidia_gpus(tmp_path, str(tmp_path)) == ""
+
+
+def test_xla_keeps_programs_for_gpus_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=3")
+    monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
+    ended = run_python(
+        "from keras_transformer import tf_import\n"
+        f"tf_import.nvidia_gpus = lambda: '{CARD}'\n"
+        "tf_import.load_tensorflow()\n"
+        "import os\n"
+        "import tensorflow as tf\n"
+        "tf.function(lambda x: x + 1, jit_compile=True)(tf.constant(1))\n"
+        "print(os.environ['XLA_FLAGS'])\n"
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.split() == [
+        "--xla_gpu_enable_llvm_module_compilation_parallelism=true",
+        "--xla_gpu_force_compilation_parallelism=3",
+    ]
+    [folder] = (tmp_path / "keras_transformer" / "xla").iterdir()
+    assert folder.name.startswith("tensorflow-") and len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "gpus, xla_flags, expected", [("", "", ""), ("a card", "flags.txt", "flags.txt")]
+)
+def test_flags_are_not_added_without_gpus_or_to_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: str, xla_flags: str, expected: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with a space"))
+    monkeypatch.setenv("XLA_FLAGS", xla_flags)
+    monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
+    tf_import._set_xla_flags(gpus)
+    assert os.environ["XLA_FLAGS"] == expected and "TF_XLA_FLAGS" not in os.environ

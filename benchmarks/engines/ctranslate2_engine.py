@@ -23,7 +23,7 @@ _VERSIONS = {"ctranslate2": ctranslate2.__version__}
 def _open(path: str, settings: dict[str, Any]) -> ctranslate2.Translator:
     return ctranslate2.Translator(
         path,
-        device="cpu",
+        device="cuda" if settings.get("device") == "gpu" else "cpu",
         compute_type=settings["precision"],  # weights are converted as they are read
         inter_threads=settings["at_once"],
         intra_threads=settings["threads"],
@@ -34,8 +34,9 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     """Makes a random model that decodes ids.
 
     Args:
-        settings: `precision`, `threads`, `at_once`, `beam_size`, `length_penalty`, `sizes`,
-            `special_ids`, `seed`, the number of `steps`, and the settings of `tasks.decode_ids`.
+        settings: `precision`, `device` (cpu by default), `threads`, `at_once`, `beam_size`,
+            `length_penalty`, `sizes`, `special_ids`, `seed`, the number of `steps`, and the
+            settings of `tasks.decode_ids`.
     """
     special = settings["special_ids"]
     spec = _random_spec(Sizes(**settings["sizes"]), special, settings["seed"])
@@ -124,8 +125,8 @@ def decode_text(settings: dict[str, Any]) -> Started:
     """Loads an export that decodes text.
 
     Args:
-        settings: `precision`, `threads`, `at_once`, `beam_size`, `length_penalty`, the directory
-            `export`, `max_extra_tokens`, and the settings of `tasks.decode_text`.
+        settings: `precision`, `device`, `threads`, `at_once`, `beam_size`, `length_penalty`, the
+            directory `export`, `max_extra_tokens`, and the settings of `tasks.decode_text`.
     """
     folder = Path(settings["export"])
     translator = _open(str(folder), settings)

@@ -43,6 +43,7 @@ def profiled_operations(run: Callable[[], Any]) -> Iterator[tuple[str, str, floa
             for event in line.events:
                 full_name = plane.event_metadata[event.metadata_id].name
                 name, _, kind = full_name.rpartition(":")
-                # Other events are those of the executor.
-                if name and "::" not in full_name and not name.startswith("EagerLocalExecute"):
+                # Other events are those of the executor, and the ends of XLA's kernels ("end: x").
+                others = ("EagerLocalExecute", "end: ")
+                if name and "::" not in full_name and not full_name.startswith(others):
                     yield name, kind, event.duration_ps / 1e9

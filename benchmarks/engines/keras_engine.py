@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cost import Sizes
 from models import sizes_of
 from protocol import Answer, Started
 
-from engines import graphs, tasks
+from engines import device_time, graphs, tasks
 from engines.side_by_side import Search, SideBySide, Weights
 from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.data.batching.batches import Batches, CorpusBatches
@@ -70,8 +71,9 @@ def train(settings: dict[str, Any]) -> Started:
     """Makes a model and warms it up on the batches of a training run.
 
     Args:
-        settings: `preset` and the `configuration` that differs from it, `data_dir`, `replicas`,
-            and `num_steps`, the steps that will be requested.
+        settings: `preset` and the `configuration` that differs from it, `data_dir`, `device`,
+            `replicas`, `num_steps`, the steps that will be requested, and `only_steps`, the steps
+            whose batches are used again and again, or None for all.
     """
     if settings["replicas"] > 1:
         use_logical_cpus(settings["replicas"])
@@ -82,62 +84,85 @@ def train(settings: dict[str, Any]) -> Started:
         TokenStore(Path(settings["data_dir"]) / "train"), training.batch_tokens, training.seed,
         tokenizer.pad_id, tokenizer.start_id,
     )  # fmt: skip
-    platform = choose_platform(training, len(batches.shapes), "cpu")
+    on_gpu, only_steps = settings["device"] == "gpu", settings["only_steps"]
+    platform = choose_platform(training, len(batches.shapes), settings["device"])
+
+    def batch_of(step: int) -> Any:
+        return next(iter(batches.distributed(platform.strategy, step, 1)))
+
     iterator = iter(batches.distributed(platform.strategy))
     step_function = make_step(config, platform, iterator.element_spec)
+    if only_steps:  # their batches stay on the device
+        iterator = itertools.cycle([batch_of(step) for step in only_steps])
 
     def take_step(batch: Any) -> tf.Tensor:
         return step_function(batch)["loss"]
 
     def one_of_each_shape() -> Iterator[Any]:
-        for step in _first_step_of_each_shape(batches, settings["num_steps"]):
-            yield next(iter(batches.distributed(platform.strategy, step, 1)))
+        steps = only_steps or range(settings["num_steps"])
+        yield from map(batch_of, _first_step_of_each_shape(batches, steps))
 
     def next_batch(step: int) -> tuple[Any, Callable[[], tasks.Arrays]]:
         def arrays() -> tasks.Arrays:
-            inputs, labels = batches.batch(step)
+            number = only_steps[step % len(only_steps)] if only_steps else step
+            inputs, labels = batches.batch(number)
             return inputs["source_ids"], labels
 
         return next(iterator), arrays
 
     def ceilings() -> Answer:
-        return product_ceilings(sizes_of(model), training.batch_tokens)
+        return product_ceilings(sizes_of(model), training.batch_tokens, on_gpu)
 
     def profile(steps: int) -> Answer:
-        return profiled(lambda: float(take_step(next(iterator))), steps)
+        run = device_time.tensorflow_profile if on_gpu else profiled
+        return run(lambda: float(take_step(next(iterator))), steps)
+
+    def device_mb() -> float:
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
 
     facts, commands = tasks.train(
-        sizes_of(model), model.pad_id, one_of_each_shape(), next_batch, take_step
-    )
+        sizes_of(model), model.pad_id, one_of_each_shape(), next_batch, take_step,
+        device_mb if on_gpu else None,
+    )  # fmt: skip
     commands = {**commands, "ceilings": ceilings, "profile": profile}
     return {**facts, "versions": _VERSIONS}, commands
 
 
-def _first_step_of_each_shape(batches: Batches, num_steps: int) -> list[int]:
+def _first_step_of_each_shape(batches: Batches, steps: Iterable[int]) -> list[int]:
     first: dict[tuple[int, ...], int] = {}
-    for step in range(num_steps):
+    for step in steps:
         inputs, labels = batches.batch(step)
         first.setdefault((*inputs["source_ids"].shape, labels.shape[1]), step)
     return list(first.values())
 
 
-def product_ceilings(sizes: Sizes, tokens: int) -> dict[str, float]:
+def product_ceilings(sizes: Sizes, tokens: int, on_gpu: bool = False) -> dict[str, float]:
     """Returns the FLOP per second of the fastest matrix product, by precision.
 
     The products are a large cube and the products of the model.
+
+    Args:
+        sizes: sizes of the model.
+        tokens: rows of the products of the model.
+        on_gpu: measure many products at once, because the host does not wait for a GPU.
     """
+    side, repeats = (8192, 10) if on_gpu else (2048, 1)
     d, ff, vocabulary = sizes.d_model, sizes.d_ff, sizes.target_vocab_size
-    shapes = [(2048, 2048, 2048), (tokens, d, ff), (tokens, ff, d), (tokens, d, vocabulary)]
+    shapes = [(side, side, side), (tokens, d, ff), (tokens, ff, d), (tokens, d, vocabulary)]
     best = dict.fromkeys(("float32", "bfloat16"), 0.0)
     for dtype in best:
         product = tf.function(tf.matmul)
         for m, k, n in shapes:
             a, b = (tf.cast(tf.random.normal(shape), dtype) for shape in ((m, k), (k, n)))
-            product(a, b)
+            product(a, b)[0, 0].numpy()
             for _ in range(5):
                 started = time.perf_counter()
-                product(a, b)
-                best[dtype] = max(best[dtype], 2.0 * m * k * n / (time.perf_counter() - started))
+                for _ in range(repeats):
+                    result = product(a, b)
+                if on_gpu:
+                    result[0, 0].numpy()
+                seconds = (time.perf_counter() - started) / repeats
+                best[dtype] = max(best[dtype], 2.0 * m * k * n / seconds)
     return best
 
 
@@ -188,7 +213,9 @@ def decode_ids(settings: dict[str, Any]) -> Started:
         return lengths
 
     prepare, shape_of = graphs.input_of(compiled, config.model.pad_id)
-    facts, commands = tasks.decode_ids(settings, prepare, decode, shape_of)
+    facts, commands = tasks.decode_ids(
+        settings, prepare, decode, shape_of, device_time.tensorflow_profile
+    )
     return {**facts, "versions": _VERSIONS}, commands
 
 

@@ -24,6 +24,7 @@ Batch = TypeVar("Batch")
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # source ids and labels, padded
 
 _WARM_UP = 2  # batches
+_PROFILED = 3  # times that a batch is decoded for a profile
 
 
 def turn(started: float, core_use: CoreUse, count: int) -> Answer:
@@ -51,6 +52,7 @@ def train(
     shapes: Iterable[Batch],
     next_batch: Callable[[int], tuple[Batch, Callable[[], Arrays]]],
     take_step: Callable[[Batch], Any],
+    device_mb: Callable[[], float] | None = None,
 ) -> Started:
     """Warms up on every shape of batch; the command `train` takes `steps` steps.
 
@@ -60,17 +62,21 @@ def train(
         shapes: one batch of each shape.
         next_batch: returns the batch of a step, and a function that returns its arrays.
         take_step: trains on a batch; `float` of the result is the loss.
+        device_mb: returns the most memory of a GPU so far.
     """
-    seconds, losses = [], []
+    seconds, losses, ended = [], [], 0.0
     for batch in shapes:
         started = time.perf_counter()
         losses.append(float(take_step(batch)))
         seconds.append(time.perf_counter() - started)
+        ended = ended or time.monotonic()
     facts = {
         "first_loss": losses[0],
         "first_step_seconds": seconds[0],
         "new_shape_seconds": float(np.median(seconds[1:])) if seconds[1:] else None,
         "shapes": len(seconds),
+        "shape_seconds": [round(each, 1) for each in seconds],
+        "first_ended": ended,  # on the clock that all processes share
     }
     step = 0
 
@@ -96,6 +102,7 @@ def train(
             "real_share_of_positions": tokens / positions,
             "input_wait_share": wait / costs["seconds"],
             "loss": loss,
+            **({} if device_mb is None else {"device_memory_mb": device_mb()}),
         }
 
     return facts, {"train": train}
@@ -114,6 +121,7 @@ def decode_ids(
     prepare: Callable[[sentence_batches.Ids], Batch],
     decode: Callable[[Batch], Sequence[int]],
     shape_of: Callable[[Batch], Any] | None = None,
+    profile: Callable[[Callable[[], Any], int], Answer] | None = None,
 ) -> Started:
     """Warms up; the command `decode` decodes `count` of the batches that have `rows` rows.
 
@@ -124,6 +132,8 @@ def decode_ids(
         decode: translates, and returns the number of tokens of the best outputs.
         shape_of: returns the shape that the engine compiles for; if given, all shapes are
             warmed up.
+        profile: profiles a call, repeated a number of times. The command `profile` profiles the
+            decoding of a batch.
     """
     at_once = settings["at_once"]
     prepared = {
@@ -149,7 +159,13 @@ def decode_ids(
         extremes = [int(min(lengths)), int(max(lengths))]
         return {**turn(started, core_use, len(lengths)), "lengths": extremes}
 
-    return facts, {"decode": decode_batches}
+    def profile_batches(rows: int) -> Answer:
+        assert profile is not None
+        [batch, *_], *_ = prepared[rows]
+        return profile(lambda: decode(batch), _PROFILED)
+
+    commands: dict[str, Callable[..., Answer]] = {"decode": decode_batches}
+    return facts, {**commands, **({} if profile is None else {"profile": profile_batches})}
 
 
 def decode_text(

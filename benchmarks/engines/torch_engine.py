@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from cost import Sizes
-from protocol import Started
+from protocol import Answer, Started
 from torch import nn
 from torch.nn import functional
 
-from engines import tasks
+from engines import device_time, tasks
 
 Tensors = tuple[torch.Tensor, ...]  # source, target and labels
 
@@ -79,9 +79,10 @@ def make_step(
         model.parameters(), settings["learning_rate"], betas=(0.9, 0.98), eps=1e-9, fused=True
     )
     in_bfloat16 = settings["precision"] == "bfloat16"
+    device = model.embedding.weight.device.type
 
     def loss_of(source: torch.Tensor, target: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=in_bfloat16):
             logits = model(source, target)
         return functional.cross_entropy(
             logits.flatten(0, 1).float(), labels.flatten(), ignore_index=model.pad_id,
@@ -89,7 +90,7 @@ def make_step(
         )  # fmt: skip
 
     if settings["compile"]:
-        loss_of = torch.compile(loss_of, dynamic=True)
+        loss_of = torch.compile(loss_of, dynamic=settings["dynamic"])
 
     def take_step(batch: Tensors) -> torch.Tensor:
         optimizer.zero_grad()
@@ -106,8 +107,9 @@ def train(settings: dict[str, Any]) -> Started:
 
     Args:
         settings: `sizes` of the model; `batches`, an .npz file of source_I, target_I and
-            labels_I; `precision`, float32 or bfloat16; booleans `compile` and `paper_dropout`;
-            `dropout`, `label_smoothing`, `learning_rate`, `pad_id`, `threads` and `seed`.
+            labels_I; `device`, cpu or cuda; `precision`, float32 or bfloat16; booleans `compile`,
+            `dynamic` (compile for all shapes at once) and `paper_dropout`; `dropout`,
+            `label_smoothing`, `learning_rate`, `pad_id`, `threads` and `seed`.
     """
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(settings["seed"])
@@ -118,22 +120,44 @@ def train(settings: dict[str, Any]) -> Started:
             for i in range(len(file.files) // 3)
         ]
     longest = max(ids.shape[1] for batch in stored for ids in batch)
-    model = TorchTranslator(sizes, settings["dropout"], pad_id, longest).train()
+    device = settings["device"]
+    # TensorFlow also multiplies float32 with TF32 on a GPU.
+    torch.set_float32_matmul_precision("high" if device == "cuda" else "highest")
+    model = TorchTranslator(sizes, settings["dropout"], pad_id, longest).train().to(device)
     if settings["paper_dropout"]:
         use_paper_dropout(model)
 
     def tensors(batch: tuple[np.ndarray, ...]) -> Tensors:
-        return tuple(torch.from_numpy(ids).long() for ids in batch)
+        return tuple(torch.from_numpy(ids).long().to(device) for ids in batch)
 
     of_each_shape = {tuple(ids.shape for ids in batch): batch for batch in stored}
-    endless = itertools.cycle(stored)
+    # All batches are on the card before the steps.
+    on_card = [tensors(batch) for batch in stored] if device == "cuda" else None
+    endless = itertools.cycle(range(len(stored)))
 
     def next_batch(step: int) -> tuple[Tensors, Callable[[], tasks.Arrays]]:
-        batch = next(endless)
-        return tensors(batch), lambda: (batch[0], batch[2])
+        index = next(endless)
+        batch = stored[index]
+        ready = tensors(batch) if on_card is None else on_card[index]
+        return ready, lambda: (batch[0], batch[2])
+
+    take_step = make_step(model, settings)
+
+    def profile(steps: int) -> Answer:
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profiled:
+            for step in range(steps):
+                float(take_step(next_batch(step)[0]))
+        return device_time.summary(device_time.torch_events(profiled), steps)
+
+    def device_mb() -> float:
+        return torch.cuda.max_memory_allocated() / 2**20
 
     facts, commands = tasks.train(
-        sizes, pad_id, map(tensors, of_each_shape.values()), next_batch, make_step(model, settings)
-    )
+        sizes, pad_id, map(tensors, of_each_shape.values()), next_batch, take_step,
+        device_mb if device == "cuda" else None,
+    )  # fmt: skip
     versions = {"torch": torch.__version__, "numpy": np.__version__}
-    return {**facts, "versions": versions}, commands
+    if device == "cuda":
+        versions["cuda"] = str(torch.version.cuda)
+    return {**facts, "versions": versions}, {**commands, "profile": profile}

@@ -84,9 +84,9 @@ def prepare(
     Example:
     >>> import keras_transformer as kt
     >>> texts = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("a cow", "eine Kuh")]
-    >>> data = kt.prepare(pairs=texts, output_dir="small", vocab_size=40)
+    >>> data = kt.prepare(pairs=texts, output_dir="small", vocab_size=20)
     >>> data.report["train"]["pairs"], data.tokenizer.source_vocab_size
-    (2, 40)
+    (2, 20)
     """
     valid_pairs = options.get("valid_pairs")
     if valid_pairs is not None and not isinstance(valid_pairs, int):

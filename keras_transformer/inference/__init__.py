@@ -36,7 +36,7 @@ def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> li
 
     Example:
     >>> translations_of([b"Ein Hund .", b""], [-0.5, -1e9])
-    [Translation(text='Ein Hund .', score=-0.5)]
+    [Translation(text='Ein Hund .', score=-0.5, details=None)]
     """
     return [
         Translation(

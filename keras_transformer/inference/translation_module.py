@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 
 from keras_transformer import decoding
@@ -42,7 +43,8 @@ class TranslationModule(tf.Module):
         config: options of the search.
 
     Raises:
-        InputError: without a model, or if the vocabularies differ.
+        InputError: without a model, if the vocabularies differ, or if the backend of Keras is not
+            TensorFlow.
 
     Example:
     >>> from keras_transformer.config import ModelConfig
@@ -63,6 +65,12 @@ class TranslationModule(tf.Module):
         config: DecodingConfig,
     ):
         super().__init__(name="translator")
+        backend = keras.backend.backend()
+        if backend != "tensorflow":
+            raise InputError(
+                f"Keras uses the backend {backend}, but the search needs TensorFlow. Save the "
+                "model with `model.save`, and load it in a process with KERAS_BACKEND=tensorflow."
+            )
         if isinstance(transformers, EncoderDecoder):
             transformers = [transformers]
         self.transformers = list(transformers)

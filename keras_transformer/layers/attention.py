@@ -12,13 +12,14 @@ from keras import ops
 from keras_transformer.layers import fast_paths
 from keras_transformer.layers.base import MaskedLayer, new_initializer
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.projections import ProjectingLayer
 
 # One layer's keys `[B, H, L, d_k]` and values `[B, H, L, d_v]`.
 KeyValue = dict[str, Any]
 
 
 class LayerOutput(NamedTuple):
-    """The result of `forward`: of the attention layers, of `DecoderLayer` and of `Decoder`.
+    """The result of `attend` of the attention layers, and of `decode` of the decoder.
 
     Attributes:
         output: `[B, T, d_model]`.
@@ -57,7 +58,7 @@ def scaled_dot_product_attention(
     >>> tuple(output.shape), tuple(weights.shape)
     ((1, 2, 4), (1, 2, 3))
     """
-    query = query * ops.cast(key.shape[-1] ** -0.5, query.dtype)
+    query = ops.multiply(query, key.shape[-1] ** -0.5)
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
     scores = ops.cast(scores, "float32")
     if attention_mask is not None:
@@ -164,10 +165,10 @@ class _FusedInitializer(keras.initializers.Initializer):
         return ops.concatenate(parts, axis=-1)
 
 
-class MultiHeadAttention(MaskedLayer):
+class MultiHeadAttention(ProjectingLayer, MaskedLayer):
     """Computes Concat(head_1, ..., head_h) W^O (paper, section 3.2.2).
 
-    The base of `SelfAttention` and `CrossAttention`. They implement `forward`, which always
+    The base of `SelfAttention` and `CrossAttention`. They implement `attend`, which always
     returns a `LayerOutput`. Their `call` returns the output, or with `return_attention_scores` a
     tuple of the output and the weights.
 
@@ -233,13 +234,9 @@ class MultiHeadAttention(MaskedLayer):
 
     def _add_projection(self, name: str, inputs: int, *widths: int) -> None:
         """Adds a kernel `[inputs, sum(widths)]`, initialized as one kernel for each width."""
-        kernel = self.add_weight(
-            shape=(inputs, sum(widths)),
-            initializer=_FusedInitializer(self.kernel_initializer, widths),
-            regularizer=self.kernel_regularizer,
-            name=f"{name}_kernel",
-        )
-        setattr(self, f"{name}_kernel", kernel)
+        initializer = _FusedInitializer(self.kernel_initializer, widths)
+        shape = (inputs, sum(widths))
+        self._add_matrix(f"{name}_kernel", shape, initializer, self.kernel_regularizer)
         if self.use_bias:
             bias = self.add_weight(
                 shape=(sum(widths),),
@@ -250,8 +247,7 @@ class MultiHeadAttention(MaskedLayer):
             setattr(self, f"{name}_bias", bias)
 
     def _project(self, name: str, inputs: Any) -> Any:
-        kernel = ops.cast(getattr(self, f"{name}_kernel"), inputs.dtype)
-        outputs = fast_paths.project(inputs, kernel)
+        outputs = self._multiply(inputs, f"{name}_kernel")
         if self.use_bias:
             outputs = outputs + ops.cast(getattr(self, f"{name}_bias"), inputs.dtype)
         return outputs
@@ -262,7 +258,7 @@ class MultiHeadAttention(MaskedLayer):
         parts = split_widths(projected, [self.num_heads * dim for dim in dims])
         return [split_heads(part, self.num_heads) for part in parts]
 
-    def _attend(
+    def _attend_heads(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
         """Attends from query heads `[B, H, T, d_k]`.
@@ -335,7 +331,7 @@ class CrossAttention(MultiHeadAttention):
         key, value = self._project_to_heads("key_value", value, self.key_dim, self.value_dim)
         return {"key": key, "value": value}
 
-    def forward(
+    def attend(
         self,
         query: Any,
         key_value: KeyValue,
@@ -344,7 +340,7 @@ class CrossAttention(MultiHeadAttention):
     ) -> LayerOutput:
         """Attends to keys and values from `project`, and returns them as the `cache`."""
         [query_heads] = self._project_to_heads("query", query, self.key_dim)
-        output, weights = self._attend(query_heads, key_value, attention_mask, training)
+        output, weights = self._attend_heads(query_heads, key_value, attention_mask, training)
         return LayerOutput(output, key_value, weights)
 
     def call(
@@ -359,7 +355,7 @@ class CrossAttention(MultiHeadAttention):
         mask: Any = None,
     ) -> Any:
         attention_mask = combine_masks(attention_mask, value_mask)
-        result = self.forward(query, self.project(value), attention_mask, training)
+        result = self.attend(query, self.project(value), attention_mask, training)
         return (result.output, result.weights) if return_attention_scores else result.output
 
     def compute_output_shape(self, query_shape: Any, value_shape: Any = None) -> Any:

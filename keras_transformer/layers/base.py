@@ -23,9 +23,17 @@ class BaseLayer(keras.layers.Layer):
     2.0
     """
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        check_padded(*args, *kwargs.values())
+        return super().__call__(*args, **kwargs)
+
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # Traces `call`: dtype and number of outputs can differ from those of the first input.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras calls it instead of `call` after `quantize`. `call` looks at the weights.
+        return self.call(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         _, *parameters = inspect.signature(type(self).__init__).parameters.values()
@@ -36,7 +44,100 @@ class BaseLayer(keras.layers.Layer):
             if isinstance(value, (keras.Initializer, keras.Regularizer)):
                 value = keras.saving.serialize_keras_object(value)
             config[name] = value
+        config["dtype"] = keras.dtype_policies.serialize(saved_policy(self))
         return config
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """Quantizes all projections inside to int8. Embeddings count as projections.
+
+        Args:
+            mode: "int8".
+            type_check: not used; Keras passes it.
+            config: a `keras.quantizers.Int8QuantizationConfig`. Its quantizer of weights is used;
+                activations are not quantized.
+
+        Raises:
+            NotImplementedError: for another mode.
+        """
+        for layer in self._sublayers():
+            layer.quantize(mode, config=config)
+
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """Adds trainable adapters to all projections inside, and freezes all other weights.
+
+        Args:
+            rank: columns of A and rows of B in an adapter A B.
+            lora_alpha: adapters are multiplied by `lora_alpha / rank`; `rank` by default.
+
+        Raises:
+            ValueError: for a rank below 1, or a layer that has adapters.
+        """
+        for layer in self._sublayers():
+            layer.enable_lora(rank, lora_alpha)
+        for weight in self._trainable_variables:
+            weight.trainable = False
+
+    def _sublayers(self) -> list[BaseLayer]:
+        layers = self._flatten_layers(include_self=False, recursive=False)
+        return [each for each in layers if isinstance(each, BaseLayer)]
+
+
+def check_padded(*tensors: Any) -> None:
+    """Checks that no tensor is ragged, because `keras.ops` treats some ragged tensors as dense.
+
+    Raises:
+        ValueError: for a `tf.RaggedTensor`, or a `keras.Input` with `ragged=True`.
+
+    Example:
+    >>> check_padded(keras.ops.ones((2, 3)))
+    """
+    for tensor in tensors:
+        if hasattr(tensor, "row_splits") or getattr(tensor, "ragged", False) is True:
+            raise ValueError(
+                "Ragged tensors are not supported. Pad ids with ids.to_tensor(pad_id), and vectors "
+                "with .to_tensor() and a mask."
+            )
+
+
+def integer_ids(ids: Any) -> Any:
+    """Returns ids as int32, or as int64 if they are int64.
+
+    Small integers cannot hold every vocabulary size, and TensorFlow does not index with all of
+    them. A `keras.Input` without a dtype is float32.
+
+    Args:
+        ids: any integer dtype, integers in a float dtype, or nested lists.
+
+    Raises:
+        ValueError: for ragged ids.
+
+    Example:
+    >>> integer_ids(keras.ops.array([5, 3], "uint8")).dtype
+    tf.int32
+    """
+    check_padded(ids)
+    if not hasattr(ids, "dtype"):
+        ids = keras.ops.convert_to_tensor(ids)
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    return ids if dtype in ("int32", "int64") else keras.ops.cast(ids, "int32")
+
+
+def saved_policy(layer: keras.layers.Layer) -> Any:
+    """Returns the dtype policy for the config of a layer, which names quantized sublayers.
+
+    Args:
+        layer: a layer or a model.
+
+    Example:
+    >>> saved_policy(keras.layers.Dense(1)).name
+    'float32'
+    """
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy
+    sublayers = layer._flatten_layers(include_self=False)
+    quantized = {each.path: each.dtype_policy for each in sublayers if each.quantization_mode}
+    return keras.dtype_policies.DTypePolicyMap(policy.name, quantized) if quantized else policy
 
 
 def new_initializer(initializer: Any) -> keras.Initializer:

@@ -85,6 +85,9 @@ class DecoderLayer(ResidualLayer):
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         if memory_shape is None:
             self._sublayer_names = ("self_attention", "feed_forward")
+            # Keras does not see layers that are never built, which it refuses to quantize.
+            for suffix in ("", "_dropout", "_norm"):
+                self._tracker.untrack(getattr(self, f"cross_attention{suffix}"))
         else:  # first, so that a seed gives the same initial weights as in earlier versions
             self.cross_attention.build(inputs_shape, memory_shape)
         self._build_sublayers(inputs_shape)
@@ -102,7 +105,7 @@ class DecoderLayer(ResidualLayer):
             )
         return self.cross_attention.project(memory)
 
-    def forward(
+    def decode(
         self,
         inputs: Any,
         memory: KeyValue | None,
@@ -120,7 +123,7 @@ class DecoderLayer(ResidualLayer):
             memory: the memory's keys and values, from `cross_attention.project`; None for no
                 cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
-            cache, position, attention_mask: see `SelfAttention.forward`.
+            cache, position, attention_mask: see `SelfAttention.attend`.
             return_attention_scores: compute all weights, even where blocks would avoid it.
             training: whether dropout is on.
 
@@ -128,7 +131,7 @@ class DecoderLayer(ResidualLayer):
             The output, the extended cache (None without one), and a dict of the weights `self`
             `[B, H, T, T or L]` (None if self-attention ran in blocks) and `cross` `[B, H, T, S]`.
         """
-        attended = self.self_attention.forward(
+        attended = self.self_attention.attend(
             self._pre_norm("self_attention", inputs),
             attention_mask,
             cache,
@@ -139,7 +142,7 @@ class DecoderLayer(ResidualLayer):
         x = self._add_and_norm("self_attention", inputs, attended.output, training)
         weights = {"self": attended.weights}
         if memory is not None:
-            crossed = self.cross_attention.forward(
+            crossed = self.cross_attention.attend(
                 self._pre_norm("cross_attention", x),
                 memory,
                 combine_masks(None, memory_mask),
@@ -160,7 +163,7 @@ class DecoderLayer(ResidualLayer):
         *,
         mask: Any = None,
     ) -> Any:
-        result = self.forward(
+        result = self.decode(
             inputs,
             None if memory is None else self.project_memory(memory),
             memory_mask,
@@ -231,7 +234,7 @@ class Decoder(ResidualStack):
         """Returns the keys and values of `memory` `[B, S, d_model]` for each layer."""
         return [layer.project_memory(memory) for layer in self.layers]
 
-    def forward(
+    def decode(
         self,
         inputs: Any,
         memory: list[KeyValue] | None,
@@ -249,17 +252,17 @@ class Decoder(ResidualStack):
             memory: from `project_memory`; None for no cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
             cache: from `init_cache` or from the step before.
-            position, attention_mask: see `SelfAttention.forward`.
+            position, attention_mask: see `SelfAttention.attend`.
             return_attention_scores: compute all weights, even where blocks would avoid it.
             training: whether dropout is on.
 
         Returns:
             The output, the extended caches (None without one), and a list of the weights of each
-            layer, dicts of `self` and `cross` as in `DecoderLayer.forward`.
+            layer, dicts of `self` and `cross` as in `DecoderLayer.decode`.
         """
         x, caches, weights = inputs, [], []
         for i, layer in enumerate(self.layers):
-            result = layer.forward(
+            result = layer.decode(
                 x,
                 None if memory is None else memory[i],
                 memory_mask,
@@ -285,7 +288,7 @@ class Decoder(ResidualStack):
         *,
         mask: Any = None,
     ) -> Any:
-        result = self.forward(
+        result = self.decode(
             inputs,
             None if memory is None else self.project_memory(memory),
             memory_mask,

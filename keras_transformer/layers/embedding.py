@@ -8,11 +8,12 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import BaseLayer, integer_ids
+from keras_transformer.layers.projections import ProjectingLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenEmbedding(BaseLayer):
+class TokenEmbedding(ProjectingLayer):
     """Looks up tokens in a matrix E `[V, d_model]` and multiplies with its transpose for logits.
 
     Args:
@@ -30,12 +31,17 @@ class TokenEmbedding(BaseLayer):
     Returns:
         Embeddings `[..., d_model]` in float32: the positions are added before rounding.
 
+    Raises:
+        ValueError: for ragged ids. Pad them with `ids.to_tensor(pad_id)`.
+
     Example:
     >>> embedding = TokenEmbedding(vocab_size=10, d_model=4)
     >>> vectors = embedding(keras.ops.array([[1, 2, 3]]))
     >>> tuple(vectors.shape), tuple(embedding.logits(vectors).shape)
     ((1, 3, 4), (1, 3, 10))
     """
+
+    _shared_axis = 1  # one scale for each token
 
     def __init__(
         self,
@@ -58,29 +64,37 @@ class TokenEmbedding(BaseLayer):
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
 
     def build(self, input_shape: Any) -> None:
-        self.embeddings = self.add_weight(
-            shape=(self.vocab_size, self.d_model),
+        self._add_matrix(
+            "embeddings",
+            (self.vocab_size, self.d_model),
             # Embeddings scaled by √d_model have variance 1, and so do about the logits.
-            initializer=self.embeddings_initializer
+            self.embeddings_initializer
             or keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
-            regularizer=self.embeddings_regularizer,
-            name="embeddings",
+            self.embeddings_regularizer,
             autocast=False,  # casting the whole table for a few rows would be slow
         )
 
     def call(self, ids: Any) -> Any:
-        if keras.backend.standardize_dtype(ids.dtype) not in ("int32", "int64"):
-            ids = ops.cast(ids, "int32")
+        ids = integer_ids(ids)
         # LiteRT looks up int8 rows with a scale each only if the ids have one dimension.
-        rows = ops.take(self.embeddings, ops.reshape(ids, (-1,)), axis=0)
-        rows = ops.cast(rows, "float32")
+        flat = ops.reshape(ids, (-1,))
+        rows = ops.cast(ops.take(self.embeddings, flat, axis=0), "float32")
+        if self.quantization_mode is not None:
+            rows = rows / ops.take(self.embeddings_scale, flat)[:, None]
         rows = rows * self.d_model**0.5 if self.scale else rows
         return ops.reshape(rows, (*fast_paths.shape_for_reshape(ids), self.d_model))
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
         kernel = ops.transpose(ops.cast(self.embeddings, inputs.dtype))
-        return fast_paths.project(inputs, kernel)
+        logits = fast_paths.project(inputs, kernel)
+        if self.quantization_mode is not None:
+            logits = logits / ops.cast(self.embeddings_scale, inputs.dtype)
+        return logits
+
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """Freezes the embeddings, which have no adapter: their matrix may also give the logits."""
+        BaseLayer.enable_lora(self, rank, lora_alpha)
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
         return ops.not_equal(ids, 0) if self.mask_zero else None

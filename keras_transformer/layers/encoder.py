@@ -68,7 +68,7 @@ class EncoderLayer(ResidualLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        attended = self.self_attention.forward(
+        attended = self.self_attention.attend(
             self._pre_norm("self_attention", inputs),
             combine_masks(None, mask),
             return_attention_scores=return_attention_scores,

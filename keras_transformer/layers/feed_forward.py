@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer, new_initializer
+from keras_transformer.layers.base import new_initializer
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.projections import ProjectingLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(BaseLayer):
+class FeedForward(ProjectingLayer):
     """Computes FFN(x) = max(0, x W₁ + b₁) W₂ + b₂ at every position (paper, equation 2).
 
     Args:
@@ -66,29 +67,26 @@ class FeedForward(BaseLayer):
 
     def build(self, input_shape: Any) -> None:
         d_model = input_shape[-1]
-        self.inner_kernel, self.inner_bias = self._add_linear("inner", d_model, self.d_ff)
-        self.outer_kernel, self.outer_bias = self._add_linear("outer", self.d_ff, d_model)
+        self.inner_bias = self._add_linear("inner", d_model, self.d_ff)
+        self.outer_bias = self._add_linear("outer", self.d_ff, d_model)
         self.inner_dropout.build((*input_shape[:-1], self.d_ff))
 
-    def _add_linear(self, name: str, inputs: int, outputs: int) -> tuple[Any, Any]:
-        kernel = self.add_weight(
-            shape=(inputs, outputs),
-            initializer=new_initializer(self.kernel_initializer),
-            regularizer=self.kernel_regularizer,
-            name=f"{name}_kernel",
-        )
-        bias = self.add_weight(
+    def _add_linear(self, name: str, inputs: int, outputs: int) -> Any:
+        """Adds a kernel, and returns its bias."""
+        initializer = new_initializer(self.kernel_initializer)
+        shape = (inputs, outputs)
+        self._add_matrix(f"{name}_kernel", shape, initializer, self.kernel_regularizer)
+        return self.add_weight(
             shape=(outputs,),
             initializer=new_initializer(self.bias_initializer),
             regularizer=self.bias_regularizer,
             name=f"{name}_bias",
         )
-        return kernel, bias
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        inner = self._activate(fast_paths.project(inputs, self.inner_kernel) + self.inner_bias)
-        inner = self.inner_dropout(inner, training=training)
-        return fast_paths.project(inner, self.outer_kernel) + self.outer_bias
+        inner = self._multiply(inputs, "inner_kernel") + ops.cast(self.inner_bias, inputs.dtype)
+        inner = self.inner_dropout(self._activate(inner), training=training)
+        return self._multiply(inner, "outer_kernel") + ops.cast(self.outer_bias, inner.dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

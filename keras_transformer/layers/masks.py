@@ -7,17 +7,20 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import BaseLayer, integer_ids
 
 
 def padding_mask(ids: Any, pad_id: int) -> Any:
-    """Marks the real tokens of `ids` (int `[B, S]`) as bool `[B, S]`.
+    """Marks the real tokens of `ids` (any integer dtype, `[B, S]`) as bool `[B, S]`.
+
+    Raises:
+        ValueError: for ragged ids.
 
     Example:
     >>> padding_mask(keras.ops.array([[5, 3, 0]]), pad_id=0).numpy().tolist()
     [[True, True, False]]
     """
-    return ops.not_equal(ids, pad_id)
+    return ops.not_equal(integer_ids(ids), pad_id)
 
 
 def position_mask(

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import BaseLayer, integer_ids
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -144,7 +144,7 @@ class LearnedPositions(BaseLayer):
 
 def _positions(inputs: Any) -> Any:
     """Returns int `[T]`: the given positions, or those of embeddings `[B, T, d_model]`."""
-    return inputs if len(inputs.shape) == 1 else ops.arange(ops.shape(inputs)[1])
+    return integer_ids(inputs) if len(inputs.shape) == 1 else ops.arange(ops.shape(inputs)[1])
 
 
 def _width(input_shape: Any) -> int:

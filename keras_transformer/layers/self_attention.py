@@ -115,7 +115,7 @@ class SelfAttention(MultiHeadAttention):
             "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
         }
 
-    def forward(
+    def attend(
         self,
         query: Any,
         attention_mask: Any = None,
@@ -156,7 +156,7 @@ class SelfAttention(MultiHeadAttention):
             places = ops.arange(ops.shape(key_value["key"])[2])
             allowed = self._allowed(ops.shape(query)[1], places, cache is not None, position)
             attention_mask = _logical_and(allowed, attention_mask)
-        output, weights = self._attend(query_heads, key_value, attention_mask, training)
+        output, weights = self._attend_heads(query_heads, key_value, attention_mask, training)
         return LayerOutput(output, cache, weights)
 
     def call(
@@ -168,7 +168,7 @@ class SelfAttention(MultiHeadAttention):
         *,
         mask: Any = None,
     ) -> Any:
-        result = self.forward(
+        result = self.attend(
             query,
             combine_masks(attention_mask, mask),
             return_attention_scores=return_attention_scores,
@@ -232,7 +232,7 @@ class SelfAttention(MultiHeadAttention):
         allowed = ops.logical_and(near, ops.swapaxes(real, 1, 2) > 0)
         query_heads = split_heads(query_rows, self.num_heads)
         # --> [batch * block, size, d_model]
-        output, _ = self._attend(query_heads, key_value, allowed, training)
+        output, _ = self._attend_heads(query_heads, key_value, allowed, training)
         output = ops.reshape(output, (batch, blocks.count * blocks.size, output.shape[-1]))
         return output[:, :length]
 

@@ -15,6 +15,7 @@ import keras
 
 from keras_transformer.config import EncoderDecoderConfig, RunConfig
 from keras_transformer.errors import InputError
+from keras_transformer.layers.base import saved_policy
 
 
 class Memory(NamedTuple):
@@ -262,7 +263,11 @@ class EncoderDecoder(keras.Model):
             variable.assign(arrays[path])
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "config": dataclasses.asdict(self.config)}
+        return {
+            **super().get_config(),
+            "config": dataclasses.asdict(self.config),
+            "dtype": keras.dtype_policies.serialize(saved_policy(self)),
+        }
 
 
 _Model = TypeVar("_Model", bound=type[EncoderDecoder])

@@ -10,6 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import integer_ids
+from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.replicas import num_replicas, sum_over_replicas
 
 __all__ = ["LabelSmoothedCrossEntropy"]
@@ -29,7 +31,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         name: name of the loss.
 
     Call arguments:
-        y_true: labels, int `[B, T]`.
+        y_true: labels, any integer dtype `[B, T]`.
         y_pred: logits `[B, T, V]`.
         sample_weight: `[B]` or `[B, T]`, factors of the loss of each token.
 
@@ -59,14 +61,15 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        real = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        y_true = integer_ids(y_true)
+        real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
         if sample_weight is not None:
             weight = ops.cast(sample_weight, "float32")
             missing = len(real.shape) - len(weight.shape)
             real = real * ops.reshape(weight, (*ops.shape(weight), *[1] * missing))
         if self.reduction == "sum_over_batch_size":
             # Keras divides by the positions of this replica, and by the number of replicas.
-            count = ops.sum(ops.cast(ops.not_equal(y_true, self.pad_id), "float32"))
+            count = ops.sum(ops.cast(padding_mask(y_true, self.pad_id), "float32"))
             tokens = ops.maximum(sum_over_replicas(count), 1.0)
             positions = ops.cast(ops.size(y_true), "float32")
             real = real * (num_replicas() * positions / tokens)

@@ -7,6 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.base import integer_ids
+from keras_transformer.layers.masks import padding_mask
+
 __all__ = ["Perplexity", "TokenAccuracy"]
 
 
@@ -25,11 +28,12 @@ class _TokenMean(keras.metrics.Mean):
         """Adds a batch.
 
         Args:
-            y_true: labels, int `[B, T]`.
+            y_true: labels, any integer dtype `[B, T]`.
             y_pred: logits `[B, T, V]`.
             sample_weight: `[B]` or `[B, T]`, weights of the tokens.
         """
-        real = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        y_true = integer_ids(y_true)
+        real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
         if sample_weight is not None:
             weight = ops.cast(sample_weight, "float32")
             missing = len(real.shape) - len(weight.shape)

@@ -21,7 +21,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.models.encoder_decoder import (
     Decoded,
     EncoderDecoder,
@@ -32,7 +32,7 @@ from keras_transformer.presets import preset
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class OutputProjection(BaseLayer):
+class OutputProjection(ProjectingLayer):
     """The pre-softmax linear transformation if embeddings are untied, or its bias if tied.
 
     Args:
@@ -60,17 +60,13 @@ class OutputProjection(BaseLayer):
 
     def build(self, input_shape: Any) -> None:
         if self.use_kernel:
-            self.kernel = self.add_weight(
-                shape=(input_shape[-1], self.vocab_size),
-                initializer="glorot_uniform",
-                name="kernel",
-            )
+            self._add_matrix("kernel", (input_shape[-1], self.vocab_size), "glorot_uniform")
         if self.use_bias:
             self.bias = self.add_weight(shape=(self.vocab_size,), initializer="zeros", name="bias")
 
     def call(self, inputs: Any) -> Any:
-        outputs = ops.matmul(inputs, self.kernel) if self.use_kernel else inputs
-        return outputs + self.bias if self.use_bias else outputs
+        outputs = self._multiply(inputs, "kernel") if self.use_kernel else inputs
+        return outputs + ops.cast(self.bias, outputs.dtype) if self.use_bias else outputs
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape[:-1], self.vocab_size)
@@ -215,9 +211,37 @@ class Transformer(EncoderDecoder):
 
     def output_weights(self) -> tuple[keras.Variable, keras.Variable | None]:
         projection = self.output_projection
-        bias = projection.bias if self.config.output_bias else None
         untied = self.config.tie_embeddings == "none"
-        return (projection.kernel if untied else self.target_embedding.embeddings), bias
+        layer = projection if untied else self.target_embedding
+        if layer.quantization_mode is not None or layer.lora_rank is not None:
+            raise ValueError(
+                f"{layer.name} is quantized or has LoRA adapters, so its matrix is not all of the "
+                "output layer. Use the model before `quantize`, or save it, which merges adapters."
+            )
+        bias = projection.bias if self.config.output_bias else None
+        return (projection.kernel if untied else layer.embeddings), bias
+
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """Adds trainable adapters to all projections, and freezes all other weights.
+
+        Tied embeddings have no adapter. `save` and `save_weights` add the adapters to the kernels,
+        so that a loaded model has none.
+
+        Args:
+            rank: columns of A and rows of B in an adapter A B (Hu et al., 2021, arXiv:2106.09685).
+            lora_alpha: adapters are multiplied by `lora_alpha / rank`; `rank` by default.
+
+        Raises:
+            ValueError: for a rank below 1, or a model that has adapters.
+
+        Example:
+        >>> model = Transformer.from_preset("tiny", vocab_size=50, d_model=8, num_heads=2)
+        >>> model.enable_lora(rank=4)
+        >>> {weight.name.split("_kernel_")[-1] for weight in model.trainable_weights}
+        {'lora_a', 'lora_b'}
+        """
+        for layer in self.layers:
+            layer.enable_lora(rank, lora_alpha)
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         mask = padding_mask(source_ids, self.config.pad_id)
@@ -250,7 +274,7 @@ class Transformer(EncoderDecoder):
     ) -> Decoded:
         if memory.cache is None:
             memory = self.project_memory(memory)
-        result = self.decoder.forward(
+        result = self.decoder.decode(
             self._embed_target(target_ids, None if cache is None else position, training),
             memory.cache,
             memory.mask,

@@ -202,5 +202,5 @@ def _graph_tokenizer(model: bytes) -> tensorflow_text.SentencepieceTokenizer:
 def _pieces(
     tokenizer: tensorflow_text.SentencepieceTokenizer, ids: tf.Tensor, vocab_size: int
 ) -> tf.Tensor:
-    flat = tf.clip_by_value(tf.reshape(ids, [-1]), 0, vocab_size - 1)
+    flat = tf.clip_by_value(tf.reshape(tf.cast(ids, tf.int32), [-1]), 0, vocab_size - 1)
     return tf.reshape(tokenizer.id_to_string(flat), tf.shape(ids))

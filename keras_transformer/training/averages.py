@@ -53,8 +53,7 @@ class WeightAverages:
         Args:
             num_updates: int scalar, number of updates of the weights, including this one.
         """
-        updates = tf.cast(num_updates, tf.float32)
-        rate = 1.0 - tf.minimum(self._decay, (1.0 + updates) / (10.0 + updates))
+        rate = self._rate(num_updates)
 
         def update_one(average: Any, weight: tf.Tensor) -> None:
             average.assign_sub((average - weight) * rate)
@@ -64,6 +63,30 @@ class WeightAverages:
             strategy.extended.update(
                 average.value, update_one, args=(self._weights[path].value,), group=False
             )
+
+    def updated(
+        self, num_updates: tf.Tensor, weights: Mapping[str, tf.Tensor]
+    ) -> list[tuple[keras.Variable, tf.Tensor]]:
+        """Returns the variable and the new value of each average, without assigning it.
+
+        Args:
+            num_updates: int scalar, number of updates of the weights, including this one.
+            weights: new values of weights by path; other weights have not changed.
+        """
+        rate = self._rate(num_updates)
+        return [
+            (
+                average,
+                average.value
+                - (average.value - weights.get(path, self._weights[path].value)) * rate,
+            )
+            for path, average in self.by_path.items()
+        ]
+
+    def _rate(self, num_updates: tf.Tensor) -> tf.Tensor:
+        """Returns the fraction of the distance to its weight that an average moves."""
+        updates = tf.cast(num_updates, tf.float32)
+        return 1.0 - tf.minimum(self._decay, (1.0 + updates) / (10.0 + updates))
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework import ops  # its counter has no public name
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
@@ -75,6 +77,28 @@ def uses_gpus(strategy: tf.distribute.Strategy) -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
 
 
+_NUMBERS = 1_000_000
+
+
+def renumber_functions() -> None:
+    """Makes the names of functions that are traced next independent of those traced before.
+
+    XLA finds a program in its cache on disk by the name of its function. The name ends with a
+    number that counts all functions of the process, also those that restore a checkpoint. After
+    this call, the numbers continue at the next million.
+
+    Example:
+    >>> renumber_functions()
+    >>> first = ops.uid()
+    >>> renumber_functions()
+    >>> ops.uid() - first
+    1000000
+    """
+    last = ops.uid()
+    for _ in range(-last % _NUMBERS):
+        ops.uid()
+
+
 # Steps per batch shape from which compilation pays off. On a CPU with 2 cores, XLA takes about 10 s
 # for a `tiny` model. It saves about 0.2 s per step.
 _STEPS_TO_PAY_FOR_XLA = 64
@@ -112,7 +136,7 @@ def choose_platform(
         devices = list(strategy.extended.worker_devices)
     kind = f"{len(devices)} {'GPU' if gpus else 'CPU device'}{'s' if len(devices) > 1 else ''}"
     if strategy is None:
-        strategy = _mirrored_strategy(tuple(each.name for each in devices))
+        strategy = _MirroredStrategy([each.name for each in devices])
         reasons = [f"devices: {kind}, one replica each, under MirroredStrategy"]
     else:
         replicas = strategy.num_replicas_in_sync
@@ -126,17 +150,26 @@ def choose_platform(
     if config.jit_compile == "auto":
         jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
+    if jit_compile and gpus:
+        reasons.append(f"the first step with each of {num_shapes} batch shapes compiles it")
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))
 
 
-@functools.cache
-def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy for devices. Two strategies on the same devices would mix up their
-    collective operations, so a process has only one.
+_keys = itertools.count(1000, 1000)
+
+
+class _MirroredStrategy(tf.distribute.MirroredStrategy):
+    """A strategy whose sums over replicas have separate keys.
+
+    By default, all strategies of a process share their keys. Then the second model of a process
+    fails, because its sums have other shapes.
     """
-    return tf.distribute.MirroredStrategy(list(devices))
+
+    def __init__(self, devices: Sequence[str]):
+        self._collective_key_base = next(_keys)
+        super().__init__(devices)
 
 
 def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:

@@ -100,13 +100,12 @@ def _philox(seed: tf.Tensor, salt: int, shape: Any, dtype: tf.DType) -> tf.Tenso
     The second half of the seed is the high word of Philox's counter. In the low word, consecutive
     seeds would be parts of the same stream.
     """
-    words = tf.bitcast(seed, tf.uint64)
+    with tf.device("CPU:0"):  # on a GPU, too, the operation reads key and counter on the host
+        words = tf.bitcast(seed, tf.uint64)
+        key = words[:1] + tf.constant(salt, tf.uint64)
+        counter = tf.concat([tf.zeros([1], tf.uint64), words[1:]], axis=0)
     return tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=shape,
-        key=words[:1] + tf.constant(salt, tf.uint64),
-        counter=tf.concat([tf.zeros([1], tf.uint64), words[1:]], axis=0),
-        alg=_PHILOX,
-        dtype=dtype,
+        shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype
     )
 
 

@@ -20,7 +20,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.training.averages import WeightAverages
-from keras_transformer.training.devices import uses_gpus
+from keras_transformer.training.devices import renumber_functions, uses_gpus
 from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
 from keras_transformer.training.loss import (
     AuxiliaryLoss,
@@ -29,11 +29,7 @@ from keras_transformer.training.loss import (
     loss_and_gradients,
     real_tokens,
 )
-
-# Bounds and growth of the loss scale of float16.
-FIRST_SCALE = 2.0**15
-MAX_SCALE = 2.0**24
-STEPS_TO_DOUBLE = 2000
+from keras_transformer.training.update import LossScale, TrainingState, Update, add_counter
 
 
 class _OutputMap:
@@ -82,40 +78,6 @@ class _OutputMap:
         return {self._paths[id(self._kernel)]: by_kernel, **by_bias}
 
 
-class _LossScale:
-    """A factor of the loss that keeps small float16 gradients from becoming 0.
-
-    Args:
-        add_weight: adds a variable to a Keras model, as `keras.Model.add_weight`.
-
-    Attributes:
-        scale: the factor.
-        finite_steps: steps since the factor last changed.
-    """
-
-    def __init__(self, add_weight: Callable[..., keras.Variable]):
-        self.scale = add_weight(
-            name="loss_scale", initializer=keras.initializers.Constant(FIRST_SCALE),
-            trainable=False, dtype="float32", autocast=False,
-        )  # fmt: skip
-        self.finite_steps = add_weight(
-            shape=(), name="finite_steps", initializer="zeros", trainable=False, dtype="int32"
-        )
-
-    def adapt(self, finite: tf.Tensor) -> None:
-        """Halves the scale after an overflow, doubles it after many steps without one.
-
-        Args:
-            finite: bool scalar, True if the gradients of this step were finite.
-        """
-        steps = tf.where(finite, self.finite_steps.value + 1, 0)
-        grow = steps >= STEPS_TO_DOUBLE
-        scale = self.scale.value
-        grown = tf.where(grow, tf.minimum(scale * 2.0, MAX_SCALE), scale)
-        self.scale.assign(tf.where(finite, grown, tf.maximum(scale / 2.0, 1.0)))
-        self.finite_steps.assign(tf.where(grow, 0, steps))
-
-
 class TrainingStep:
     """Updates the weights by one global batch, under the strategy in whose scope it was created.
 
@@ -124,7 +86,8 @@ class TrainingStep:
         config: how to train.
         optimizer: gets the gradients.
         add_weight: adds a variable to the Keras model that trains, as `keras.Model.add_weight`.
-        jit_compile: compile forward and backward pass with XLA, per replica.
+        jit_compile: compile forward and backward pass with XLA, per replica. On GPUs, compile the
+            update, too.
         auxiliary_loss: a second loss, with the weight `config.auxiliary_loss_weight`.
 
     Attributes:
@@ -165,23 +128,20 @@ class TrainingStep:
         self._auxiliary_loss = auxiliary_loss
         self._dropout_masks = hashed_masks if jit_compile else philox_masks
         self._strategy = tf.distribute.get_strategy()
+        self._num_replicas = self._strategy.num_replicas_in_sync
         self.trained = _trained_weights(transformer, config.freeze)
         self.output = _OutputMap(transformer)
         self.stop_flag: tf.Variable | None = None
         optimizer.build(list(self.trained.values()))
-        self.counters = {
-            name: add_weight(
-                shape=(), name=name, initializer="zeros", trainable=False, dtype="int32"
-            )
-            for name in ("step", "skipped")
-        }
-        self._loss_scale = (
-            _LossScale(add_weight) if transformer.compute_dtype == "float16" else None
-        )
-        if self._loss_scale is not None:
-            self.counters["loss_scale"] = self._loss_scale.scale
-            self.counters["finite_steps"] = self._loss_scale.finite_steps
+        self.counters = {name: add_counter(add_weight, name) for name in ("step", "skipped")}
+        loss_scale = LossScale(add_weight) if transformer.compute_dtype == "float16" else None
+        if loss_scale is not None:
+            self.counters["loss_scale"] = loss_scale.scale
+            self.counters["finite_steps"] = loss_scale.finite_steps
         self.averages = WeightAverages(transformer.weights_by_path(), config.ema_decay, add_weight)
+        state = TrainingState(self.trained, self.averages, self.counters, loss_scale)
+        compiled = jit_compile and uses_gpus(self._strategy)
+        self._update = Update(state, optimizer, config.clip_norm, compiled)
         self.differentiate = tf.function(
             self._loss_and_gradients, jit_compile=jit_compile, autograph=False
         )
@@ -193,66 +153,66 @@ class TrainingStep:
             data: the inputs and labels of a global batch, distributed over the replicas.
         """
         strategy = self._strategy
-        parts = strategy.num_replicas_in_sync * self._config.num_microbatches
-        step, skipped = self.counters["step"].value, self.counters["skipped"].value
-        # Dropout is a function of (seed, step, replica and part) and, in the layer, of its path.
-        first_seed = tf.stack(
-            [tf.constant(self._config.seed << 32, tf.int64), tf.cast(step, tf.int64) * parts]
-        )
-        # Read now, because the logs belong to this step, and the scale is changed below.
-        scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else 1.0
-        learning_rate = tf.convert_to_tensor(self._optimizer.learning_rate)
-        logs, gradients = strategy.run(self._replica_step, args=(data, first_seed, scale))
+        if self._update.compiled and not tf.executing_eagerly():  # while the step is traced
+            renumber_functions()
+        logs, gradients = strategy.run(self._replica_step, args=(data,))
         # All replicas have the same logs.
         logs = {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
-        norm = logs["gradient_norm"]
-        finite = tf.math.is_finite(norm)
-
-        def update() -> tf.Tensor:
-            self._update(gradients, norm, scale, learning_rate)
-            return tf.constant(True)
-
-        tf.cond(finite, update, lambda: tf.constant(False))
-        logs["skipped"] = tf.where(finite, 0, skipped + 1)
-        skipped.assign(logs["skipped"])
-        step.assign_add(1)
-        logs["learning_rate"] = learning_rate
-        if self._loss_scale is not None:
-            self._loss_scale.adapt(finite)
-            logs["loss_scale"] = scale
+        if not self._update.compiled:
+            logs |= self._update.step(gradients, logs["gradient_norm"])
         return logs
 
-    def _replica_step(
-        self, data: Any, first_seed: tf.Tensor, loss_scale: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Returns the logs of the step and the gradients, both summed over all replicas."""
+    def _replica_step(self, data: Any) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Returns the logs of the step, and the gradients if they have not been applied. Both are
+        sums over all replicas.
+        """
         inputs, labels = data
-        context = tf.distribute.get_replica_context()
-        total = tf.distribute.ReduceOp.SUM
         tokens = tf.reduce_sum(real_tokens(labels, self._transformer.config.pad_id))
         stop = tf.constant(0.0) if self.stop_flag is None else tf.cast(self.stop_flag, tf.float32)
-        tokens, stop = tf.unstack(context.all_reduce(total, tf.stack([tokens, stop])))
+        if self._num_replicas > 1:
+            tokens, stop = tf.unstack(self._sum(tf.stack([tokens, stop])))
         # A step without a token has gradients of 0, not NaN.
-        scale = loss_scale / tf.maximum(tokens, 1.0)
-        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        seed = first_seed + [0, replica * self._config.num_microbatches]
-        sums, gradients = self._accumulate(inputs, labels, seed, scale)
-        sums = LossSums(*context.all_reduce(total, list(sums)))
-        gradients = context.all_reduce(total, gradients)
-        norm = tf.linalg.global_norm(gradients) / loss_scale
-        # Already equal, except for the last bit if workers have different processors.
-        norm = context.all_reduce(tf.distribute.ReduceOp.MEAN, norm)
+        loss_scale, divisor = self._update.loss_scale(), tf.maximum(tokens, 1.0)
+        sums, gradients = self._accumulate(inputs, labels, self._seed(), loss_scale / divisor)
+        sums, gradients = LossSums(*self._sum(list(sums))), self._sum(gradients)
+        norm = self._update.global_norm(gradients) / loss_scale
+        if self._num_replicas > 1:
+            # Already equal, except for the last bit if workers have different processors.
+            context = tf.distribute.get_replica_context()
+            norm = context.all_reduce(tf.distribute.ReduceOp.MEAN, norm)
         logs = {
-            "loss": sums.loss / tf.maximum(tokens, 1.0),
-            "log_perplexity": -sums.log_likelihood / tf.maximum(tokens, 1.0),
+            "loss": sums.loss / divisor,
+            "log_perplexity": -sums.log_likelihood / divisor,
             "tokens": tokens,
             "gradient_norm": norm,
         }
         if self._auxiliary_loss is not None:
-            logs["auxiliary_loss"] = sums.auxiliary / tf.maximum(tokens, 1.0)
+            logs["auxiliary_loss"] = sums.auxiliary / divisor
         if self.stop_flag is not None:
             logs["stop"] = stop
-        return logs, gradients
+        if not self._update.compiled:
+            return logs, gradients
+        return logs | self._update.compiled_step(gradients, norm), []
+
+    def _sum(self, values: Any) -> Any:
+        """Sums tensors over the replicas."""
+        if self._num_replicas == 1:
+            return values  # without an operation for each of them
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+    def _seed(self) -> tf.Tensor:
+        """Returns the dropout seed of this replica and of its first part, int64 `[2]`.
+
+        Dropout is a function of (seed, step, replica and part) and, in the layer, of its path.
+        """
+        parts = self._config.num_microbatches
+        step = tf.convert_to_tensor(self.counters["step"].value)
+        count = step * (self._num_replicas * parts)
+        if self._num_replicas > 1:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            count += tf.cast(replica, tf.int64) * parts
+        return tf.stack([tf.constant(self._config.seed << 32, tf.int64), count])
 
     def _accumulate(
         self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
@@ -330,30 +290,6 @@ class TrainingStep:
             inputs["target_ids"], memory, return_attention_scores=True, training=True
         )
         return decoded.features, self._auxiliary_loss(inputs, decoded.features, decoded.attention)
-
-    def _update(
-        self, gradients: list[Any], norm: tf.Tensor, scale: Any, learning_rate: tf.Tensor
-    ) -> None:
-        """Updates the weights by the total gradients, which every replica has.
-
-        `optimizer.apply` would sum them over the replicas once more. This is what it does after
-        that.
-        """
-        strategy, optimizer = self._strategy, self._optimizer
-        clip_norm = self._config.clip_norm
-        factor = clip_norm / tf.maximum(norm, clip_norm) if clip_norm > 0 else 1.0
-        rescaled = clip_norm > 0 or self._loss_scale is not None
-
-        def update_one(variable: Any, gradient: tf.Tensor) -> None:
-            if rescaled:
-                gradient = gradient * (factor / scale)
-            optimizer.update_step(gradient, variable, learning_rate)
-
-        with strategy.scope():
-            for variable, gradient in zip(self.trained.values(), gradients, strict=True):
-                strategy.extended.update(variable.value, update_one, args=(gradient,), group=False)
-            optimizer.iterations.assign_add(1)
-            self.averages.update(optimizer.iterations.value)
 
 
 def _trained_weights(transformer: EncoderDecoder, freeze: str) -> dict[str, keras.Variable]:

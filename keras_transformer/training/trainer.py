@@ -92,6 +92,19 @@ class Trainer(keras.Model):
         )
         self._evaluation_function: Any = None
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Raises `InputError`: the optimizer and the loss follow from the configuration."""
+        if self.compiled:
+            raise InputError(
+                "A Trainer has the optimizer and the loss of its configuration, so it cannot be "
+                "compiled. Change the configuration, or compile the Transformer."
+            )
+        super().compile(*args, **kwargs)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Returns the logits of the Transformer, as callbacks that predict expect."""
+        return self.transformer(inputs, training=training)
+
     @property
     def step(self) -> int:
         """Number of batches so far. `optimizer.iterations` of them have updated the weights."""
@@ -115,7 +128,13 @@ class Trainer(keras.Model):
 
             @tf.function(reduce_retracing=True, autograph=False)
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
-                return self.training_step(next(iterator))
+                data = next(iterator)
+                if len(data) != 2:
+                    raise InputError(
+                        f"A batch has {len(data)} parts. A Trainer needs (inputs, labels): it has "
+                        "no weights of samples."
+                    )
+                return self.training_step(data)
 
             self.train_function = train_function
         return self.train_function

@@ -160,6 +160,11 @@ def train(
     """
     options = options or TrainOptions()
     _check_callbacks(callbacks)
+    if keras.backend.backend() != "tensorflow":
+        raise InputError(
+            f"Keras uses the backend {keras.backend.backend()}, but training runs need TensorFlow. "
+            "Set KERAS_BACKEND=tensorflow, or train with `model.compile` and `model.fit`."
+        )
     max_minutes = options.max_minutes
     if max_minutes is not None and not max_minutes > 0:
         raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")

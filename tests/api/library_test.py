@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -275,3 +278,12 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported: Path) -> None:
 def test_messages_say_what_to_do(use: Any, problem: Any, translator: kt.Translator) -> None:
     with pytest.raises(kt.InputError, match=problem):
         use(translator)
+
+
+def test_other_backends_get_a_clear_sentence(data: kt.PreparedData, run: kt.Run) -> None:
+    for call in (f"kt.load({str(run)!r})", f"kt.train({str(data.directory)!r}, 'new')"):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import keras_transformer as kt; {call}"],
+            env={**os.environ, "KERAS_BACKEND": "jax"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "InputError: Keras uses the backend jax, but" in done.stderr

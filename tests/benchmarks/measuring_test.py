@@ -33,6 +33,22 @@ def test_turns_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [turn["per_second"] for turn in turns["b"]] == [0, 1, 2, 3]
 
 
+def test_an_interruption_keeps_the_turns_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_PAUSE_S", 0)
+
+    def call(name: str, number: int) -> Turn:
+        if (name, number) == ("a", 1):
+            raise KeyboardInterrupt
+        return {"per_second": 10.0 + number, "other_cores": 0.0}
+
+    calls = {name: lambda number, name=name: call(name, number) for name in "ab"}
+    turns = measuring.take_turns(calls, 3)
+    assert {name: len(many) for name, many in turns.items()} == {"a": 1, "b": 2}
+    assert measuring.were_interrupted(turns, 3) and not measuring.were_interrupted(turns, 1)
+    assert measuring.ratio(turns, "b", "a")["median"] == 1.0
+    assert measuring.fastest({**turns, "none": []}, ["a", "none"]) == "a"
+
+
 def test_ratios_compare_the_same_round() -> None:
     turns = {"own": rates(10, 40, 90), "slow": rates(1, 1, 1), "peer": rates(5, 10, 30)}
     found = measuring.ratio(turns, "own", "peer")
@@ -54,6 +70,8 @@ def test_names_of_engines() -> None:
     assert (variant.engine, variant.precision, variant.number) == ("keras", "bfloat16", 2)
     assert variant.options == ("xla", "2") and variant.is_ours
     assert variant.environment(1, 2)["TF_NUM_INTRAOP_THREADS"] == "1"
+    assert variant.environment(1, 2)["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert "CUDA_VISIBLE_DEVICES" not in variant.environment(1, 2, "gpu")
     for name in (
         *("keras", "keras:int8", "jax:float32", "keras:float32:0", "keras:float32:compile"),
         *("torch:float32:2", ""),

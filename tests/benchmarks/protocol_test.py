@@ -37,6 +37,10 @@ def count(settings):
     cores = sorted(os.sched_getaffinity(0))
     return {"cores": cores}, {"add": add, "fail": fail, "leave": leave}
 
+def stall(settings):
+    import time
+    time.sleep(60)
+
 def need(settings):
     import a_package_that_nobody_has
 """
@@ -51,11 +55,38 @@ def start(tmp_path: Path) -> Any:
     (engines / "fake_engine.py").write_text(ENGINE)
     paths = os.pathsep.join([str(tmp_path), str(BENCHMARKS), str(BENCHMARKS.parent)])
 
-    def started(task: str = "count", **settings: Any) -> EngineChild:
-        settings = {"first": 1, **settings}
-        return EngineChild("fake:1", "fake", task, settings, environment={"PYTHONPATH": paths})
+    def started(task: str = "count", limit_s: float = 60.0, **settings: Any) -> EngineChild:
+        settings, environment = {"first": 1, **settings}, {"PYTHONPATH": paths}
+        return EngineChild(
+            "fake:1", "fake", task, settings, environment=environment, limit_s=limit_s
+        )
 
     return started
+
+
+def test_an_engine_that_is_too_slow_is_left_out(start: Any) -> None:
+    slow, quick = (
+        Variant.parse(f"x:{name}", {"x": (["slow", "quick"], [])}) for name in ("slow", "quick")
+    )
+
+    def start_one(variant: Variant) -> EngineChild:
+        return start("stall", limit_s=0.5) if variant is slow else start()
+
+    with started([slow, quick], start_one) as (children, left_out):
+        assert children.keys() == {"x:quick"}
+        assert left_out == {"x:slow": "fake:1 was not ready after 0.5 seconds."}
+
+
+def test_an_interruption_ends_the_start_of_engines(start: Any) -> None:
+    first, second = (Variant.parse(f"x:{name}", {"x": (["a", "b"], [])}) for name in ("a", "b"))
+
+    def start_one(variant: Variant) -> EngineChild:
+        if variant is second:
+            raise KeyboardInterrupt
+        return start()
+
+    with started([first, second, first], start_one) as (children, left_out):
+        assert children.keys() == {"x:a"} and left_out == {"x:b": "interrupted"}
 
 
 def test_an_engine_answers_until_it_is_closed(start: Any) -> None:

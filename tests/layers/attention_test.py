@@ -93,7 +93,7 @@ def test_cached_self_attention_equals_the_full_pass(window: int | None) -> None:
     cache = layer.init_cache(B, T + 3)  # longer than needed: the rest is masked
     for position in range(T):
         query = X[:, position : position + 1]
-        output, cache, _ = layer.forward(query, cache=cache, position=position)
+        output, cache, _ = layer.attend(query, cache=cache, position=position)
         np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, position], atol=1e-5)
 
 
@@ -119,7 +119,7 @@ def test_beams_in_one_cache_attend_to_their_own_histories(window: int | None, gr
         if not grow:
             missing = cache["key"].shape[2] - visible.shape[2]
             visible = np.pad(visible, ((0, 0), (0, 0), (0, missing)))
-        output, cache, _ = layer.forward(
+        output, cache, _ = layer.attend(
             values, np.broadcast_to(visible, (B, *visible.shape[1:])),
             cache=cache, position=None if grow else position,
         )  # fmt: skip

@@ -8,7 +8,6 @@ import hypothesis
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -24,6 +23,7 @@ from tests.layers.layer_check import assert_same, copy_weights, randomize, to_nu
 B, D, H, KEY, VALUE = 2, 6, 2, 3, 4
 CONFIG = ModelConfig(d_model=D, num_heads=H, key_dim=KEY, value_dim=VALUE)
 Mask = NDArray[np.bool_]
+ON_TORCH = keras.backend.backend() == "torch"
 
 
 @pytest.fixture
@@ -137,7 +137,8 @@ def make_model(window: int, is_masked: bool, **arguments: Any) -> tuple[Any, Sel
     return keras.Model([x, real], outputs[0] if is_masked else outputs), layer
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+# Keras trains eagerly on PyTorch by default, and `torch.compile` takes minutes for these models.
+@pytest.mark.parametrize("jit_compile", [False, True][: 1 if ON_TORCH else 2])
 @pytest.mark.usefixtures("small_blocks")
 def test_training_moves_all_weights_as_with_the_mask(jit_compile: bool) -> None:
     trained = []
@@ -210,6 +211,8 @@ def test_outer_layers_return_weights_only_on_request() -> None:
     reason="reads TensorFlow's graph; runs on the TensorFlow backend",
 )
 def test_largest_tensor_grows_linearly_with_the_length() -> None:
+    import tensorflow as tf
+
     def largest(length: int, window: int | None) -> int:
         """The size of the largest tensor of a forward and a backward pass."""
         layer = SelfAttention(H, KEY, VALUE, window=window)

@@ -42,9 +42,10 @@ def test_cached_decoding_equals_the_full_pass(changes: dict[str, Any]) -> None:
     )
     projected = decoder.project_memory(MEMORY)
     cache = decoder.init_cache(B, T + 2)
+    x = keras.ops.convert_to_tensor(X)
     for i in range(T):
-        output, cache, weights = decoder.forward(
-            X[:, i : i + 1], projected, memory_mask=MASK, cache=cache, position=i
+        output, cache, weights = decoder.decode(
+            x[:, i : i + 1], projected, memory_mask=MASK, cache=cache, position=i
         )
         np.testing.assert_allclose(to_numpy(output)[:, 0], full[:, i], atol=1e-5)
         for now, then in zip(to_numpy(weights), full_weights, strict=True):

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers.embedding import TokenEmbedding
-from tests.layers.layer_check import check_layer, randomize, to_numpy
+from keras_transformer.layers.encoder import EncoderLayer
+from keras_transformer.layers.masks import padding_mask
+from tests.layers.layer_check import INTEGERS, assert_same, check_layer, randomize, to_numpy
+from tests.messages import mentions
 
 IDS = np.array([[1, 4, 0], [3, 3, 2]], np.int32)
 
@@ -43,6 +46,36 @@ def test_ids_may_be_floats(policy: str) -> None:  # of a keras.Input without a d
     # bfloat16 would round 257 to 256.
     found = to_numpy(model(np.array([[257.0, 999.0]], np.float32)))
     np.testing.assert_array_equal(found, to_numpy(layer(np.array([[257, 999]], np.int32))))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_ids_may_have_any_integer_dtype(dtype: str) -> None:
+    ids = np.array([[100, 7, 0], [3, 0, 0]])  # small integers cannot hold the vocabulary size
+    layer = TokenEmbedding(1000, 8, mask_zero=True)
+    expected = to_numpy(layer(ids.astype(np.int32)))
+    assert_same(to_numpy(layer(ids.astype(dtype))), expected, 0.0)
+    symbol = keras.Input((None,), dtype=dtype)
+    pooled = keras.layers.GlobalAveragePooling1D()(layer(symbol))
+    found = to_numpy(keras.Model(symbol, pooled)(ids.astype(dtype)))
+    assert_same(found, (expected * (ids > 0)[..., None]).sum(1) / (ids > 0).sum(1)[:, None])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
+def test_ragged_ids_are_refused_and_padded_ones_are_equal() -> None:
+    import tensorflow as tf
+
+    ragged = tf.ragged.constant([[5, 3, 4], [2]])
+    layer = TokenEmbedding(9, 4)
+    with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)")):
+        layer(ragged)
+    with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)")):
+        layer(keras.Input((None,), dtype="int32", ragged=True))
+    with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)")):
+        padding_mask(ragged, 0)
+    vectors = tf.RaggedTensor.from_row_splits(tf.ones((4, 6)), [0, 3, 4])
+    with pytest.raises(ValueError, match=mentions(".to_tensor()", "mask")):
+        EncoderLayer(2, 8)(vectors)
+    assert layer(ragged.to_tensor(0)).shape == (2, 3, 4)
 
 
 @pytest.mark.parametrize("scale", [True, False])

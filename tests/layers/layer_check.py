@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"]
+if keras.backend.backend() != "torch":  # on which Keras does not have it
+    INTEGERS.append("uint64")
 
 
 def to_numpy(tensors: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from keras_transformer.layers.masks import PaddingMask, padding_mask, position_mask
 from tests import reference
-from tests.layers.layer_check import to_numpy
+from tests.layers.layer_check import INTEGERS, assert_same, to_numpy
 
 IDS = np.array([[5, 1, 3], [4, 1, 1]], np.int32)
 
@@ -19,6 +19,13 @@ def test_padding_mask_marks_tokens() -> None:
     np.testing.assert_array_equal(to_numpy(layer(IDS)), expected)
     assert layer.compute_output_shape((None, 7)) == (None, 7)
     assert PaddingMask.from_config(layer.get_config()).pad_id == 1
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_ids_may_have_any_integer_dtype(dtype: str) -> None:
+    for pad_id in (1, 1000):  # 1000 is not an int8
+        assert_same(to_numpy(padding_mask(IDS.astype(dtype), pad_id)), pad_id != IDS)
+    assert_same(to_numpy(padding_mask(IDS.tolist(), 1)), IDS != 1)
 
 
 @pytest.mark.parametrize("causal", [False, True])

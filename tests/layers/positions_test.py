@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from tests import reference
-from tests.layers.layer_check import check_layer, randomize, to_numpy
+from tests.layers.layer_check import INTEGERS, assert_same, check_layer, randomize, to_numpy
 from tests.messages import mentions
 
 
@@ -55,3 +55,11 @@ def test_odd_widths_and_unknown_layouts_are_refused() -> None:
         SinusoidalPositions(5)
     with pytest.raises(ValueError, match=mentions("layout", "spiral")):
         SinusoidalPositions(6, "spiral")
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_positions_may_have_any_integer_dtype(dtype: str) -> None:
+    positions = np.array([7, 0, 100])
+    for layer in (LearnedPositions(300, 4), SinusoidalPositions(4)):
+        expected = to_numpy(layer(positions.astype(np.int32)))
+        assert_same(to_numpy(layer(positions.astype(dtype))), expected, 0.0)

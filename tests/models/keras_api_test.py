@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.layers.layer_check import assert_same, to_numpy
-from tests.messages import mentions
+from tests.layers.layer_check import INTEGERS, assert_same, randomize, to_numpy
+from tests.messages import mentions, tells
 
 RNG = np.random.default_rng(3)
 LABELS = np.array([[5, 2, 7, 0], [1, 0, 0, 0], [3, 3, 9, 9]], np.int32)
@@ -29,7 +29,7 @@ def cross_entropy(smoothing: float) -> Any:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_loss_is_a_mean_over_real_tokens(smoothing: float, dtype: str) -> None:
     loss = kt.losses.LabelSmoothedCrossEntropy(smoothing)
     expected = cross_entropy(smoothing)
@@ -49,11 +49,12 @@ def test_a_batch_of_padding_has_no_loss() -> None:
     assert float(loss(np.zeros_like(LABELS), LOGITS)) == 0
 
 
-def test_metrics_ignore_padding() -> None:
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_metrics_ignore_padding(dtype: str) -> None:
     accuracy, perplexity = kt.metrics.TokenAccuracy(), kt.metrics.Perplexity()
     for rows in (slice(0, 1), slice(1, 3)):
-        accuracy.update_state(LABELS[rows], LOGITS[rows])
-        perplexity.update_state(LABELS[rows], LOGITS[rows])
+        accuracy.update_state(LABELS[rows].astype(dtype), LOGITS[rows])
+        perplexity.update_state(LABELS[rows].astype(dtype), LOGITS[rows])
     right = (LOGITS.argmax(-1) == LABELS)[REAL]
     assert_same(to_numpy(accuracy.result()), np.float32(right.mean()))
     assert_same(to_numpy(perplexity.result()), np.float32(np.exp(cross_entropy(0)[REAL].mean())))
@@ -67,10 +68,18 @@ def test_smoothing_must_be_a_probability() -> None:
         kt.losses.LabelSmoothedCrossEntropy(1.0)
 
 
-def small() -> Any:
-    return kt.Transformer.from_preset(
-        "tiny", 30, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
-    )
+INPUTS = ("source_ids", "target_ids")
+VARIANTS: list[dict[str, Any]] = [
+    {"tie_embeddings": "none", "output_bias": True},
+    {"tie_embeddings": "target", "attention_bias": True},
+    {"norm_position": "pre", "positions": "learned", "max_positions": 9},
+    {"attention_window": 2, "key_dim": 3, "value_dim": 5},
+]
+
+
+def small(**changes: Any) -> Any:
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1}
+    return kt.Transformer.from_preset("tiny", 30, **{**sizes, "num_decoder_layers": 1, **changes})
 
 
 def test_weights_exist_after_construction(tmp_path: Path) -> None:
@@ -83,6 +92,91 @@ def test_weights_exist_after_construction(tmp_path: Path) -> None:
         assert_same(to_numpy(one), to_numpy(two))
     config = kt.preset("tiny").replace(model__source_vocab_size=9, model__target_vocab_size=9)
     assert kt.Transformer(config).config == config.model
+
+
+def expected_params(d: int, d_ff: int, vocab_size: int, encoder: int, decoder: int) -> int:
+    """The parameters of a tied model with biases only in the feed-forward networks."""
+    feed_forward, norm = 2 * d * d_ff + d_ff + d, 2 * d
+    attention = 4 * d * d
+    return (
+        vocab_size * d
+        + encoder * (attention + feed_forward + 2 * norm)
+        + decoder * (2 * attention + feed_forward + 3 * norm)
+    )
+
+
+def test_summary_and_count_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")  # the width of a summary
+    model = small(num_encoder_layers=2)
+    count = expected_params(16, 8, 30, encoder=2, decoder=1)
+    assert model.count_params() == count
+    model.encoder.trainable = False
+    lines: list[str] = []
+    model.summary(print_fn=lines.append, line_length=120, expand_nested=True, show_trainable=True)
+    text = "\n".join(lines)
+    encoder = sum(to_numpy(weight).size for weight in model.encoder.weights)
+    for row in (
+        ("Total params", f"{count:,}"),
+        ("Trainable params", f"{count - encoder:,}"),
+        ("Non-trainable params", f"{encoder:,}"),
+        ("embedding (TokenEmbedding)", "(None, None, 16)", "480"),
+        ("source_positions", "(None, 16)"),
+        ("encoder (Encoder)", "(None, None, 16)", f"{encoder:,}"),
+        ("layer_1 (EncoderLayer)", "(None, None, 16)", f"{encoder // 2:,}"),
+        ("layer_0 (DecoderLayer)", "(None, None, 16)"),
+    ):
+        assert tells(text, *row), row
+    assert "?" not in text  # every shape is known
+
+
+def test_summary_of_functional_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    model = small()
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+    for functional, count in (
+        (keras.Model(inputs, model(inputs)), model.count_params()),
+        (model.encoder_model(), 30 * 16 + model.encoder.count_params()),
+    ):
+        lines: list[str] = []
+        functional.summary(print_fn=lines.append, line_length=120)
+        assert tells("\n".join(lines), "Total params", f"{count:,}")
+        assert functional.count_params() == count
+
+
+def test_plots_show_the_layers_and_their_shapes() -> None:
+    pytest.importorskip("pydot")
+    model = small(activation="gelu")
+    dot = keras.utils.model_to_dot(
+        model.encoder_model(),
+        show_shapes=True,
+        show_dtype=True,
+        show_layer_names=True,
+        expand_nested=True,
+        show_layer_activations=True,
+        show_trainable=True,
+    ).to_string()
+    for fact in ("source_ids", "TokenEmbedding", "SinusoidalPositions", "Encoder", "gelu", "int32"):
+        assert fact in dot
+    assert "(None, None, 16)" in dot and "Non-trainable" not in dot
+
+
+def test_weights_of_all_variants_load_into_new_models(tmp_path: Path) -> None:
+    for i, changes in enumerate(VARIANTS):
+        model = small(**changes)
+        randomize(model)
+        model.save_weights(tmp_path / f"{i}.weights.h5")
+        other = small(**changes)  # never called
+        other.load_weights(tmp_path / f"{i}.weights.h5")
+        assert other.weights_by_path().keys() == model.weights_by_path().keys()
+        ids = np.array([[5, 6, 3, 0], [7, 3, 0, 0]])
+        inputs = {"source_ids": ids, "target_ids": ids}
+        assert_same(to_numpy(other(inputs)), to_numpy(model(inputs)), 0.0)
+
+
+def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    small(d_model=32).save_weights(tmp_path / "model.weights.h5")
+    with pytest.raises(ValueError, match="could not be loaded"):
+        small().load_weights(tmp_path / "model.weights.h5")
 
 
 def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
@@ -107,6 +201,97 @@ def test_stock_fit_trains_and_honours_frozen_layers(tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert_same(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_ids_and_labels_may_have_any_integer_dtype(dtype: str) -> None:
+    model = small()
+    ids = np.array([[5, 6, 3, 0], [7, 3, 0, 0]], dtype)
+    inputs = {"source_ids": ids, "target_ids": ids}
+    as_int32 = {name: array.astype(np.int32) for name, array in inputs.items()}
+    assert_same(to_numpy(model(inputs)), to_numpy(model(as_int32)), 0.0)
+    assert_same(model.predict(inputs, verbose=0), to_numpy(model(as_int32)), 1e-6)
+    memory = model.encode(keras.ops.convert_to_tensor(ids))
+    assert_same(to_numpy(memory.mask), ids > 0)
+    loss = kt.losses.LabelSmoothedCrossEntropy(0.1)
+    model.compile(loss=loss, metrics=[kt.metrics.TokenAccuracy()])
+    expected = loss(ids.astype(np.int32), model(as_int32))
+    assert abs(model.evaluate(inputs, ids, verbose=0)[0] - float(expected)) < 1e-4
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
+def test_ragged_ids_are_refused() -> None:
+    import tensorflow as tf
+
+    model, ragged = small(), tf.ragged.constant([[5, 6, 3], [7]])
+    inputs = {"source_ids": ragged, "target_ids": ragged}
+    for call in (
+        lambda: model.encode(ragged),
+        lambda: model.encoder_model()(ragged),
+        lambda: model(inputs),
+        lambda: model.predict(inputs, verbose=0),
+        lambda: kt.losses.LabelSmoothedCrossEntropy()(ragged, model(model_inputs(ragged))),
+    ):
+        with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)")):
+            call()
+
+
+def model_inputs(ragged: Any) -> dict[str, Any]:
+    padded = ragged.to_tensor(0)
+    return {"source_ids": padded, "target_ids": padded}
+
+
+def num_bytes(model: keras.Model) -> int:
+    return sum(
+        to_numpy(weight).size * (1 if weight.dtype == "int8" else 4) for weight in model.weights
+    )
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+def test_int8_models_are_smaller_and_are_saved(tie_embeddings: str, tmp_path: Path) -> None:
+    model = small(tie_embeddings=tie_embeddings, d_model=64, d_ff=256)
+    randomize(model, scale=0.1)
+    ids = RNG.integers(4, 30, (3, 5))
+    inputs = {"source_ids": ids, "target_ids": ids}
+    size, logits, paths = num_bytes(model), to_numpy(model(inputs)), set(model.weights_by_path())
+    model.quantize("int8")
+    assert num_bytes(model) < 0.3 * size
+    output = to_numpy(model(inputs))
+    assert 0 < np.abs(output - logits).max() < 0.05 * np.abs(logits).max()
+    new = model.weights_by_path().keys() - paths
+    assert paths < model.weights_by_path().keys() and all(path.endswith("_scale") for path in new)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.weights_by_path().keys() == model.weights_by_path().keys()
+    assert_same(to_numpy(loaded(inputs)), output, 0.0)
+    assert_same(to_numpy(loaded.encoder_model()(ids)), to_numpy(model.encode(ids).states))
+    with pytest.raises(ValueError, match=mentions("quantized")):
+        model.output_weights()
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+def test_adapters_are_all_that_a_model_trains(tie_embeddings: str, tmp_path: Path) -> None:
+    model = small(tie_embeddings=tie_embeddings)
+    before = {path: to_numpy(weight) for path, weight in model.weights_by_path().items()}
+    model.enable_lora(2)
+    adapters = {path for path in model.weights_by_path() if "_lora_" in path}
+    kernels = {path for path in before if path.endswith("kernel")}
+    assert adapters == {f"{path}_lora_{side}" for path in kernels for side in "ab"}
+    model.compile(keras.optimizers.Adam(0.02), kt.losses.LabelSmoothedCrossEntropy(0.0))
+    ids = RNG.integers(4, 30, (32, 5))
+    inputs = {"source_ids": ids, "target_ids": ids}
+    losses = model.fit(inputs, ids, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    after = model.weights_by_path()
+    assert after.keys() == before.keys() | adapters
+    assert_same({path: to_numpy(after[path]) for path in before}, before, 0.0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert loaded.weights_by_path().keys() == before.keys()
+    assert_same(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+    assert (
+        np.abs(to_numpy(loaded.encoder.weights[0]) - to_numpy(model.encoder.weights[0])).max() > 0
+    )
 
 
 def test_encoder_model_shares_the_weights_and_keeps_the_mask() -> None:

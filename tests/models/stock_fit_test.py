@@ -18,7 +18,7 @@ ROWS = batches(4)
 
 @pytest.fixture
 def two_replicas(two_cpus: list[str]) -> tf.distribute.Strategy:
-    """The strategy of all tests: a second one on the same devices would mix up their sums."""
+    """A strategy with separate keys for its sums: those of two stock strategies mix them up."""
     strategy = choose_platform(TRAINING, 1, "cpu").strategy
     assert strategy.num_replicas_in_sync == 2
     return strategy

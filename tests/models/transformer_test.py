@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import subprocess
 import sys
@@ -429,11 +430,13 @@ print(logits.shape)
 """
 
 
-def test_model_on_jax_with_no_tensorflow_is_the_papers() -> None:
-    pytest.importorskip("jax")
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_model_without_tensorflow_is_the_papers(backend: str) -> None:
+    if importlib.util.find_spec(backend) is None:  # not imported: this process has TensorFlow
+        pytest.skip(f"{backend} is not installed")
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
+        env={**os.environ, "KERAS_BACKEND": backend},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

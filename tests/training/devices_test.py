@@ -18,8 +18,6 @@ from tests.messages import mentions, tells
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As in a new process, because a strategy is created only once for its devices.
-    monkeypatch.setattr(devices, "_mirrored_strategy", devices._mirrored_strategy.__wrapped__)
     cpu = [SimpleNamespace(name="/device:CPU:0")]
     monkeypatch.setattr(
         tf.config, "list_logical_devices", lambda kind: cpu if kind == "CPU" else []
@@ -48,7 +46,7 @@ class GPUs:
         monkeypatch.setattr(
             tf.config.experimental, "get_device_details", lambda index: details[index]
         )
-        monkeypatch.setattr(tf.distribute, "MirroredStrategy", self._strategy)
+        monkeypatch.setattr(devices, "_MirroredStrategy", self._strategy)
 
     def _strategy(self, names: list[str]) -> Any:
         self.names = names
@@ -154,3 +152,16 @@ def test_wrong_numbers_of_logical_cpus_are_refused() -> None:
     tf.constant(1.0)  # starts the devices
     with pytest.raises(InputError, match=mentions("3 devices")):
         use_logical_cpus(3)
+
+
+def test_several_models_are_trained_in_one_process(two_cpus: list[str]) -> None:
+    for size in (3, 4):  # the second one failed when both had the same keys
+        strategy = devices._MirroredStrategy(two_cpus)
+
+        @tf.function
+        def total(strategy: Any = strategy, size: int = size) -> Any:
+            context = tf.distribute.get_replica_context
+            return strategy.run(lambda: context().all_reduce("SUM", tf.ones([size])))
+
+        sums = strategy.experimental_local_results(total())
+        assert [each.numpy().tolist() for each in sums] == [[2.0] * size] * 2

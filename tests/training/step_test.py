@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers import LayerNorm
+from keras_transformer.models import Transformer
 from keras_transformer.training import step as step_module
-from keras_transformer.training.step import MAX_SCALE, STEPS_TO_DOUBLE
 from keras_transformer.training.trainer import Trainer
+from keras_transformer.training.update import MAX_SCALE, STEPS_TO_DOUBLE
 from tests.layers.layer_check import assert_same, randomize
 from tests.messages import mentions
 from tests.training.tiny_model import (
@@ -127,6 +129,16 @@ def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus: list[str]
     assert one.averages.keys() == one.weights.keys()
 
 
+def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(
+    monkeypatch: pytest.MonkeyPatch, two_cpus: list[str]
+) -> None:
+    expected = trained(CLIPPED, two_cpus)
+    monkeypatch.setattr(step_module, "uses_gpus", lambda _: True)
+    for count in (1, 2):
+        found = trained(CLIPPED, two_cpus[:count], parts=3 - count, jit_compile=True)
+        assert_same_up_to(1e-5, found, expected)
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_slices_of_the_loss_on_a_gpu_change_no_weight(
     monkeypatch: pytest.MonkeyPatch, jit_compile: bool
@@ -194,6 +206,20 @@ def test_frozen_weights_have_no_slots_and_no_decay() -> None:
         assert (weight == before[path]).all() == path.startswith(("encoder/", "embedding/")), path
 
 
+def test_only_adapters_are_trained_and_int8_is_refused() -> None:
+    model = Transformer(MODEL)
+    model.enable_lora(2)
+    trainer = Trainer(model, TRAINING)
+    before = weights(trainer)
+    train(trainer, batches(3))
+    for path, weight in weights(trainer).items():
+        assert (weight == before[path]).all() == ("_lora_" not in path), path
+    quantized = Transformer(MODEL)
+    quantized.quantize("int8")
+    with pytest.raises(ValueError, match=mentions("quantized")):
+        Trainer(quantized, TRAINING)
+
+
 @pytest.mark.parametrize(
     "freeze, message",
     [
@@ -237,26 +263,32 @@ class Spoiler:
 
 
 @functools.cache
-def _spoiled_trainer(policy: str) -> tuple[Trainer, Spoiler, Arrays]:
+def _spoiled_trainer(policy: str, jit_compile: bool) -> tuple[Trainer, Spoiler, Arrays]:
     training = dataclasses.replace(TRAINING, clip_norm=1.0, ema_decay=0.9)
-    trainer = make_trainer(training=training, policy=policy, devices=("CPU:0", "CPU:1"))
+    with mock.patch.object(step_module, "uses_gpus", lambda _: jit_compile):
+        trainer = make_trainer(
+            training=training, policy=policy, devices=("CPU:0", "CPU:1"), jit_compile=jit_compile
+        )
     return trainer, Spoiler(trainer), everything(trainer)
 
 
-def spoiled_trainer(policy: str) -> tuple[Trainer, Spoiler]:
-    """Two replicas at step 0, with correct gradients."""
-    trainer, spoiler, start = _spoiled_trainer(policy)
+def spoiled_trainer(policy: str, jit_compile: bool = False) -> tuple[Trainer, Spoiler]:
+    """Two replicas at step 0, with correct gradients. With XLA, they update weights as on GPUs."""
+    trainer, spoiler, start = _spoiled_trainer(policy, jit_compile)
     assign_everything(trainer, start)
     spoiler.add(0.0)
     return trainer, spoiler
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy, jit_compile", [*((policy, False) for policy in POLICIES), ("mixed_float16", True)]
+)
 def test_a_gradient_that_is_not_finite_on_one_replica_skips_the_step_everywhere(
-    policy: str, two_cpus: list[str]
+    policy: str, jit_compile: bool, two_cpus: list[str]
 ) -> None:
-    usual, other = batches(2)
-    trainer, spoiler = spoiled_trainer(policy)
+    # One shape, because XLA compiles each.
+    usual, other = (make_batch([7, 6, 2, 3], [8, 7, 2, 1], seed) for seed in range(2))
+    trainer, spoiler = spoiled_trainer(policy, jit_compile)
     [logs] = train(trainer, [usual])
     assert logs["skipped"] == 0 and ("loss_scale" in logs) == (policy == "mixed_float16")
     scale, expected = logs.get("loss_scale"), everything(trainer)
@@ -285,13 +317,14 @@ def test_a_gradient_that_is_not_finite_on_one_replica_skips_the_step_everywhere(
     assert_replicas_agree(trainer)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_an_overflow_on_one_replica_halves_the_scale_and_many_good_steps_double_it(
-    two_cpus: list[str],
+    jit_compile: bool, two_cpus: list[str]
 ) -> None:
-    trainer, _ = spoiled_trainer("mixed_float16")
+    trainer, _ = spoiled_trainer("mixed_float16", jit_compile)
     usual = batches(1)[0]
     # The first replica only has padding, so only the second overflows.
-    lopsided = make_batch([0, 0, 5, 4], [0, 0, 6, 5], seed=2)
+    lopsided = make_batch([0, 0, 5, 7], [0, 0, 6, 8], seed=2)
     trainer.state_by_path()["trainer/loss_scale"].assign(2.0**40)
     before = everything(trainer)
     [logs] = train(trainer, [lopsided])

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.errors import InputError
 from keras_transformer.layers import Dropout, dropout_seed
 from keras_transformer.training.loss import LossSums
 from keras_transformer.training.trainer import Trainer
 from tests import reference
+from tests.messages import mentions
 from tests.training.tiny_model import (
     MODEL,
     TRAINING,
@@ -197,3 +199,16 @@ def test_a_run_resumes_with_only_weights_averages_and_state() -> None:
     assert resumed.step == 2
     assert [logs["loss"] for logs in train(resumed, data[2:])] == expected
     assert_same_bits(everything(resumed), at_the_end)
+
+
+def test_what_a_trainer_does_not_do_is_said_before_training() -> None:
+    trainer = make_trainer(MODEL, TRAINING)
+    inputs, labels = batches(1)[0]
+    with pytest.raises(InputError, match=mentions("cannot be compiled", "configuration")):
+        trainer.compile("sgd")
+    weighted = tf.data.Dataset.from_tensors((inputs, labels, np.ones(4, np.float32)))
+    with pytest.raises(InputError, match=mentions("3 parts", "(inputs, labels)")):
+        trainer.fit(weighted, verbose=0)
+    assert trainer.step == 0
+    predicted = trainer.predict_on_batch(inputs)
+    np.testing.assert_array_equal(predicted, trainer.transformer.predict_on_batch(inputs))
