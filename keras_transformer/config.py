@@ -189,6 +189,8 @@ class TrainingConfig:
 
     Attributes:
         batch_tokens: target positions of the global batch, including padding.
+        batch_shapes: largest number of batch shapes. Fewer need more padding, but XLA compiles each
+            shape, for many seconds on a GPU. The order of the pairs depends on it.
         subword_alpha: if set, every epoch draws new segmentations with probabilities to the power
             of alpha (Kudo, 2018, arXiv:1804.10959). Only for unigram vocabularies.
         num_microbatches: parts of a batch that are computed one after the other, to save memory.
@@ -213,6 +215,7 @@ class TrainingConfig:
 
     max_steps: PositiveInt = 100_000
     batch_tokens: PositiveInt = 25_000
+    batch_shapes: PositiveInt = 16
     subword_alpha: PositiveFloat | None = None
     num_microbatches: PositiveInt = 1
     label_smoothing: Rate = 0.1

@@ -125,6 +125,7 @@ class TrainingData(NamedTuple):
             MixedBatches(
                 self.train, config.batch_tokens, config.seed, *ids, sampler=sampler,
                 weights=self.weights, temperature=self.temperature,
+                max_shapes=config.batch_shapes,
             ),
             MixedBatches(
                 self.valid, max(config.batch_tokens, longest), None, *ids

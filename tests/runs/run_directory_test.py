@@ -195,9 +195,9 @@ def test_every_setting_of_training_is_free_or_fixed_by_intent() -> None:
     names = {field.name for field in dataclasses.fields(Config().training)}
     assert names >= module._FREE_TO_CHANGE
     assert names - module._FREE_TO_CHANGE == set(
-        "batch_tokens label_smoothing optimizer schedule learning_rate warmup_steps beta_1 beta_2 "
-        "epsilon weight_decay clip_norm freeze ema_decay subword_alpha auxiliary_loss_weight "
-        "mixed_precision seed".split()
+        "batch_tokens batch_shapes label_smoothing optimizer schedule learning_rate warmup_steps "
+        "beta_1 beta_2 epsilon weight_decay clip_norm freeze ema_decay subword_alpha "
+        "auxiliary_loss_weight mixed_precision seed".split()
     )
 
 

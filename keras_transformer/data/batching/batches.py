@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.data.batching.bucketing import Histogram, choose_shapes, place_pairs
+from keras_transformer.data.batching.bucketing import (
+    MAX_SHAPES,
+    Histogram,
+    choose_shapes,
+    place_pairs,
+)
 from keras_transformer.data.batching.subword_batches import Sentences, draw
 from keras_transformer.data.batching.subword_sampling import (
     PlannedLengths,
@@ -45,7 +50,7 @@ class Batches(abc.ABC):
 
     Attributes:
         steps_per_epoch: number of batches of an epoch.
-        shapes: at most 16 triples (rows, S, T). rows is a multiple of 8. rows * T is at most
+        shapes: triples (rows, S, T), 16 by default. rows is a multiple of 8. rows * T is at most
             `batch_tokens`, unless this gives fewer than 8 rows.
         padding_share: share of padding in the source and target positions of an epoch, with filler
             rows. Drawn segmentations have up to 4 % more.
@@ -366,14 +371,16 @@ def common_shapes(
     batch_tokens: int,
     sampler: SubwordSampler | None = None,
     frequencies: Sequence[float] | None = None,
+    max_shapes: int = MAX_SHAPES,
 ) -> IntArray:
-    """Returns int64[C, 3]: at most 16 shapes (rows, S, T) for several corpora.
+    """Returns int64[C, 3]: shapes (rows, S, T) for several corpora.
 
     Args:
         stores: the corpora.
         batch_tokens: approximate target positions of a batch.
         sampler: draws segmentations; None uses the ids of the stores.
         frequencies: relative frequency of the pairs of each corpus, above 0; None for equal ones.
+        max_shapes: largest number of shapes.
 
     Raises:
         InputError: as in `CorpusBatches`.
@@ -392,7 +399,7 @@ def common_shapes(
             histogram.scaled(max(frequency / most, 1e-6))
             for histogram, frequency in zip(histograms, frequencies, strict=True)
         ]
-    return choose_shapes(Histogram.union(histograms), batch_tokens)
+    return choose_shapes(Histogram.union(histograms), batch_tokens, max_shapes)
 
 
 def _planned_lengths(

@@ -115,7 +115,9 @@ class BatchPlan:
         return int((self.num_batches * self.shapes[:, 0]).sum() - self.places.sum())
 
 
-def choose_shapes(histogram: Histogram, batch_tokens: int) -> IntArray:
+def choose_shapes(
+    histogram: Histogram, batch_tokens: int, max_shapes: int = MAX_SHAPES
+) -> IntArray:
     """Chooses shapes for the pairs of a histogram, so that an epoch has few positions.
 
     Recursive splitting makes several grids of shapes. The search starts from the best grid, and
@@ -125,16 +127,17 @@ def choose_shapes(histogram: Histogram, batch_tokens: int) -> IntArray:
         histogram: the lengths of the pairs, at least 1 each.
         batch_tokens: largest number of target positions in a batch. The number of rows is a
             multiple of 8 with rows * T <= batch_tokens, or 8 if there is no such multiple.
+        max_shapes: largest number of shapes. Fewer shapes need more padding, but less compilation.
 
     Returns:
-        int64[C, 3], the (rows, S, T) of at most 16 shapes. Every pair fits into one of them.
+        int64[C, 3], the (rows, S, T) of the shapes. Every pair fits into one of them.
 
     Example:
     >>> histogram, _ = Histogram.of(np.array([3, 9] * 50), np.array([4, 10] * 50))
     >>> choose_shapes(histogram, batch_tokens=160).shape
     (2, 3)
     """
-    grids = _grids(histogram)
+    grids = _grids(histogram, max_shapes)
     costs = [_place(grid, histogram, batch_tokens).positions for grid in grids]
     best = int(np.argmin(costs))
     bounds, cost = grids[best], costs[best]
@@ -172,8 +175,8 @@ def place_pairs(shapes: IntArray, histogram: Histogram) -> BatchPlan:
     return _place(shapes[:, 1:], histogram, rows=shapes[:, 0])
 
 
-def _grids(histogram: Histogram) -> list[IntArray]:
-    """Returns grids of bounds (S, T), int64[n, 2], for n = 1 to 16 cells.
+def _grids(histogram: Histogram, most: int) -> list[IntArray]:
+    """Returns grids of bounds (S, T), int64[n, 2], for n = 1 to `most` cells.
 
     Each grid splits one cell of the previous grid: the cell whose split saves the most positions.
     The bounds of a cell are the largest lengths in it.
@@ -186,7 +189,7 @@ def _grids(histogram: Histogram) -> list[IntArray]:
         grids.append(np.array(bounds, np.int64))
         widest = max(range(len(cells)), key=lambda i: cells[i][1])
         members, saving, low = cells[widest]
-        if len(cells) == MAX_SHAPES or saving <= 0:
+        if len(cells) == most or saving <= 0:
             return grids
         halves = (members[low], members[~low])
         cells[widest : widest + 1] = [(half, *_best_cut(half, histogram)) for half in halves]

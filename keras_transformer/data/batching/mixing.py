@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from keras_transformer.data.batching.batches import Batch, Batches, CorpusBatches, common_shapes
+from keras_transformer.data.batching.bucketing import MAX_SHAPES
 from keras_transformer.data.batching.subword_sampling import SubwordSampler
 from keras_transformer.data.batching.token_pairs import TokenPairs
 from keras_transformer.errors import InputError
@@ -90,6 +91,7 @@ class MixedBatches(Batches):
         *,
         weights: Sequence[Fraction] | None = None,
         temperature: float = 1.0,
+        max_shapes: int = MAX_SHAPES,
     ) -> None:
         """Plans the epochs of all corpora, with common shapes.
 
@@ -104,6 +106,7 @@ class MixedBatches(Batches):
                 so that all pairs have the same frequency.
             temperature: without weights, shares are sizes to the power of 1 / temperature; at least
                 1. A larger temperature raises the share of small corpora.
+            max_shapes: largest number of shapes.
 
         Raises:
             InputError: as in `CorpusBatches`, or for a temperature below 1.
@@ -117,6 +120,7 @@ class MixedBatches(Batches):
         shapes = common_shapes(
             stores, batch_tokens, sampler,
             [float(share / max(size, 1)) for share, size in zip(shares, sizes, strict=True)],
+            max_shapes,
         )  # fmt: skip
         self.corpora = [
             CorpusBatches(

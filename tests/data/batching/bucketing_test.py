@@ -76,6 +76,17 @@ def test_corpora_share_shapes(corpora, batch_tokens):
         assert set(map(tuple, plan.shapes.tolist())) <= set(map(tuple, shapes.tolist()))
 
 
+def test_fewer_shapes_need_more_padding():
+    lengths = np.repeat(np.arange(1, 41), 100)
+    histogram, _ = Histogram.of(lengths, lengths)
+    positions = []
+    for most in (16, 8, 3, 1):
+        shapes = choose_shapes(histogram, 800, most)
+        assert 1 <= len(shapes) <= most
+        positions.append(place_pairs(shapes, histogram).positions)
+    assert positions == sorted(set(positions))
+
+
 def test_equal_lengths_need_one_shape_without_padding():
     plan, _ = plan_batches(np.full(64, 5), np.full(64, 10), 160)
     assert plan.shapes.tolist() == [[16, 5, 10]] and plan.num_batches.tolist() == [4]
