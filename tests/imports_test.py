@@ -39,7 +39,7 @@ COMPONENTS: dict[str, set[str]] = {
     },
     "training": {
         *("config", "console", "data", "evaluation", "inference", "layers", "models", "presets"),
-        *("runs", "runs.report", "text"),
+        *("runs", "runs.report", "text", "tf_import"),
     },
     "export": {
         *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "schema"),

@@ -124,7 +124,7 @@ class TrainingData(NamedTuple):
         return (
             MixedBatches(
                 self.train, config.batch_tokens, config.seed, *ids, sampler=sampler,
-                weights=self.weights, temperature=self.temperature,
+                shares=self.weights or self.temperature,
                 max_shapes=config.batch_shapes,
             ),
             MixedBatches(

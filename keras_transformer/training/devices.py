@@ -13,7 +13,9 @@ import tensorflow as tf
 from tensorflow.python.framework import ops  # its counter has no public name
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.console import warn
 from keras_transformer.errors import InputError
+from keras_transformer.tf_import import nvidia_gpus
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +183,12 @@ def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
         raise InputError(
             "TensorFlow finds 0 GPUs on this machine. Install its GPU support, or choose the "
             "device cpu."
+        )
+    if kind == "auto" and not gpus and (cards := nvidia_gpus()):
+        warn(
+            f"This machine has {cards.splitlines()[0]}, but TensorFlow does not find it, so the "
+            "CPU trains. docs/gpu.md lists what to check, beginning with: pip install "
+            "'tensorflow[and-cuda]'. --device=cpu hides this warning."
         )
     return gpus or tf.config.list_logical_devices("CPU"), bool(gpus)
 

@@ -165,3 +165,18 @@ def test_several_models_are_trained_in_one_process(two_cpus: list[str]) -> None:
 
         sums = strategy.experimental_local_results(total())
         assert [each.numpy().tolist() for each in sums] == [[2.0] * size] * 2
+
+
+@pytest.mark.parametrize("cards", ["NVIDIA H100 80GB HBM3\nNVRM version: 580", ""])
+def test_a_card_that_tensorflow_does_not_find_is_mentioned(
+    cards: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(devices, "nvidia_gpus", lambda: cards)
+    choose_platform(TrainingConfig(), num_shapes=1)
+    warning = capsys.readouterr().err
+    assert bool(warning) == bool(cards)
+    if cards:
+        assert "NVIDIA H100 80GB HBM3, but TensorFlow does not find it" in warning
+        assert "tensorflow[and-cuda]" in warning
+    choose_platform(TrainingConfig(), num_shapes=1, device="cpu")
+    assert not capsys.readouterr().err

@@ -89,8 +89,7 @@ class MixedBatches(Batches):
         start_id: int,
         sampler: SubwordSampler | None = None,
         *,
-        weights: Sequence[Fraction] | None = None,
-        temperature: float = 1.0,
+        shares: Sequence[Fraction] | float = 1.0,
         max_shapes: int = MAX_SHAPES,
     ) -> None:
         """Plans the epochs of all corpora, with common shapes.
@@ -102,24 +101,25 @@ class MixedBatches(Batches):
             pad_id: id of padding.
             start_id: id before each target sentence in the decoder's input.
             sampler: draws new segmentations in every epoch; None uses the ids of the stores.
-            weights: share of the steps of each corpus, above 0; None for shares by size in batches,
-                so that all pairs have the same frequency.
-            temperature: without weights, shares are sizes to the power of 1 / temperature; at least
-                1. A larger temperature raises the share of small corpora.
+            shares: share of the steps of each corpus, above 0. Or a temperature of at least 1: then
+                shares are the sizes in batches to the power of 1 / temperature. By default, all
+                pairs have the same frequency. A larger temperature raises the share of small
+                corpora.
             max_shapes: largest number of shapes.
 
         Raises:
             InputError: as in `CorpusBatches`, or for a temperature below 1.
         """
+        weights, temperature = (None, shares) if isinstance(shares, float | int) else (shares, 1.0)
         if not 1 <= temperature < math.inf:
             raise InputError(
                 f"The temperature of the mixture is {temperature}, but it must be at least 1."
             )
         sizes = [int(store.target_lengths.sum(dtype=np.int64)) for store in stores]
-        shares = weights or [_tempered(max(size, 1), temperature) for size in sizes]
+        by_tokens = weights or [_tempered(max(size, 1), temperature) for size in sizes]
         shapes = common_shapes(
             stores, batch_tokens, sampler,
-            [float(share / max(size, 1)) for share, size in zip(shares, sizes, strict=True)],
+            [float(share / max(size, 1)) for share, size in zip(by_tokens, sizes, strict=True)],
             max_shapes,
         )  # fmt: skip
         self.corpora = [

@@ -67,7 +67,7 @@ def own_indices(made, corpus, own_epoch):
 @pytest.mark.parametrize("weights", [None, [Fraction(1), Fraction(3)]])
 def test_each_pass_over_a_corpus_has_every_pair_once(weights):
     stores = [like_text(700), like_text(150, seed=1)]
-    made = mixed(stores, weights=weights)
+    made = mixed(stores, shares=weights)
     for corpus, store in enumerate(stores):
         for own_epoch in (0, 3):
             found = own_indices(made, corpus, own_epoch)
@@ -106,9 +106,9 @@ def test_shares_of_steps_follow_weights_or_temperature():
 
     sizes = [corpus.steps_per_epoch for corpus in mixed(stores).corpora]
     assert share() == pytest.approx(sizes[1] / sum(sizes), abs=0.01)
-    assert share(weights=[Fraction(1), Fraction(2)]) == pytest.approx(2 / 3, abs=0.01)
+    assert share(shares=[Fraction(1), Fraction(2)]) == pytest.approx(2 / 3, abs=0.01)
     fifth = [size ** (1 / 5) for size in sizes]
-    assert share(temperature=5) == pytest.approx(fifth[1] / sum(fifth), abs=0.01)
+    assert share(shares=5) == pytest.approx(fifth[1] / sum(fifth), abs=0.01)
 
 
 def test_all_corpora_together_have_few_shapes():
@@ -134,7 +134,7 @@ def test_shapes_suit_the_most_frequent_corpus():
     stores = [of_lengths(*random.integers(30, 90, (2, 400))), like_text(3000)]
     shares = []
     for weights in (None, [Fraction(9), Fraction(1)]):
-        made = mixed(stores, 1024, weights=weights)
+        made = mixed(stores, 1024, shares=weights)
         shares.append([corpus.padding_share for corpus in made.corpora])
         assert len(made.shapes) <= 16
     assert shares[1][0] < shares[0][0] - 0.02
@@ -149,12 +149,12 @@ def test_equal_corpora_have_different_orders():
 def test_a_batch_depends_only_on_corpora_weights_seed_and_step():
     stores = [like_text(300), like_text(80, seed=1)]
     weights = [Fraction(1, 3), Fraction(2, 3)]
-    walked = mixed(stores, weights=weights)
+    walked = mixed(stores, shares=weights)
     for step in range(20):
         walked.batch(step)
     for step in (0, 11, 1_000_003):
         np.testing.assert_array_equal(
-            mixed(stores, weights=weights).batch(step)[1], walked.batch(step)[1]
+            mixed(stores, shares=weights).batch(step)[1], walked.batch(step)[1]
         )
     element = next(iter(walked.dataset(first_step=11).as_numpy_iterator()))
     np.testing.assert_array_equal(element[1], walked.batch(11)[1])
@@ -210,7 +210,7 @@ def test_errors_name_the_invalid_argument():
     stores = [like_text(60)]
     for temperature in (0.5, float("nan"), float("inf")):
         with pytest.raises(InputError, match=mentions("temperature", "mixture")):
-            mixed(stores, temperature=temperature)
+            mixed(stores, shares=temperature)
     with pytest.raises(InputError, match=mentions("step", "-1")):
         mixed(stores).batch(-1)
     with pytest.raises(InputError, match=mentions("0", "sentence", "pairs")):
