@@ -264,6 +264,12 @@ def test_int8_models_are_smaller_and_are_saved(tie_embeddings: str, tmp_path: Pa
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.weights_by_path().keys() == model.weights_by_path().keys()
     assert_same(to_numpy(loaded(inputs)), output, 0.0)
+    assert_same(loaded.predict(inputs, verbose=0), output)
+    memory, cache = loaded.project_memory(loaded.encode(ids)), loaded.init_cache(3, 5)
+    for i in range(5):
+        column = keras.ops.convert_to_tensor(ids[:, i : i + 1])
+        features, cache, _ = loaded.decode(column, memory, cache, position=i)
+        assert_same(to_numpy(loaded.logits(features))[:, 0], output[:, i], 1e-4)
     assert_same(to_numpy(loaded.encoder_model()(ids)), to_numpy(model.encode(ids).states))
     with pytest.raises(ValueError, match=mentions("quantized")):
         model.output_weights()
