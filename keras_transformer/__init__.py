@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.abc
-import importlib.util
+import importlib.machinery
 import sys
 from typing import Any
 
@@ -76,20 +76,30 @@ def _register_keras_classes() -> None:
         importlib.import_module(f"{__name__}.{module}")
 
 
-class _WithKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Registers the Keras classes of this package when Keras is imported later.
+# Modules that register classes when they are imported.
+_REGISTERING = tuple(
+    f"{__name__}.{name}" for name in ("layers", "models", "paper.baselines", "training.schedules")
+)
 
-    `keras.models.load_model` then finds them, and commands that need no Keras start fast. Nothing
-    is registered if a module of this package imports Keras: its own import is not complete.
+
+class _WithKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Registers all Keras classes of this package as soon as Keras is imported.
+
+    `keras.models.load_model` then finds them, and commands that need no Keras start fast. The
+    modules that register classes import Keras first, because the registration imports them.
     """
 
     _loader: Any
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name in _REGISTERING:
+            importlib.import_module("keras")  # which imports the module, too
+            module = sys.modules.get(name)
+            return module and importlib.machinery.ModuleSpec(name, _Imported(module))
         if name != "keras":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
         if spec is not None:
             self._loader, spec.loader = spec.loader, self
         return spec
@@ -98,11 +108,23 @@ class _WithKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
+        sys.meta_path.remove(self)
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        ours = (each for name, each in sys.modules.items() if name.startswith(f"{__name__}."))
-        if not any(getattr(each.__spec__, "_initializing", False) for each in ours):
-            _register_keras_classes()
+        _register_keras_classes()
+
+
+class _Imported(importlib.abc.Loader):
+    """Returns a module that was imported while Python was looking for it."""
+
+    def __init__(self, module: Any):
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: Any) -> Any:
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__ = self._spec
 
 
 if "keras" in sys.modules:

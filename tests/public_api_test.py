@@ -55,6 +55,8 @@ def test_names_of_namespaces(namespace: str) -> None:
         "import keras_transformer; import keras",
         "import keras; import keras_transformer",
         "import keras_transformer as kt; kt.layers; import keras",
+        "from keras_transformer.layers import Encoder; import keras",
+        "import keras_transformer; import tensorflow as tf; keras = tf.keras",
     ],
 )
 def test_importing_the_package_registers_all_classes(imports: str, tmp_path: Path) -> None:
@@ -63,7 +65,11 @@ def test_importing_the_package_registers_all_classes(imports: str, tmp_path: Pat
     )
     model.compile("adam", kt.losses.LabelSmoothedCrossEntropy(), metrics=[kt.metrics.Perplexity()])
     model.save(tmp_path / "model.keras")
-    program = f"{imports}\nprint(keras.models.load_model({str(tmp_path / 'model.keras')!r}).loss)"
+    program = f"""{imports}
+print(keras.models.load_model({str(tmp_path / "model.keras")!r}).loss)
+import keras_transformer.layers, keras_transformer.models.transformer as transformer
+assert transformer.Encoder is keras_transformer.layers.Encoder  # imported once
+assert keras_transformer.layers.__spec__.origin"""
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "LabelSmoothedCrossEntropy" in done.stdout

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import numbers
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,15 +91,21 @@ def prepare(
     (2, 20)
     """
     valid_pairs = options.get("valid_pairs")
-    if valid_pairs is not None and not isinstance(valid_pairs, int):
+    if isinstance(valid_pairs, numbers.Integral):
+        options["valid_pairs"], valid_pairs = int(valid_pairs), None
+    elif "valid_pairs" in options:
         del options["valid_pairs"]
-    else:
-        valid_pairs = None
+        if valid_pairs is not None and not hasattr(valid_pairs, "pairs"):
+            valid_pairs = list(valid_pairs)
+            if not valid_pairs:
+                raise InputError("valid_pairs is empty. Give pairs, or the number to hold out.")
     num_workers = options.pop("num_workers", None) or available_cores()
     _check_names(options, [field.name for field in dataclasses.fields(PrepareOptions)])
     for name, value in options.items():
         if isinstance(value, list):
             options[name] = tuple(value)
+        if isinstance(value, str) and name in ("symbols", "check_languages"):
+            raise InputError(f"{name} is {value!r}. Give a list, such as ['{value}'].")
     prepared = preparation.prepare(
         _corpora(source, target, pairs, "pairs in memory"),
         output_dir,
@@ -232,6 +240,8 @@ class Run:
         >>> kt.Run("build/run", data="build/data").export("build/new").path
         PosixPath('build/new/1')
         """
+        if isinstance(sentences, str):
+            raise InputError(f"sentences is the text {sentences[:40]!r}. Give a list of texts.")
         if sentences is None:
             if self.data is None:
                 raise InputError(
@@ -259,7 +269,7 @@ def train(
     run_dir: str | Path,
     preset: str | Config | None = None,
     *,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: Sequence[keras.callbacks.Callback] | None = None,
     **settings: Any,
 ) -> Run:
     """Trains a run on prepared data, or resumes it.
@@ -291,7 +301,18 @@ def train(
     >>> run.result.step, run.config.training.max_steps
     (2, 2)
     """
-    directories = [data] if isinstance(data, str | Path | PreparedData) else list(data)
+    directories: list[Any] = [data] if isinstance(data, str | os.PathLike) else [*data]  # type: ignore[misc]
+    if not directories:
+        raise InputError("The list of data is empty. Give the result of `prepare`, or several.")
+    if isinstance(callbacks, keras.callbacks.Callback):
+        raise InputError("callbacks must be a list, such as [callback].")
+    if preset is not None and not isinstance(preset, str | RunConfig):
+        raise InputError(
+            f"preset is a {type(preset).__name__}. Give a name such as 'tiny', or a Config; fields "
+            "of a ModelConfig are arguments, such as d_model=256."
+        )
+    if "init_from" in settings:
+        settings["init_from"] = os.fspath(settings["init_from"])
     options = {name: settings.pop(name) for name in TrainOptions._fields if name in settings}
     run_settings = {_full_name(name): value for name, value in settings.items()}
     # The run exists only when training has begun.
@@ -302,7 +323,7 @@ def train(
         run_settings,
         TrainOptions(**options),
         make_auxiliary_loss=auxiliary_loss,
-        callbacks=callbacks,
+        callbacks=callbacks or (),
     )
     run = Run(run_dir, data=directories[0])
     run.result = result

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import keras
 
-from keras_transformer.config import DecodingConfig
+from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts
@@ -33,7 +33,8 @@ class Translator:
     Args:
         model: a `Transformer`, or several with the same vocabulary, which form an ensemble.
         tokenizer: the tokenizer of the training data.
-        decoding: options of the search. The default is a beam of 4, as in the paper.
+        decoding: options of the search: a `DecodingConfig`, a dict of its fields, or a `Config`.
+            The default is a beam of 4, as in the paper.
 
     Raises:
         InputError: without a model, or if the vocabularies differ.
@@ -51,14 +52,21 @@ class Translator:
         self,
         model: EncoderDecoder | Sequence[EncoderDecoder],
         tokenizer: Tokenizer,
-        decoding: DecodingConfig | None = None,
+        decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None = None,
     ):
         if not isinstance(tokenizer, Tokenizer):
             raise InputError(
                 f"tokenizer is a {type(tokenizer).__name__}. Use a Tokenizer, such as "
                 "`data.tokenizer` or `Tokenizer.load(directory)`."
             )
-        module = TranslationModule(model, tokenizer, decoding or DecodingConfig())
+        models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
+        for each in models:
+            if not isinstance(each, EncoderDecoder):
+                raise InputError(
+                    f"{each!r:.60} is not a Transformer. To open a run, an export or a server, use "
+                    "`load`."
+                )
+        module = TranslationModule(models, tokenizer, _decoding(decoding))
         self._use(LoadedModel.of(module, "the model in memory"))
 
     @classmethod
@@ -120,6 +128,7 @@ class Translator:
         True
         """
         lines = _checked(lines)
+        prefixes = None if prefixes is None else _checked(prefixes)
         model = self._with(decoding)
         if not return_details and prefixes is None:
             return translate.translate_lines(model, lines)
@@ -138,12 +147,7 @@ class Translator:
 
     def _with(self, decoding: Mapping[str, Any]) -> LoadedModel:
         """Returns the model with other options. Its graphs are traced once for each choice."""
-        names = [field.name for field in dataclasses.fields(DecodingConfig)]
-        for name in decoding:
-            if name not in names:
-                raise InputError(
-                    f"{name} is not an option of the search. The options are {', '.join(names)}."
-                )
+        _check_options(decoding)
         key = tuple(sorted(decoding.items()))
         if key not in self._variants:
             settings = {f"decoding.{name}": value for name, value in decoding.items()}
@@ -284,9 +288,11 @@ def load(
     >>> isinstance(translator("a dog"), str)
     True
     """
-    if isinstance(model, list | tuple):
-        model = ",".join(map(str, model))
-    place = str(model.path if isinstance(model, RunDirectory) else model)
+    models = list(model) if isinstance(model, list | tuple) else [model]
+    if not models:
+        raise InputError("The list of models is empty. Give at least one run.")
+    place = ",".join(str(each.path if isinstance(each, RunDirectory) else each) for each in models)
+    _check_options(decoding)
     settings = {f"decoding.{name}": value for name, value in decoding.items()}
     if is_address(place) and not Path(place).exists():
         if settings or precision != "float32" or jit_compile or threads is not None:
@@ -297,6 +303,24 @@ def load(
             place, settings, precision=precision, jit_compile=jit_compile, threads=threads
         )
     )
+
+
+def _check_options(decoding: Mapping[str, Any]) -> None:
+    names = [field.name for field in dataclasses.fields(DecodingConfig)]
+    for name in decoding:
+        if name not in names:
+            raise InputError(
+                f"{name} is not an option of the search. The options are {', '.join(names)}."
+            )
+
+
+def _decoding(decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None) -> DecodingConfig:
+    if isinstance(decoding, DecodingConfig):
+        return decoding
+    if isinstance(decoding, RunConfig):
+        return decoding.decoding
+    _check_options(decoding or {})
+    return DecodingConfig(**(decoding or {}))
 
 
 def _checked(lines: Sequence[str]) -> list[str]:
@@ -318,8 +342,15 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
     """Writes one model as a run with a single checkpoint."""
     if path.exists():
         raise InputError(f"{path} exists. Choose a new directory.")
+    weights = transformer.weights_by_path()
+    usual = type(transformer)(transformer.config).weights_by_path()
+    if weights.keys() != usual.keys():
+        raise InputError(
+            "The model has adapters or int8 weights, which a run cannot contain. `model.save` and "
+            "`keras.saving.load_model` add adapters to the kernels. Export with `quantize` instead "
+            "of quantizing the model."
+        )
+    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
     config = transformer.run_config(model=transformer.config, decoding=module.config)
     run = RunDirectory.create(path, config, module.tokenizer, data_fingerprint="unknown")
-    weights = transformer.weights_by_path()
-    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
     run.save_checkpoint(1, arrays, {}, {})

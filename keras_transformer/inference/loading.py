@@ -280,7 +280,10 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
     runs = []
-    for member in str(model_dir).split(","):
+    whole = str(model_dir)
+    # A comma may be part of the name of a directory.
+    is_one = RunDirectory.is_run(RunDirectory.split_weights(whole)[0])
+    for member in [whole] if is_one else whole.split(","):
         path, weights = RunDirectory.split_weights(member)
         run = RunDirectory(path)
         runs.append((run, run.selected if weights is None else weights))

@@ -109,15 +109,16 @@ def split_heads(inputs: Any, num_heads: int) -> Any:
     return fast_paths.swap_heads(ops.reshape(inputs, (*leading, num_heads, width // num_heads)))
 
 
-def combine_masks(attention_mask: Any, padding_mask: Any) -> Any:
+def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = None) -> Any:
     """Returns where both masks are True, broadcastable to `[B, T, S]`, or None without masks.
 
     Args:
         attention_mask: bool `[B, S]`, or broadcastable to `[B, T, S]`, or None.
         padding_mask: bool `[B, S]`, or None.
+        batch: B, if it is known.
 
     Raises:
-        ValueError: for an attention mask of another rank than 2 or 3.
+        ValueError: for an attention mask of another rank than 2 or 3, or of another batch.
 
     Example:
     >>> combine_masks(None, keras.ops.array([[True, False]])).numpy().tolist()
@@ -128,6 +129,13 @@ def combine_masks(attention_mask: Any, padding_mask: Any) -> Any:
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)}. It must be [batch, "
                 "keys] or [batch, queries, keys]."
+            )
+        rows = attention_mask.shape[0]
+        if batch is not None and rows is not None and rows not in (1, batch):
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)}, but the batch has "
+                f"{batch} rows. Give [batch, keys] or [batch, queries, keys]; a mask [queries, "
+                "keys] of all rows as mask[None]."
             )
         if len(attention_mask.shape) == 2:
             attention_mask = ops.expand_dims(attention_mask, 1)
@@ -354,7 +362,7 @@ class CrossAttention(MultiHeadAttention):
         value_mask: Any = None,
         mask: Any = None,
     ) -> Any:
-        attention_mask = combine_masks(attention_mask, value_mask)
+        attention_mask = combine_masks(attention_mask, value_mask, query.shape[0])
         result = self.attend(query, self.project(value), attention_mask, training)
         return (result.output, result.weights) if return_attention_scores else result.output
 

@@ -8,7 +8,10 @@ from typing import Any
 import keras
 
 # Operations that keep the positions of their inputs, so that a mask stays valid.
-_ELEMENTWISE = ("Add", "Cast", "Divide", "Multiply", "Subtract", "TrueDivide")
+_ELEMENTWISE = frozenset(
+    "Absolute Add Cast Divide Elu Exp Gelu LeakyRelu Maximum Minimum Multiply Negative Relu Relu6 "
+    "Selu Sigmoid Silu Softplus Sqrt Square Subtract Tanh TrueDivide".split()
+)
 
 
 class BaseLayer(keras.layers.Layer):
@@ -161,9 +164,10 @@ def new_initializer(initializer: Any) -> keras.Initializer:
 class MaskedLayer(BaseLayer):
     """A layer whose `call` takes a keyword `mask` of the positions of its first argument.
 
-    Without the argument, the mask that Keras has attached to the input is used. Keras loses it in
-    operators of functional models, as in `x + positions(x)`; there it is taken from their inputs.
-    The mask is attached to the output, too.
+    It may take a keyword `NAME_mask` for each further argument NAME. Without these arguments, the
+    masks that Keras has attached to the inputs are used. Keras loses them in operators of
+    functional models, as in `x + positions(x)`, and in the layers behind them. There they are taken
+    from the inputs of the operators. The mask is attached to the output, too.
 
     Example:
     >>> class Count(MaskedLayer):
@@ -177,22 +181,32 @@ class MaskedLayer(BaseLayer):
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
+        self._parameters = list(inspect.signature(self.call).parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        first = next(iter((*args, *kwargs.values())), None)
-        if kwargs.get("mask") is None and (mask := _implicit_mask(first)) is not None:
-            kwargs["mask"] = mask
+        given = {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+        for name, value in given.items():
+            mask_name = "mask" if name == self._parameters[0] else f"{name}_mask"
+            if mask_name not in self._parameters or given.get(mask_name) is not None:
+                continue
+            mask = _implicit_mask(value)
+            if mask is not None:
+                kwargs[mask_name] = mask
         return super().__call__(*args, **kwargs)
 
 
 def _implicit_mask(tensor: Any) -> Any:
-    """Returns the mask of a tensor, or of the inputs of the operators that it comes from."""
+    """Returns the mask of a tensor, or of the inputs of the operations that it comes from."""
     mask = getattr(tensor, "_keras_mask", None)
     history = getattr(tensor, "_keras_history", None)
     if mask is not None or history is None:
         return mask
     operation, node, _ = history
-    if type(operation).__name__ not in _ELEMENTWISE:
+    if isinstance(operation, keras.layers.Layer):  # Keras has found no mask of its input
+        passes = type(operation).compute_mask is keras.layers.Layer.compute_mask
+        if not (operation.supports_masking and passes):
+            return None
+    elif type(operation).__name__ not in _ELEMENTWISE:
         return None
     inputs = operation._inbound_nodes[node].input_tensors
     # Not of an input that the operator broadcasts over the positions.

@@ -24,13 +24,15 @@ class SinusoidalPositions(BaseLayer):
 
     Call arguments:
         inputs: embeddings `[B, T, d_model]`, whose positions are 0 to T - 1; or positions, int
-            `[T]`.
+            `[T]` or `[B, T]`.
 
     Returns:
-        float32 `[T, d_model]`, to be added to the embeddings.
+        float32, to be added to the embeddings: `[1, T, d_model]` for embeddings; for positions, one
+        vector for each, `[..., d_model]`.
 
     Raises:
-        ValueError: for a `d_model` that is odd or below 2, or an unknown layout.
+        ValueError: for a `d_model` that is odd, below 2 or not the width of the inputs, for inputs
+            of another shape, or an unknown layout.
 
     Example:
     >>> embedded = keras.ops.ones((2, 5, 8))
@@ -61,23 +63,26 @@ class SinusoidalPositions(BaseLayer):
         self._fine = frequencies - self._coarse
 
     def build(self, input_shape: Any) -> None:
+        width = _width(input_shape, self.d_model)
         if self.d_model is None:
-            self._split_frequencies(_width(input_shape))
+            self._split_frequencies(width)
 
     def call(self, inputs: Any) -> Any:
-        position = ops.cast(_positions(inputs), "float32")[:, None]
+        positions = _positions(inputs)
+        position = ops.cast(ops.reshape(positions, (-1, 1)), "float32")
         coarse = position * ops.convert_to_tensor(self._coarse, "float32")
         fine = position * ops.convert_to_tensor(self._fine, "float32")
         # sin(a + b) and cos(a + b), where a is exact and b is small.
         sine = ops.sin(coarse) * ops.cos(fine) + ops.cos(coarse) * ops.sin(fine)
         cosine = ops.cos(coarse) * ops.cos(fine) - ops.sin(coarse) * ops.sin(fine)
         if self.layout == "halves":
-            return ops.concatenate([sine, cosine], axis=-1)
-        pairs = ops.stack([sine, cosine], axis=-1)  # --> [T, d_model / 2, 2]
-        return ops.reshape(pairs, (-1, 2 * self._coarse.size))
+            encoding = ops.concatenate([sine, cosine], axis=-1)
+        else:
+            encoding = ops.stack([sine, cosine], axis=-1)  # --> [..., d_model / 2, 2]
+        return ops.reshape(encoding, (*ops.shape(positions)[:-1], -1, 2 * self._coarse.size))
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        return None  # the output has no batch
+        return previous_mask  # without it, keras.layers.Add would drop the mask of the embeddings
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return _output_shape(input_shape, self.d_model)
@@ -95,10 +100,11 @@ class LearnedPositions(BaseLayer):
 
     Call arguments:
         inputs: embeddings `[B, T, d_model]`, whose positions are 0 to T - 1; or positions, int
-            `[T]`.
+            `[T]` or `[B, T]`.
 
     Returns:
-        float32 `[T, d_model]`, to be added to the embeddings.
+        float32, to be added to the embeddings: `[1, T, d_model]` for embeddings; for positions, one
+        vector for each, `[..., d_model]`.
 
     Example:
     >>> embedded = keras.ops.ones((2, 5, 8))
@@ -124,7 +130,7 @@ class LearnedPositions(BaseLayer):
 
     def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
-            shape=(self.max_positions, self.d_model or _width(input_shape)),
+            shape=(self.max_positions, _width(input_shape, self.d_model)),
             initializer=self.embeddings_initializer or keras.initializers.RandomNormal(stddev=0.02),
             regularizer=self.embeddings_regularizer,
             name="embeddings",
@@ -136,23 +142,35 @@ class LearnedPositions(BaseLayer):
         return ops.cast(ops.take(self.embeddings, known, axis=0), "float32")
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        return None  # the output has no batch
+        return previous_mask  # without it, keras.layers.Add would drop the mask of the embeddings
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return _output_shape(input_shape, self.d_model)
 
 
 def _positions(inputs: Any) -> Any:
-    """Returns int `[T]`: the given positions, or those of embeddings `[B, T, d_model]`."""
-    return integer_ids(inputs) if len(inputs.shape) == 1 else ops.arange(ops.shape(inputs)[1])
+    """Returns the given positions, int `[T]` or `[B, T]`; `[1, T]` for embeddings `[B, T, d]`."""
+    if len(inputs.shape) < 3:
+        return integer_ids(inputs)
+    return ops.arange(ops.shape(inputs)[1])[None]
 
 
-def _width(input_shape: Any) -> int:
-    if len(input_shape) == 1:
-        raise ValueError("d_model is None. Give it, or call the layer on embeddings.")
-    return int(input_shape[-1])
+def _width(input_shape: Any, d_model: int | None) -> int:
+    if len(input_shape) not in (1, 2, 3):
+        raise ValueError(
+            f"The inputs have the shape {tuple(input_shape)}. They must be embeddings [B, T, "
+            "d_model], or positions [T] or [B, T]."
+        )
+    if len(input_shape) < 3:
+        if d_model is None:
+            raise ValueError("d_model is None. Give it, or call the layer on embeddings.")
+        return d_model
+    width = input_shape[-1]
+    if d_model not in (None, width):
+        raise ValueError(f"d_model is {d_model}, but the embeddings have the width {width}.")
+    return int(width)
 
 
 def _output_shape(input_shape: Any, d_model: int | None) -> Any:
-    length = input_shape[0] if len(input_shape) == 1 else input_shape[1]
-    return (length, d_model or _width(input_shape))
+    positions = (1, input_shape[1]) if len(input_shape) == 3 else tuple(input_shape)
+    return (*positions, _width(input_shape, d_model))

@@ -170,7 +170,7 @@ class SelfAttention(MultiHeadAttention):
     ) -> Any:
         result = self.attend(
             query,
-            combine_masks(attention_mask, mask),
+            combine_masks(attention_mask, mask, query.shape[0]),
             return_attention_scores=return_attention_scores,
             training=training,
         )

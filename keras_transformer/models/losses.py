@@ -73,6 +73,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
             tokens = ops.maximum(sum_over_replicas(count), 1.0)
             positions = ops.cast(ops.size(y_true), "float32")
             real = real * (num_replicas() * positions / tokens)
+        # A reshaped tensor has no Keras mask, with which Keras would rescale the loss once more.
+        y_pred = ops.reshape(y_pred, ops.shape(y_pred))
         return super().__call__(y_true, y_pred, sample_weight=real)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

@@ -33,7 +33,9 @@ class _TokenMean(keras.metrics.Mean):
             sample_weight: `[B]` or `[B, T]`, weights of the tokens.
         """
         y_true = integer_ids(y_true)
-        real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
+        is_real = padding_mask(y_true, self.pad_id)
+        real = ops.cast(is_real, "float32")
+        y_true = ops.where(is_real, y_true, ops.zeros_like(y_true))  # an id of padding may be -1
         if sample_weight is not None:
             weight = ops.cast(sample_weight, "float32")
             missing = len(real.shape) - len(weight.shape)

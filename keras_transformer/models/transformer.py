@@ -101,6 +101,7 @@ class Transformer(EncoderDecoder):
     def __init__(self, config: ModelConfig | Config | Mapping[str, Any], **kwargs: Any):
         kwargs.setdefault("name", "transformer")
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.config = c = _model_config(config)
         policy = self.dtype_policy
 
@@ -132,13 +133,13 @@ class Transformer(EncoderDecoder):
         self.build()
 
     @classmethod
-    def from_preset(cls, name: str, vocab_size: int, **changes: Any) -> Transformer:
+    def from_preset(cls, preset_name: str, vocab_size: int, **changes: Any) -> Transformer:
         """Returns a new model with the sizes of a preset.
 
         Args:
-            name: name of a preset, such as "tiny" or "base".
+            preset_name: name of a preset, such as "tiny" or "base".
             vocab_size: number of tokens, the same for source and target.
-            **changes: other fields of `ModelConfig`.
+            **changes: other fields of `ModelConfig`, and `dtype` or `name` of the model.
 
         Raises:
             InputError: for an unknown preset, or a value that does not fit.
@@ -148,8 +149,10 @@ class Transformer(EncoderDecoder):
         >>> model.config.d_model, len(model.decoder.layers)
         (128, 1)
         """
+        options = {key: changes.pop(key) for key in ("dtype", "name") if key in changes}
         sizes = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size, **changes}
-        return cls(preset(name).updated({f"model.{key}": sizes[key] for key in sizes}).model)
+        config = preset(preset_name).updated({f"model.{key}": sizes[key] for key in sizes})
+        return cls(config.model, **options)
 
     def encoder_model(self) -> keras.Model:
         """Returns the encoder as a functional model that shares the weights.
@@ -202,6 +205,10 @@ class Transformer(EncoderDecoder):
             if self.output_projection is not None:
                 self.output_projection.build(embedded)
         self.built = True
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Returns the real tokens of the targets: losses and metrics of Keras ignore the others."""
+        return padding_mask(inputs["target_ids"], self.config.pad_id)
 
     def logits(self, features: Any) -> Any:
         if self.config.tie_embeddings == "none":

@@ -156,6 +156,8 @@ def test_training_keeps_the_state_of_random_and_of_tokenizers(
         ({"max_step": 5}, mentions("max_step", "Did you mean max_steps?")),
         ({"colour": 5}, mentions("colour", "max_steps", "beam_size")),
         ({"preset": "tinny"}, mentions("tinny", "tiny")),
+        ({"preset": kt.ModelConfig()}, mentions("ModelConfig", "'tiny'", "d_model=256")),
+        ({"callbacks": keras.callbacks.History()}, mentions("callbacks", "list")),
     ],
 )
 def test_unknown_settings_are_refused(
@@ -173,6 +175,8 @@ def test_unknown_settings_are_refused(
         ({"pairs": ["ab"]}, mentions("Pair 0", "'ab'")),
         ({"pairs": PAIRS, "vocab_sise": 60}, mentions("vocab_sise", "vocab_size")),
         ({}, mentions("Give a corpus")),
+        ({"pairs": PAIRS, "symbols": "<2de>"}, mentions("symbols", "['<2de>']")),
+        ({"pairs": PAIRS, "valid_pairs": []}, mentions("valid_pairs is empty")),
         ({"source": "a.en"}, mentions("1 source files", "0 target files")),
     ],
 )
@@ -271,6 +275,10 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported: Path) -> None:
         (lambda t: t.translate(["a"], n_best=9), mentions("n_best", "9")),
         (lambda t: kt.Translator(t.transformer, "data"), mentions("tokenizer", "str")),
         (lambda t: kt.Translator([], t.tokenizer), mentions("at least one model")),
+        (lambda t: t.translate(["a"] * 3, prefixes="das"), mentions("'das'", "list of texts")),
+        (lambda t: kt.Translator("run", t.tokenizer), mentions("'run'", "load")),
+        (lambda t: kt.Translator(t.transformer, t.tokenizer, {"beam": 2}), mentions("beam_size")),
+        (lambda t: kt.load([]), mentions("empty", "one run")),
         (lambda t: kt.load("missing"), mentions("missing")),
         (lambda t: kt.load("localhost:1", beam_size=2), mentions("localhost:1", "server")),
     ],
@@ -287,3 +295,29 @@ def test_other_backends_get_a_clear_sentence(data: kt.PreparedData, run: kt.Run)
             env={**os.environ, "KERAS_BACKEND": "jax"}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert "InputError: Keras uses the backend jax, but" in done.stderr
+
+
+def test_options_of_the_search_may_be_a_config_or_a_dict(run: kt.Run) -> None:
+    model, texts = kt.load(run), [source for source, _ in PAIRS[:2]]
+    expected = [found[0] for found in model.translate(texts, beam_size=2)]
+    config = kt.preset("tiny").replace(decoding__beam_size=2)
+    for decoding in ({"beam_size": 2}, config, config.decoding):
+        other = kt.Translator(model.transformer, model.tokenizer, decoding)
+        assert [found[0] for found in other.translate(texts)] == expected
+
+
+def test_a_model_with_adapters_is_not_saved_as_a_run(run: kt.Run, tmp_path: Path) -> None:
+    loaded = kt.load(run)
+    loaded.transformer.enable_lora(2)
+    with pytest.raises(kt.InputError, match=mentions("adapters", "model.save")):
+        kt.Translator(loaded.transformer, loaded.tokenizer).save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_of_runs_may_have_commas(run: kt.Run, tmp_path: Path) -> None:
+    model = kt.load(run)
+    model.save(tmp_path / "with,comma")
+    assert kt.load(tmp_path / "with,comma")(PAIRS[0][0]) == model(PAIRS[0][0])
+    assert kt.train(
+        run.data, tmp_path / "tuned", init_from=tmp_path / "with,comma", max_steps=1
+    ).result

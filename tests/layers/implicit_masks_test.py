@@ -15,6 +15,8 @@ from keras_transformer.layers import (
     DecoderLayer,
     Encoder,
     EncoderLayer,
+    FeedForward,
+    LayerNorm,
     LearnedPositions,
     SelfAttention,
     SinusoidalPositions,
@@ -73,6 +75,61 @@ def test_masks_travel_through_operators_of_functional_models(positions: keras.La
     rebuilt = keras.Model.from_config(model.get_config())
     rebuilt.set_weights(model.get_weights())
     assert_same(to_numpy(rebuilt(right)), to_numpy(model(IDS)))
+
+
+def right_padded(ids: np.ndarray) -> np.ndarray:
+    return np.concatenate([ids, np.zeros((len(ids), 3), np.int32)], axis=1)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x: keras.layers.Dropout(0.1)(x),
+        lambda x: keras.layers.LayerNormalization()(x),
+        lambda x: keras.layers.Dense(D)(x),
+        lambda x: keras.activations.gelu(x),
+        lambda x: LayerNorm()(x),
+        lambda x: FeedForward(9)(x),
+        lambda x: -x,
+    ],
+)
+def test_masks_travel_through_layers_behind_an_operator(between: Any) -> None:
+    ids = keras.Input((None,), dtype="int32")
+    x = TokenEmbedding(12, D, mask_zero=True)(ids)
+    x = between(x + SinusoidalPositions()(x))
+    model = keras.Model(ids, Encoder(num_layers=1, num_heads=2, d_ff=9)(x))
+    assert_same(to_numpy(model(right_padded(IDS)))[:, :T], to_numpy(model(IDS)))
+
+
+@pytest.mark.parametrize("layer", [Decoder(1, **SIZES), CrossAttention(2)])
+def test_the_mask_of_the_memory_travels_through_operators(layer: keras.Layer) -> None:
+    ids, targets = keras.Input((None,), dtype="int32"), keras.Input((T, D))
+    memory = TokenEmbedding(12, D, mask_zero=True)(ids)
+    model = keras.Model([targets, ids], layer(targets, memory + SinusoidalPositions()(memory)))
+    x = np.ones((B, T, D), np.float32)
+    assert_same(to_numpy(model([x, right_padded(IDS)])), to_numpy(model([x, IDS])))
+
+
+def test_the_add_layer_of_keras_keeps_the_mask_for_stock_layers() -> None:
+    embedding, positions = TokenEmbedding(12, D, mask_zero=True), SinusoidalPositions()
+
+    def pooled(ids: Any) -> Any:
+        x = embedding(ids)
+        return keras.layers.GlobalAveragePooling1D()(keras.layers.Add()([x, positions(x)]))
+
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, pooled(ids))
+    for call in (model, pooled):
+        assert_same(to_numpy(call(right_padded(IDS))), to_numpy(call(IDS)))
+
+
+def test_attention_masks_of_another_batch_are_refused() -> None:
+    x = np.ones((1, 4, D), np.float32)
+    for layer in (lambda mask: SelfAttention(2)(x, attention_mask=mask),
+                  lambda mask: CrossAttention(2)(x, x, attention_mask=mask)):  # fmt: skip
+        with pytest.raises(ValueError, match=mentions("(4, 4)", "1 rows", "mask[None]")):
+            layer(np.tri(4, dtype=bool))
+        assert layer(np.tri(4, dtype=bool)[None]).shape == (1, 4, D)
 
 
 def test_a_broadcast_input_gives_no_mask() -> None:

@@ -336,3 +336,44 @@ def test_noam_is_the_schedule_of_the_paper() -> None:
 def test_messages_say_what_to_give(use: Any, problem: Any) -> None:
     with pytest.raises(ValueError, match=problem):
         use()
+
+
+def test_the_loss_does_not_depend_on_a_keras_mask() -> None:
+    embedding = kt.layers.TokenEmbedding(11, 8, mask_zero=True)
+    decoder, dense = kt.layers.Decoder(1, 2, 16), keras.layers.Dense(11)
+    losses = []
+    for padding in (0, 5):
+        ids = np.pad([[5, 2, 7]], [(0, 0), (0, padding)])
+        logits = dense(decoder(embedding(ids)))
+        assert getattr(logits, "_keras_mask", None) is not None
+        losses.append(float(kt.losses.LabelSmoothedCrossEntropy()(ids, logits)))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_stock_losses_and_metrics_do_not_count_padding() -> None:
+    model = small()
+    model.compile(
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["sparse_categorical_accuracy"],
+    )
+    found = []
+    for padding in (0, 5):
+        ids = np.pad([[5, 2, 7]], [(0, 0), (0, padding)])
+        found.append(model.evaluate({"source_ids": ids, "target_ids": ids}, ids, verbose=0))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+def test_metrics_accept_any_id_of_padding() -> None:
+    labels = np.where(LABELS == 0, -1, LABELS)
+    for kind in (kt.metrics.TokenAccuracy, kt.metrics.Perplexity):
+        usual, other = kind(), kind(pad_id=-1)
+        usual.update_state(LABELS, LOGITS)
+        other.update_state(labels, LOGITS)
+        assert float(usual.result()) == float(other.result())
+
+
+def test_presets_take_the_arguments_of_a_model() -> None:
+    model = kt.Transformer.from_preset(
+        "tiny", 30, d_model=8, num_heads=2, name="mine", dtype="mixed_bfloat16"
+    )
+    assert (model.name, model.compute_dtype) == ("mine", "bfloat16")
