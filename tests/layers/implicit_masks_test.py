@@ -111,16 +111,21 @@ def test_the_mask_of_the_memory_travels_through_operators(layer: keras.Layer) ->
 
 
 def test_the_add_layer_of_keras_keeps_the_mask_for_stock_layers() -> None:
-    embedding, positions = TokenEmbedding(12, D, mask_zero=True), SinusoidalPositions()
-
-    def pooled(ids: Any) -> Any:
-        x = embedding(ids)
-        return keras.layers.GlobalAveragePooling1D()(keras.layers.Add()([x, positions(x)]))
-
     ids = keras.Input((None,), dtype="int32")
-    model = keras.Model(ids, pooled(ids))
-    for call in (model, pooled):
-        assert_same(to_numpy(call(right_padded(IDS))), to_numpy(call(IDS)))
+    x = TokenEmbedding(12, D, mask_zero=True)(ids)
+    x = keras.layers.Add()([x, SinusoidalPositions()(x)])
+    model = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(x))
+    assert_same(to_numpy(model(right_padded(IDS))), to_numpy(model(IDS)))
+
+
+def test_in_eager_code_the_mask_is_an_argument() -> None:
+    embedding, encoder = TokenEmbedding(12, D, mask_zero=True), Encoder(1, 2, 9)
+
+    def call(ids: np.ndarray) -> Any:
+        x = embedding(ids)
+        return encoder(x + SinusoidalPositions()(x), mask=embedding.compute_mask(ids))
+
+    assert_same(to_numpy(call(right_padded(IDS)))[:, :T], to_numpy(call(IDS)))
 
 
 def test_attention_masks_of_another_batch_are_refused() -> None:
