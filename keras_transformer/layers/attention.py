@@ -118,7 +118,8 @@ def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = No
         batch: B, if it is known.
 
     Raises:
-        ValueError: for an attention mask of another rank than 2 or 3, or of another batch.
+        ValueError: for an attention mask of another rank than 2 or 3, or of another batch, or a
+            padding mask of another rank than 2.
 
     Example:
     >>> combine_masks(None, keras.ops.array([[True, False]])).numpy().tolist()
@@ -141,6 +142,11 @@ def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = No
             attention_mask = ops.expand_dims(attention_mask, 1)
     if padding_mask is None:
         return attention_mask
+    if len(padding_mask.shape) != 2:
+        raise ValueError(
+            f"The mask has the shape {tuple(padding_mask.shape)}. It must be [batch, positions], "
+            "True for real positions."
+        )
     padding_mask = ops.expand_dims(padding_mask, 1)  # --> [B, 1, S], the same for all queries
     if attention_mask is None:
         return padding_mask

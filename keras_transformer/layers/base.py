@@ -85,6 +85,21 @@ class BaseLayer(keras.layers.Layer):
         return [each for each in layers if isinstance(each, BaseLayer)]
 
 
+def padded(ids: Any, pad_id: int) -> Any:
+    """Returns ids `[B, T]`: a `tf.RaggedTensor` is padded, and other tensors stay.
+
+    Args:
+        ids: ids, any integer dtype.
+        pad_id: id of padding.
+
+    Example:
+    >>> import tensorflow as tf
+    >>> padded(tf.ragged.constant([[5, 3], [7]]), pad_id=0).numpy().tolist()
+    [[5, 3], [7, 0]]
+    """
+    return ids.to_tensor(pad_id) if hasattr(ids, "row_splits") else ids
+
+
 def check_padded(*tensors: Any) -> None:
     """Checks that no tensor is ragged, because `keras.ops` treats some ragged tensors as dense.
 

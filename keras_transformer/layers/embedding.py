@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer, integer_ids
+from keras_transformer.layers.base import BaseLayer, integer_ids, padded
 from keras_transformer.layers.projections import ProjectingLayer
 
 
@@ -26,13 +26,10 @@ class TokenEmbedding(ProjectingLayer):
 
     Call arguments:
         ids: any integer dtype `[...]`, or integers in a float dtype, which a `keras.Input` without
-            a dtype has.
+            a dtype has. A `tf.RaggedTensor` is padded with 0.
 
     Returns:
         Embeddings `[..., d_model]` in float32: the positions are added before rounding.
-
-    Raises:
-        ValueError: for ragged ids. Pad them with `ids.to_tensor(pad_id)`.
 
     Example:
     >>> embedding = TokenEmbedding(vocab_size=10, d_model=4)
@@ -73,6 +70,9 @@ class TokenEmbedding(ProjectingLayer):
             self.embeddings_regularizer,
             autocast=False,  # casting the whole table for a few rows would be slow
         )
+
+    def __call__(self, ids: Any, **kwargs: Any) -> Any:
+        return super().__call__(padded(ids, 0), **kwargs)
 
     def call(self, ids: Any) -> Any:
         ids = integer_ids(ids)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import integer_ids
+from keras_transformer.layers.base import integer_ids, padded
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.replicas import num_replicas, sum_over_replicas
 
@@ -61,7 +61,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        y_true = integer_ids(y_true)
+        y_true = integer_ids(padded(y_true, self.pad_id))
         real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
         if sample_weight is not None:
             weight = ops.cast(sample_weight, "float32")

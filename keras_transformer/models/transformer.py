@@ -21,6 +21,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
+from keras_transformer.layers.base import padded
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.models.encoder_decoder import (
     Decoded,
@@ -208,7 +209,8 @@ class Transformer(EncoderDecoder):
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Returns the real tokens of the targets: losses and metrics of Keras ignore the others."""
-        return padding_mask(inputs["target_ids"], self.config.pad_id)
+        pad_id = self.config.pad_id
+        return padding_mask(padded(inputs["target_ids"], pad_id), pad_id)
 
     def logits(self, features: Any) -> Any:
         if self.config.tie_embeddings == "none":
@@ -251,6 +253,7 @@ class Transformer(EncoderDecoder):
             layer.enable_lora(rank, lora_alpha)
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
+        source_ids = padded(source_ids, self.config.pad_id)
         mask = padding_mask(source_ids, self.config.pad_id)
         embedded = self._embed_source(source_ids, training)
         return Memory(self.encoder(embedded, mask=mask, training=training), mask)
@@ -279,6 +282,7 @@ class Transformer(EncoderDecoder):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Decoded:
+        target_ids = padded(target_ids, self.config.pad_id)
         if memory.cache is None:
             memory = self.project_memory(memory)
         result = self.decoder.decode(

@@ -268,6 +268,7 @@ def fit(
                         model=trainer,
                         epochs=count,
                         steps=length,
+                        verbose=0,
                     ),  # fmt: skip
                     shuffle=False,
                     verbose=0,

@@ -137,6 +137,12 @@ def test_attention_masks_of_another_batch_are_refused() -> None:
         assert layer(np.tri(4, dtype=bool)[None]).shape == (1, 4, D)
 
 
+def test_masks_of_another_rank_are_refused() -> None:
+    x = np.ones((B, T, D), np.float32)
+    with pytest.raises(ValueError, match=mentions("(2, 1, 5)", "[batch, positions]")):
+        EncoderLayer(**SIZES)(x, mask=np.ones((B, 1, T), bool))
+
+
 def test_a_broadcast_input_gives_no_mask() -> None:
     ids = keras.Input((4,), dtype="int32")
     x = keras.layers.Masking()(keras.layers.Embedding(12, D)(ids)[:, :1])  # one position

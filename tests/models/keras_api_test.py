@@ -220,25 +220,28 @@ def test_ids_and_labels_may_have_any_integer_dtype(dtype: str) -> None:
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
-def test_ragged_ids_are_refused() -> None:
+def test_ragged_ids_give_what_padded_ids_give() -> None:
     import tensorflow as tf
 
-    model, ragged = small(), tf.ragged.constant([[5, 6, 3], [7]])
-    inputs = {"source_ids": ragged, "target_ids": ragged}
-    for call in (
-        lambda: model.encode(ragged),
-        lambda: model.encoder_model()(ragged),
-        lambda: model(inputs),
-        lambda: model.predict(inputs, verbose=0),
-        lambda: kt.losses.LabelSmoothedCrossEntropy()(ragged, model(model_inputs(ragged))),
-    ):
-        with pytest.raises(ValueError, match=mentions("ids.to_tensor(pad_id)")):
-            call()
+    def fitted(pad: Any) -> list[Any]:
+        keras.utils.set_random_seed(1)
+        model = small()
+        model.compile(
+            "sgd", kt.losses.LabelSmoothedCrossEntropy(), metrics=[kt.metrics.Perplexity()]
+        )
+        ids = [
+            tf.ragged.constant(rows) for rows in ([[5, 6, 3], [7, 3]], [[2, 6], [2]], [[6, 3], [3]])
+        ]
+        source, target, labels = map(pad, ids)
+        inputs = {"source_ids": source, "target_ids": target}
+        dataset = tf.data.Dataset.from_tensors((inputs, labels)).repeat(2)
+        history = model.fit(dataset, verbose=0).history
+        outputs = [model(inputs), model.encode(source).states, *model.weights]
+        return [to_numpy(each) for each in outputs] + [np.array(v) for v in history.values()]
 
-
-def model_inputs(ragged: Any) -> dict[str, Any]:
-    padded = ragged.to_tensor(0)
-    return {"source_ids": padded, "target_ids": padded}
+    ragged, dense = fitted(lambda ids: ids), fitted(lambda ids: ids.to_tensor(0))
+    for one, two in zip(ragged, dense, strict=True):
+        assert_same(one, two)
 
 
 def num_bytes(model: keras.Model) -> int:
