@@ -196,13 +196,13 @@ class MaskedLayer(BaseLayer):
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self._parameters = list(inspect.signature(self.call).parameters)
+        self._call_names = list(inspect.signature(self.call).parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+        given = {**dict(zip(self._call_names, args, strict=False)), **kwargs}
         for name, value in given.items():
-            mask_name = "mask" if name == self._parameters[0] else f"{name}_mask"
-            if mask_name not in self._parameters or given.get(mask_name) is not None:
+            mask_name = "mask" if name == self._call_names[0] else f"{name}_mask"
+            if mask_name not in self._call_names or given.get(mask_name) is not None:
                 continue
             mask = _implicit_mask(value)
             if mask is not None:

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.layers.base import integer_ids, padded
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.replicas import num_replicas, sum_over_replicas
+from keras_transformer.layers.replicas import sum_over_replicas
 
 __all__ = ["LabelSmoothedCrossEntropy"]
 
@@ -61,21 +61,23 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        # Keras would divide by all positions of this replica, and rescale by a mask of the logits.
         y_true = integer_ids(padded(y_true, self.pad_id))
-        real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
+        is_real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
+        weights = is_real
         if sample_weight is not None:
-            weight = ops.cast(sample_weight, "float32")
-            missing = len(real.shape) - len(weight.shape)
-            real = real * ops.reshape(weight, (*ops.shape(weight), *[1] * missing))
-        if self.reduction == "sum_over_batch_size":
-            # Keras divides by the positions of this replica, and by the number of replicas.
-            count = ops.sum(ops.cast(padding_mask(y_true, self.pad_id), "float32"))
-            tokens = ops.maximum(sum_over_replicas(count), 1.0)
-            positions = ops.cast(ops.size(y_true), "float32")
-            real = real * (num_replicas() * positions / tokens)
-        # A reshaped tensor has no Keras mask, with which Keras would rescale the loss once more.
-        y_pred = ops.reshape(y_pred, ops.shape(y_pred))
-        return super().__call__(y_true, y_pred, sample_weight=real)
+            weights = ops.cast(sample_weight, "float32")
+            missing = len(is_real.shape) - len(weights.shape)
+            weights = is_real * ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
+        losses = self.call(y_true, y_pred) * weights
+        if self.reduction in (None, "none"):
+            return ops.cast(losses, self.dtype)
+        total = ops.sum(losses)
+        if self.reduction != "sum":
+            counted = weights if self.reduction == "mean_with_sample_weight" else is_real
+            count = sum_over_replicas(ops.sum(counted))
+            total = total / ops.where(count > 0, count, ops.ones_like(count))
+        return ops.cast(total, self.dtype)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the loss of each position, float32 `[B, T]`."""
