@@ -44,12 +44,12 @@ _WITHOUT_KERAS = frozenset(
     "data text".split()
 )
 
-# Modules with Keras classes, which `keras.models.load_model` finds once they are imported.
+# Modules with Keras classes, which `keras.models.load_model` finds once they are imported. The
+# baselines of the paper are registered by their own package.
 _KERAS_MODULES = (
     "models.losses",
     "models.metrics",
     "models.transformer",  # and all layers
-    "paper.baselines.architectures",
     "training.schedules",
 )
 
@@ -77,9 +77,7 @@ def _register_keras_classes() -> None:
 
 
 # Modules that register classes when they are imported.
-_REGISTERING = tuple(
-    f"{__name__}.{name}" for name in ("layers", "models", "paper.baselines", "training.schedules")
-)
+_REGISTERING = tuple(f"{__name__}.{name}" for name in ("layers", "models", "training.schedules"))
 
 
 class _WithKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -282,7 +282,8 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     runs = []
     whole = str(model_dir)
     # A comma may be part of the name of a directory.
-    is_one = RunDirectory.is_run(RunDirectory.split_weights(whole)[0])
+    path, name = RunDirectory.split_weights(whole)
+    is_one = "," not in (name or "") and RunDirectory.is_run(path)
     for member in [whole] if is_one else whole.split(","):
         path, weights = RunDirectory.split_weights(member)
         run = RunDirectory(path)
