@@ -246,8 +246,8 @@ class Transformer(EncoderDecoder):
         Example:
         >>> model = Transformer.from_preset("tiny", vocab_size=50, d_model=8, num_heads=2)
         >>> model.enable_lora(rank=4)
-        >>> {weight.name.split("_kernel_")[-1] for weight in model.trainable_weights}
-        {'lora_a', 'lora_b'}
+        >>> sorted({weight.name.split("_kernel_")[-1] for weight in model.trainable_weights})
+        ['lora_a', 'lora_b']
         """
         for layer in self.layers:
             layer.enable_lora(rank, lora_alpha)
