@@ -29,7 +29,10 @@ def dataset() -> tf.data.Dataset:
         {name: tf.TensorSpec([None, None], tf.int32) for name in ("source_ids", "target_ids")},
         tf.TensorSpec([None, None], tf.int32),
     )
-    return tf.data.Dataset.from_generator(lambda: iter(ROWS), output_signature=signature)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # fit would wait for it for seconds
+    rows = tf.data.Dataset.from_generator(lambda: iter(ROWS), output_signature=signature)
+    return rows.with_options(options)
 
 
 def fitted(strategy: Any, **config: Any) -> tuple[list[np.ndarray], dict[str, list[float]]]:
