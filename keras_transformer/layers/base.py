@@ -62,23 +62,40 @@ class BaseLayer(keras.layers.Layer):
         Raises:
             NotImplementedError: for another mode.
         """
+        if mode != "int8":
+            raise NotImplementedError(f"{self.name} can be quantized to int8, not to {mode}.")
+        self._quantize_matrices(config)
         for layer in self._sublayers():
             layer.quantize(mode, config=config)
 
+    def _quantize_matrices(self, config: Any) -> None:
+        """Quantizes the matrices of this layer, without sublayers."""
+
     def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
-        """Adds trainable adapters to all projections inside, and freezes all other weights.
+        """Adds a trainable adapter A B to each projection inside, and freezes all other weights.
+
+        A fused kernel has one adapter. Embeddings have none. Saving adds the adapters to the
+        matrices, so that a saved layer has none. Loading weights into a layer with adapters resets
+        the adapters.
 
         Args:
-            rank: columns of A and rows of B in an adapter A B.
+            rank: columns of A and rows of B.
             lora_alpha: adapters are multiplied by `lora_alpha / rank`; `rank` by default.
 
         Raises:
-            ValueError: for a rank below 1, or a layer that has adapters.
+            ValueError: for a rank below 1, a layer that has adapters, or one that is not built.
         """
+        if rank < 1:
+            raise ValueError(f"rank is {rank}, but it must be at least 1.")
         for layer in self._sublayers():
             layer.enable_lora(rank, lora_alpha)
-        for weight in self._trainable_variables:
+        others = list(self._trainable_variables)
+        self._add_adapters(rank, (rank if lora_alpha is None else lora_alpha) / rank)
+        for weight in others:
             weight.trainable = False
+
+    def _add_adapters(self, rank: int, scale: float) -> None:
+        """Adds adapters to the matrices of this layer, without sublayers."""
 
     def _sublayers(self) -> list[BaseLayer]:
         layers = self._flatten_layers(include_self=False, recursive=False)

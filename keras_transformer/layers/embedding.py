@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer, integer_ids, padded
+from keras_transformer.layers.base import integer_ids, padded
 from keras_transformer.layers.projections import ProjectingLayer
 
 
@@ -92,9 +92,8 @@ class TokenEmbedding(ProjectingLayer):
             logits = logits / ops.cast(self.embeddings_scale, inputs.dtype)
         return logits
 
-    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
-        """Freezes the embeddings, which have no adapter: their matrix may also give the logits."""
-        BaseLayer.enable_lora(self, rank, lora_alpha)
+    def _add_adapters(self, rank: int, scale: float) -> None:
+        """Adds none: the matrix may also give the logits."""
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
         return ops.not_equal(ids, 0) if self.mask_zero else None

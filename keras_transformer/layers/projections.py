@@ -12,14 +12,14 @@ from keras_transformer.layers.base import BaseLayer
 
 
 class ProjectingLayer(BaseLayer):
-    """A layer with matrices that `quantize` and `enable_lora` change.
+    """A layer with matrices that `quantize` and `enable_lora` of `BaseLayer` change.
 
     A subclass adds its matrices with `_add_matrix` and multiplies by them with `_multiply`. Keras's
     `Dense` has one kernel and does the same for it, but our layers have several or fused ones.
 
     An int8 matrix has a float32 scale for each output, `[d_out]`, under its name plus `_scale`.
-    Only weights are int8: on a CPU with TensorFlow, Keras's product of two int8 matrices takes 2.4
-    to 3.5 times as long as one in float32, and its error is larger.
+    Only weights are int8: on a CPU with TensorFlow, Keras's product of two int8 matrices is slower
+    than one in float32, and its error is larger.
 
     Attributes:
         lora_rank: rank of the adapters, or None without adapters.
@@ -102,20 +102,7 @@ class ProjectingLayer(BaseLayer):
             outputs = outputs + adapted * self._lora_scale
         return outputs
 
-    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """Replaces the matrices by int8 matrices with a scale for each output.
-
-        Args:
-            mode: "int8".
-            type_check: not used; Keras passes it.
-            config: a `keras.quantizers.Int8QuantizationConfig`. Its quantizer of weights is used;
-                activations are not quantized.
-
-        Raises:
-            NotImplementedError: for another mode.
-        """
-        if mode != "int8":
-            raise NotImplementedError(f"{self.name} can be quantized to int8, not to {mode}.")
+    def _quantize_matrices(self, config: Any) -> None:
         policy = self.dtype_policy
         if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             policy = policy[self.path]
@@ -128,7 +115,7 @@ class ProjectingLayer(BaseLayer):
             self._add_int8_matrix(name, old.shape)
             self._assign_int8(name, values)
         self._is_quantized = True  # read by Keras
-        self.dtype_policy = keras.dtype_policies.get(f"{mode}_from_{policy.name}")
+        self.dtype_policy = keras.dtype_policies.get(f"int8_from_{policy.name}")
 
     def _to_int8(self, matrix: Any, config: Any = None) -> tuple[Any, Any]:
         """Returns int8 values, and the float32 scales that they are divided by."""
@@ -140,26 +127,11 @@ class ProjectingLayer(BaseLayer):
         getattr(self, name).assign(values[0])
         getattr(self, f"{name}_scale").assign(values[1])
 
-    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
-        """Adds a trainable adapter A B to each matrix, and freezes all other weights.
-
-        A fused kernel has one adapter. Saving adds the adapters to the matrices, so that a saved
-        layer has none. Loading weights into a layer with adapters resets the adapters.
-
-        Args:
-            rank: columns of A and rows of B.
-            lora_alpha: the adapter is multiplied by `lora_alpha / rank`; `rank` by default.
-
-        Raises:
-            ValueError: for a rank below 1, a layer that has adapters, or one that is not built.
-        """
-        if rank < 1:
-            raise ValueError(f"rank is {rank}, but it must be at least 1.")
+    def _add_adapters(self, rank: int, scale: float) -> None:
         if not self.built:
             raise ValueError(f"{self.name} has no weights yet. Call or build it first.")
         if self.lora_rank is not None:
             raise ValueError(f"{self.name} has adapters of rank {self.lora_rank} already.")
-        super().enable_lora(rank, lora_alpha)
         self._tracker.unlock()
         for name in self._matrix_names:
             rows, columns = getattr(self, name).shape
@@ -173,7 +145,7 @@ class ProjectingLayer(BaseLayer):
                 setattr(self, weight.name, weight)
         self._tracker.lock()
         self.lora_rank = rank
-        self._lora_scale = (rank if lora_alpha is None else lora_alpha) / rank
+        self._lora_scale = scale
 
     def _adapter(self, name: str) -> tuple[Any, Any]:
         return getattr(self, f"{name}_lora_a"), getattr(self, f"{name}_lora_b")
