@@ -7,7 +7,8 @@ defect of this package and keeps its stack trace.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -25,6 +26,29 @@ class StoppedError(InputError):
 
 class MissingExtra(InputError):
     """An optional package cannot be imported. The message names the extra that installs it."""
+
+
+def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
+    """Raises an error for a name that is not known, with the nearest one or all known names.
+
+    Args:
+        names: the given names.
+        known: the valid names.
+        kind: what the names are, such as "an option of the search".
+
+    Raises:
+        InputError: for an unknown name.
+
+    Example:
+    >>> check_names(["beam"], ["beam_size", "n_best"], "an option of the search")
+    Traceback (most recent call last):
+    keras_transformer.errors.InputError: 'beam' is not an option of the search. Did you mean ...
+    """
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+            raise InputError(f"{name!r} is not {kind}. {hint}")
 
 
 @contextlib.contextmanager

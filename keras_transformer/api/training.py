@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,13 +11,13 @@ from typing import Any
 
 import keras
 
-from keras_transformer.api.translator import Translator, load
+from keras_transformer.api.translator import Translator, is_text, load
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.data.corpora.corpus import Corpus, parallel_files
 from keras_transformer.data.preparation import prepare as preparation
 from keras_transformer.data.preparation.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.paper.parsing.alignment import auxiliary_loss
@@ -100,7 +99,8 @@ def prepare(
             if not valid_pairs:
                 raise InputError("valid_pairs is empty. Give pairs, or the number to hold out.")
     num_workers = options.pop("num_workers", None) or available_cores()
-    _check_names(options, [field.name for field in dataclasses.fields(PrepareOptions)])
+    names = [field.name for field in dataclasses.fields(PrepareOptions)]
+    check_names(options, [*names, "num_workers"], "an option of prepare")
     for name, value in options.items():
         if isinstance(value, list):
             options[name] = tuple(value)
@@ -132,11 +132,11 @@ def _corpora(
         if not (
             isinstance(pair, list | tuple)
             and len(pair) == 2
-            and all(isinstance(text, str) for text in pair)
+            and all(is_text(text) for text in pair)
         ):
             raise InputError(
-                f"Pair {number} is {pair!r:.80}. Give (source, target), two texts, such as "
-                "('a dog', 'ein Hund')."
+                f"Pair {number} is {pair!r:.80}. Give (source, target), two texts of valid "
+                "Unicode, such as ('a dog', 'ein Hund')."
             )
     texts = tuple((source, target) for source, target in given)
     return [*corpora, _TextPairs(texts, name)]
@@ -183,7 +183,8 @@ class Run:
         return str(self.path)
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}: {self.result.summary(self.path)}>" if self.result else str(self)
+        state = f": {self.result.summary(self.path)}" if self.result else ""
+        return f"<Run {self.path}{state}>"
 
     @property
     def config(self) -> RunConfig:
@@ -343,13 +344,5 @@ def _full_name(name: str) -> str:
         for section, default in sections.items()
         for field in dataclasses.fields(default)
     }
-    _check_names([name], [*fields, *TrainOptions._fields])
+    check_names([name], [*fields, *TrainOptions._fields], "a setting of train")
     return f"{fields[name]}.{name}"
-
-
-def _check_names(names: Iterable[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"The options are {', '.join(known)}."
-            raise InputError(f"{name} is not an option. {hint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, overload
 import keras
 
 from keras_transformer.config import DecodingConfig, RunConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference import Translation, loading, translate
@@ -19,6 +20,8 @@ from keras_transformer.inference.loading import LoadedModel
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.runs.atomic import atomic_path
+from keras_transformer.runs.checkpoints import writing
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.serving.client import connect_model, is_address
 from keras_transformer.text.tokenizer import Tokenizer
@@ -78,7 +81,7 @@ class Translator:
 
     def _use(self, model: LoadedModel) -> None:
         self._model = model
-        self._variants: dict[tuple[tuple[str, Any], ...], LoadedModel] = {}
+        self._variants: dict[str, LoadedModel] = {}  # by their options
 
     def __repr__(self) -> str:
         return f"<Translator of {self._model.place}>"
@@ -148,7 +151,7 @@ class Translator:
     def _with(self, decoding: Mapping[str, Any]) -> LoadedModel:
         """Returns the model with other options. Its graphs are traced once for each choice."""
         _check_options(decoding)
-        key = tuple(sorted(decoding.items()))
+        key = repr(sorted(decoding.items()))
         if key not in self._variants:
             settings = {f"decoding.{name}": value for name, value in decoding.items()}
             self._variants[key] = self._model.with_settings(settings)
@@ -288,10 +291,12 @@ def load(
     >>> isinstance(translator("a dog"), str)
     True
     """
-    models = list(model) if isinstance(model, list | tuple) else [model]
+    models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not models:
         raise InputError("The list of models is empty. Give at least one run.")
-    place = ",".join(str(each.path if isinstance(each, RunDirectory) else each) for each in models)
+    place = ",".join(
+        os.fspath(each.path if isinstance(each, RunDirectory) else each) for each in models
+    )
     _check_options(decoding)
     settings = {f"decoding.{name}": value for name, value in decoding.items()}
     if is_address(place) and not Path(place).exists():
@@ -307,11 +312,7 @@ def load(
 
 def _check_options(decoding: Mapping[str, Any]) -> None:
     names = [field.name for field in dataclasses.fields(DecodingConfig)]
-    for name in decoding:
-        if name not in names:
-            raise InputError(
-                f"{name} is not an option of the search. The options are {', '.join(names)}."
-            )
+    check_names(decoding, names, "an option of the search")
 
 
 def _decoding(decoding: DecodingConfig | RunConfig | Mapping[str, Any] | None) -> DecodingConfig:
@@ -331,11 +332,28 @@ def _checked(lines: Sequence[str]) -> list[str]:
         )
     lines = list(lines)
     for number, line in enumerate(lines):
-        if not isinstance(line, str):
+        if not is_text(line):
             raise InputError(
-                f"Text {number} is {line!r}, a {type(line).__name__}. Texts must be str."
+                f"Text {number} is {line!r:.60}, a {type(line).__name__}. Texts must be str, of "
+                "valid Unicode."
             )
     return lines
+
+
+def is_text(value: Any) -> bool:
+    r"""Returns whether a value is a str that UTF-8 can encode: without half of a surrogate pair.
+
+    Example:
+    >>> is_text("a dog"), is_text(b"a dog"), is_text("\ud83d")
+    (True, False, False)
+    """
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) -> None:
@@ -352,5 +370,6 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
     config = transformer.run_config(model=transformer.config, decoding=module.config)
-    run = RunDirectory.create(path, config, module.tokenizer, data_fingerprint="unknown")
-    run.save_checkpoint(1, arrays, {}, {})
+    with writing(path), atomic_path(path) as partial:
+        run = RunDirectory.create(partial, config, module.tokenizer, data_fingerprint="unknown")
+        run.save_checkpoint(1, arrays, {}, {})

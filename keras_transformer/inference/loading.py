@@ -105,7 +105,8 @@ class LoadedModel(NamedTuple):
             module = self.owner
             config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
             module = TranslationModule(module.transformers, module.tokenizer, config.decoding)
-            return self.of(module, self.place, self.max_train_source_length)
+            is_compiled = isinstance(getattr(self.translate, "__self__", None), CompiledTranslation)
+            return self.of(module, self.place, self.max_train_source_length, is_compiled)
         if hasattr(self.owner, "translate_ids"):  # a LiteRTModel, whose package is optional
             return _litert(self.place, self.owner, settings)
         raise InputError(

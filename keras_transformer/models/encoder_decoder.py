@@ -173,15 +173,12 @@ class EncoderDecoder(keras.Model):
         Raises:
             InputError: if `inputs` is not a dict with `source_ids` and `target_ids`.
         """
-        if not (isinstance(inputs, Mapping) and {"source_ids", "target_ids"} <= inputs.keys()):
-            given = (
-                f"the keys {', '.join(map(str, inputs))}"
-                if isinstance(inputs, Mapping)
-                else (f"the type {type(inputs).__name__}")
-            )
+        is_dict = isinstance(inputs, Mapping)
+        if not is_dict or not {"source_ids", "target_ids"} <= inputs.keys():
+            keys = f"the keys {', '.join(inputs)}" if is_dict else "no keys"
             raise InputError(
-                f"The inputs have {given}. Give a dict with source_ids [B, S] and target_ids "
-                "[B, T]."
+                f"The inputs are a {type(inputs).__name__} with {keys}. Give a dict with source_ids "
+                "[B, S] and target_ids [B, T]."
             )
         memory = self.encode(inputs["source_ids"], training=training)
         return self.decode(inputs["target_ids"], memory, training=training).features

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import Config, ModelConfig, RunConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_names
 from keras_transformer.layers import (
     Decoder,
     Dropout,
@@ -322,7 +322,5 @@ def _model_config(config: Any) -> ModelConfig:
             "Config. For a preset, use Transformer.from_preset(name, vocab_size)."
         )
     names = [field.name for field in dataclasses.fields(ModelConfig)]
-    for name in config:
-        if name not in names:
-            raise InputError(f"{name!r} is not a field of ModelConfig. It has {', '.join(names)}.")
+    check_names(config, names, "a field of ModelConfig")
     return ModelConfig(**config)

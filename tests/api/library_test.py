@@ -16,6 +16,8 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.corpora.corpus import TsvFile
 from keras_transformer.inference import Translation
+from keras_transformer.inference.translation_module import CompiledTranslation
+from keras_transformer.runs.run_directory import RunDirectory
 from tests.messages import mentions
 
 NOUNS = {"dog": "Hund", "bird": "Vogel", "fish": "Fisch", "horse": "Pferd", "pig": "Schwein"}
@@ -173,6 +175,9 @@ def test_unknown_settings_are_refused(
     [
         ({"pairs": [("a",)]}, mentions("Pair 0", "('a',)", "two texts")),
         ({"pairs": ["ab"]}, mentions("Pair 0", "'ab'")),
+        ({"pairs": [("a", "b"), ("\udce4", "c")]}, mentions("Pair 1", "valid Unicode")),
+        ({"pairs": [("a dog", "ein Hund")]}, mentions("1")),
+        ({"pairs": []}, mentions("Give a corpus")),
         ({"pairs": PAIRS, "vocab_sise": 60}, mentions("vocab_sise", "vocab_size")),
         ({}, mentions("Give a corpus")),
         ({"pairs": PAIRS, "symbols": "<2de>"}, mentions("symbols", "['<2de>']")),
@@ -270,6 +275,8 @@ def test_an_export_has_fixed_options_and_no_keras_model(exported: Path) -> None:
     [
         (lambda t: t.translate("a dog"), mentions("list of texts", "'a dog'")),
         (lambda t: t([b"a"]), mentions("Text 0", "bytes")),
+        (lambda t: t(["a", "\ud83d"]), mentions("Text 1", "valid Unicode")),
+        (lambda t: t.translate(["a"], max_length=[5]), mentions("max_length", "[5]")),
         (lambda t: t(5), mentions("5")),
         (lambda t: t.translate(["a"], beams=4), mentions("beams", "beam_size")),
         (lambda t: t.translate(["a"], n_best=9), mentions("n_best", "9")),
@@ -321,3 +328,38 @@ def test_names_of_runs_may_have_commas(run: kt.Run, tmp_path: Path) -> None:
     assert kt.train(
         run.data, tmp_path / "tuned", init_from=tmp_path / "with,comma", max_steps=1
     ).result
+
+
+def test_a_killed_save_leaves_no_run(
+    run: kt.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = kt.load(run)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "save_checkpoint", stop)
+        with pytest.raises(KeyboardInterrupt):
+            loaded.save(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    loaded.save(tmp_path / "run")
+    with pytest.raises(kt.InputError, match=mentions("file", "directory")):
+        (tmp_path / "file").write_text("")
+        loaded.save(tmp_path / "file" / "run")
+
+
+def test_a_compiled_search_stays_compiled_with_other_options(run: kt.Run) -> None:
+    model = kt.load(run, jit_compile=True)
+    text = [PAIRS[0][0]]
+    assert model.translate(text, beam_size=2) == kt.load(
+        run, jit_compile=True, beam_size=2
+    ).translate(text)
+    variant = model._with({"beam_size": 2})
+    assert isinstance(variant.translate.__self__, CompiledTranslation)  # type: ignore[attr-defined]
+
+
+def test_representations_are_short(data: kt.PreparedData, run: kt.Run) -> None:
+    assert len(repr(data)) < 200 and str(data.directory) in repr(data)
+    assert repr(kt.Run(run.path)) == f"<Run {run.path}>"
+    assert repr(kt.load(run)) == f"<Translator of {run.path}>"

@@ -335,8 +335,8 @@ def test_noam_is_the_schedule_of_the_paper() -> None:
         (lambda: kt.Transformer(kt.TrainingConfig()), mentions("TrainingConfig", "ModelConfig")),
         (lambda: kt.Transformer.from_preset("tinny", 30), mentions("tinny", "tiny")),
         (lambda: kt.Transformer.from_preset("tiny", 30, dmodel=8), mentions("dmodel", "d_model")),
-        (lambda: small()({"source": LABELS}), mentions("keys source", "target_ids [B, T]")),
-        (lambda: small()([LABELS, LABELS]), mentions("type list", "source_ids [B, S]")),
+        (lambda: small()({"source": LABELS}), mentions("keys source", "target_ids", "[B, T]")),
+        (lambda: small()([LABELS, LABELS]), mentions("list with no keys", "source_ids")),
     ],
 )
 def test_messages_say_what_to_give(use: Any, problem: Any) -> None:

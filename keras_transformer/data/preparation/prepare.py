@@ -60,7 +60,7 @@ class PreparedData:
     """
 
     directory: Path
-    report: dict[str, Any]
+    report: dict[str, Any] = dataclasses.field(repr=False)  # has hundreds of lines
     reused: bool
 
     @classmethod
