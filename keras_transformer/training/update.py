@@ -3,7 +3,7 @@
 It does not depend on the shape of the batch. On a CPU, each weight is updated by one fused
 operation. With XLA on GPUs, one program per replica updates all weights, slots and counters,
 because a GPU would wait for hundreds of small operations. The host does not wait for that program:
-it keeps the old values if the gradients are not finite. On a CPU it would take seven times as long.
+it keeps the old values if the gradients are not finite. On a CPU that program is slower.
 """
 
 from __future__ import annotations
