@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -16,12 +17,12 @@ from keras_transformer.errors import InputError, check_names
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.probes import probe_texts
 from keras_transformer.inference import Translation, loading, translate
+from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.loading import LoadedModel
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.atomic import atomic_path
-from keras_transformer.runs.checkpoints import writing
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.serving.client import connect_model, is_address
 from keras_transformer.text.tokenizer import Tokenizer
@@ -108,6 +109,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """Translates lines and returns all translations of each line, best first.
 
+        A text that is too long is truncated, with a warning.
+
         Args:
             lines: the texts, one sentence each. The order of the results is the same.
             return_details: also return tokens, log-probabilities and alignment, in
@@ -133,6 +136,13 @@ class Translator:
         lines = _checked(lines)
         prefixes = None if prefixes is None else _checked(prefixes)
         model = self._with(decoding)
+        for number, count in enumerate(token_counts(model.lengths, lines)):
+            if count.used < count.tokens:
+                warnings.warn(
+                    f"Text {number} has {count.tokens:,} tokens. Only the first {count.used:,} are "
+                    "translated (max_source_tokens).",
+                    stacklevel=2,
+                )
         if not return_details and prefixes is None:
             return translate.translate_lines(model, lines)
         results = []
@@ -370,6 +380,10 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
     config = transformer.run_config(model=transformer.config, decoding=module.config)
-    with writing(path), atomic_path(path) as partial:
-        run = RunDirectory.create(partial, config, module.tokenizer, data_fingerprint="unknown")
-        run.save_checkpoint(1, arrays, {}, {})
+    try:
+        with atomic_path(path) as partial:
+            run = RunDirectory.create(partial, config, module.tokenizer, "unknown")
+            run.save_checkpoint(1, arrays, {}, {})
+    except (InputError, OSError) as error:
+        reason = getattr(error.__cause__ or error, "strerror", None) or error
+        raise InputError(f"The model cannot be saved as {path} ({reason}).") from error

@@ -177,8 +177,8 @@ class EncoderDecoder(keras.Model):
         if not is_dict or not {"source_ids", "target_ids"} <= inputs.keys():
             keys = f"the keys {', '.join(inputs)}" if is_dict else "no keys"
             raise InputError(
-                f"The inputs are a {type(inputs).__name__} with {keys}. Give a dict with source_ids "
-                "[B, S] and target_ids [B, T]."
+                f"The inputs are a {type(inputs).__name__} with {keys}. Give a dict with "
+                "source_ids [B, S] and target_ids [B, T]."
             )
         memory = self.encode(inputs["source_ids"], training=training)
         return self.decode(inputs["target_ids"], memory, training=training).features

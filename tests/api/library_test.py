@@ -201,6 +201,11 @@ def test_one_text_or_several(translator: kt.Translator) -> None:
     assert all(isinstance(text, str) for text in found)
 
 
+def test_a_text_that_is_too_long_is_reported(translator: kt.Translator) -> None:
+    with pytest.warns(UserWarning, match=mentions("Text 1", "1,024", "max_source_tokens")):
+        assert len(translator(["the dog", "dog " * 2000])) == 2
+
+
 def test_options_of_the_search_are_per_call(translator: kt.Translator) -> None:
     texts = [PAIRS[0][0], PAIRS[7][0]]
     for line in translator.translate(texts, beam_size=8, n_best=4):
@@ -344,8 +349,9 @@ def test_a_killed_save_leaves_no_run(
             loaded.save(tmp_path / "run")
     assert not list(tmp_path.iterdir())
     loaded.save(tmp_path / "run")
-    with pytest.raises(kt.InputError, match=mentions("file", "directory")):
-        (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("")
+    problem = mentions("cannot be saved", tmp_path / "file" / "run", "Not a directory")
+    with pytest.raises(kt.InputError, match=problem):
         loaded.save(tmp_path / "file" / "run")
 
 

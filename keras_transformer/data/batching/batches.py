@@ -106,7 +106,7 @@ class Batches(abc.ABC):
         else:
             first = first_step * len(own)
             indices = tf.data.Dataset.range(first, first + num_steps * len(own))
-        return self._at(indices, parts, own)
+        return self._batches_at(indices, parts, own)
 
     def epochs(self) -> tf.data.Dataset:
         """Returns a dataset of one epoch, for `model.fit`. Each pass over it is the next epoch."""
@@ -120,11 +120,13 @@ class Batches(abc.ABC):
             return tf.data.Dataset.range(first, first + self.steps_per_epoch)
 
         steps = tf.data.Dataset.range(1).flat_map(indices)
-        return self._at(steps, 1, (0,)).apply(
+        return self._batches_at(steps, 1, (0,)).apply(
             tf.data.experimental.assert_cardinality(self.steps_per_epoch)
         )
 
-    def _at(self, indices: tf.data.Dataset, parts: int, own: Sequence[int]) -> tf.data.Dataset:
+    def _batches_at(
+        self, indices: tf.data.Dataset, parts: int, own: Sequence[int]
+    ) -> tf.data.Dataset:
         """Returns the batches for a dataset of `step * len(own) + i`, of the part `own[i]`."""
 
         def arrays(index: np.int64) -> tuple[TokenArray, TokenArray, TokenArray]:
