@@ -11,7 +11,7 @@ import dataclasses
 import json
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from keras_transformer.errors import InputError
 from keras_transformer.schema import Bounds, check_scalar
@@ -31,10 +31,12 @@ NonNegativeFloat = Annotated[float, Bounds(least=0)]
 Rate = Annotated[float, Bounds(least=0, below=1)]
 Seed = Annotated[int, Bounds(least=0, below=2**31)]
 
-# Search settings become int32 tensors and are multiplied with each other.
+# Search settings and positions become int32 tensors. Search settings are also multiplied with each
+# other.
 _MOST = 2**20
 SearchSize = Annotated[int, Bounds(least=1, most=_MOST)]
 SearchCount = Annotated[int, Bounds(least=0, most=_MOST)]
+Position = Annotated[int, Bounds(least=0, most=_MOST)]
 SearchWeight = Annotated[float, Bounds(least=0, most=_MOST)]
 SourceBytes = Annotated[int, Bounds(least=4, most=_MOST)]  # one UTF-8 character has up to 4
 LengthPenalty = Annotated[float, Bounds(least=0, most=MAX_LENGTH_PENALTY)]
@@ -117,12 +119,30 @@ class EncoderDecoderConfig:
         return tables * self.d_model
 
 
+class StackSizes(NamedTuple):
+    """The sizes of the encoder or of the decoder."""
+
+    num_layers: int
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    d_ff: int
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(EncoderDecoderConfig):
     """Sizes and variants of the Transformer (paper, section 3). The defaults are the paper's base.
 
     Attributes:
         key_dim, value_dim: d_k and d_v of the paper; `d_model / num_heads` if None.
+        decoder_d_ff, decoder_num_heads: sizes of the decoder; `d_ff` and `num_heads` if None. The
+            heads of the decoder have the same total width as those of the encoder.
+        sinusoid_frequencies: "paper" for 10000^(-2i/d), or "tensor2tensor" for
+            10000^(-i/(d/2 - 1)), as in the authors' code, Marian, fairseq and OpenNMT-tf.
+        first_position: number of the first position for the sinusoids. OpenNMT-tf counts from 1
+            and fairseq from 2.
+        embedding_norm: normalize the sum of embeddings and positions.
+        final_norm: add a layer norm after each stack; None for only after pre-norm stacks.
         attention_window: r of restricted self-attention (section 4): each position attends to the
             r positions around it.
         embedding_dropout, residual_dropout: the dropout of the paper (section 5.4).
@@ -136,12 +156,18 @@ class ModelConfig(EncoderDecoderConfig):
     num_heads: PositiveInt = 8
     key_dim: PositiveInt | None = None
     value_dim: PositiveInt | None = None
+    decoder_d_ff: PositiveInt | None = None
+    decoder_num_heads: PositiveInt | None = None
     scale_embeddings: bool = True
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
+    sinusoid_frequencies: Literal["paper", "tensor2tensor"] = "paper"
+    first_position: Position = 0
     max_positions: PositiveInt = 1024
+    embedding_norm: bool = False
     attention_window: PositiveInt | None = None
     norm_position: Literal["post", "pre"] = "post"
+    final_norm: bool | None = None
     layer_norm_epsilon: PositiveFloat = 1e-6
     activation: Literal["relu", "gelu", "silu"] = "relu"
     attention_bias: bool = False
@@ -162,24 +188,66 @@ class ModelConfig(EncoderDecoderConfig):
             for name in ("key_dim", "value_dim"):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, self.d_model // self.num_heads)
+        for name in ("key_dim", "value_dim"):
+            width, heads = self.num_heads * getattr(self, name), self.decoder_num_heads or 1
+            require(
+                width % heads == 0,
+                f"model.decoder_num_heads is {heads}, but model.num_heads * model.{name} is "
+                f"{width}. Choose a divisor of it.",
+            )
         require(
             self.positions == "learned" or self.d_model % 2 == 0,
             f"model.d_model is {self.d_model}, but sinusoidal positions need an even number.",
         )
+        require(
+            self.positions == "sinusoidal" or self.first_position == 0,
+            f"model.first_position is {self.first_position}, but model.positions is learned. The "
+            "first learned vector is always that of the first position: set it to 0.",
+        )
+
+    @property
+    def encoder_sizes(self) -> StackSizes:
+        """The sizes of the encoder."""
+        assert self.key_dim is not None and self.value_dim is not None
+        return StackSizes(
+            self.num_encoder_layers, self.num_heads, self.key_dim, self.value_dim, self.d_ff
+        )
+
+    @property
+    def decoder_sizes(self) -> StackSizes:
+        """The sizes of the decoder."""
+        _, heads, key_dim, value_dim, d_ff = self.encoder_sizes
+        decoder_heads = self.decoder_num_heads or heads
+        return StackSizes(
+            self.num_decoder_layers,
+            decoder_heads,
+            heads * key_dim // decoder_heads,
+            heads * value_dim // decoder_heads,
+            self.decoder_d_ff or d_ff,
+        )
+
+    @property
+    def has_final_norm(self) -> bool:
+        """True if a layer norm follows each stack."""
+        return self.norm_position == "pre" if self.final_norm is None else self.final_norm
 
     def num_parameters(self) -> int:
-        d, h, dk, dv = self.d_model, self.num_heads, self.key_dim or 0, self.value_dim or 0
-        bias = int(self.attention_bias)
-        attention = d * h * (2 * dk + dv) + h * dv * d + bias * (h * (2 * dk + dv) + d)
-        feed_forward = 2 * d * self.d_ff + self.d_ff + d
-        norm = 2 * d
-        encoder = self.num_encoder_layers * (attention + feed_forward + 2 * norm)
-        decoder = self.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
-        final_norms = 2 * norm if self.norm_position == "pre" else 0
+        d, norm = self.d_model, 2 * self.d_model
+
+        def layer(sizes: StackSizes, attentions: int) -> int:
+            _, h, dk, dv, d_ff = sizes
+            attention = h * (d * (2 * dk + dv) + dv * d)
+            biases = h * (2 * dk + dv) + d if self.attention_bias else 0
+            feed_forward = 2 * d * d_ff + d_ff + d
+            return attentions * (attention + biases + norm) + feed_forward + norm
+
+        encoder = self.num_encoder_layers * layer(self.encoder_sizes, attentions=1)
+        decoder = self.num_decoder_layers * layer(self.decoder_sizes, attentions=2)
+        other_norms = 2 * norm * (self.embedding_norm + self.has_final_norm)
         positions = 2 * self.max_positions * d if self.positions == "learned" else 0
         output_bias = self.target_vocab_size if self.output_bias else 0
         return (
-            encoder + decoder + final_norms + self._embedding_parameters() + positions + output_bias
+            encoder + decoder + other_norms + self._embedding_parameters() + positions + output_bias
         )
 
 

@@ -41,6 +41,11 @@ class TestNumParameters:
         assert added(output_bias=True) == 37_000
         assert added(attention_bias=True) == 3 * 4 * 8  # queries, keys, values, output
         assert added(norm_position="pre") == 2 * 2 * 8  # the final norm of each stack
+        assert added(norm_position="pre", final_norm=False) == 0
+        assert added(final_norm=True) == 2 * 2 * 8
+        assert added(embedding_norm=True) == 2 * 2 * 8  # one for each side
+        assert added(decoder_d_ff=2048 + 3) == 3 * (2 * 8 + 1)
+        assert added(decoder_num_heads=8) == 0  # narrower heads of the same total width
 
 
 class TestSettings:
@@ -52,6 +57,7 @@ class TestSettings:
                 "model.scale_embeddings": "false",
                 "model.attention_window": "3",
                 "model.norm_position": "pre",
+                "model.final_norm": "false",
                 "decoding.length_penalty": "1",
             }
         )
@@ -60,6 +66,8 @@ class TestSettings:
         assert config.model.scale_embeddings is False
         assert config.model.attention_window == 3
         assert config.model.norm_position == "pre"
+        assert config.model.final_norm is False
+        assert config.updated({"model.final_norm": "none"}).model.has_final_norm
         assert config.decoding.length_penalty == 1.0
         assert config.updated({"model.attention_window": "none"}).model.attention_window is None
 
@@ -77,6 +85,19 @@ class TestSettings:
         assert (config.model.key_dim, config.model.value_dim) == (64, 64)
         chosen = Config().updated({"model.key_dim": 16}).updated({"model.d_model": 256})
         assert (chosen.model.key_dim, chosen.model.value_dim) == (16, 32)
+
+    def test_decoder_sizes_follow_unless_they_are_chosen(self):
+        model = Config().replace(model__num_heads=16, model__d_ff=100).model
+        assert model.encoder_sizes == model.decoder_sizes == (6, 16, 32, 32, 100)
+        chosen = {
+            "decoder_num_heads": 4,
+            "decoder_d_ff": 50,
+            "key_dim": 10,
+            "num_decoder_layers": 2,
+        }
+        model = dataclasses.replace(model, **chosen)
+        assert model.encoder_sizes == (6, 16, 10, 32, 100)
+        assert model.decoder_sizes == (2, 4, 40, 128, 50)
 
     def test_replace_addresses_sections_by_two_underscores(self):
         config = Config().replace(model__d_ff=16, training__seed=5)
@@ -100,7 +121,8 @@ training.checkpoint_steps=0 training.keep_checkpoints=0 training.keep_best=-1
 training.best_metric=chrf training.bleu_steps=-1 training.bleu_sentences=-1
 training.early_stopping=-1 training.max_skipped_steps=0 training.mixed_precision=int8
 model.scale_embeddings=yes model.num_heads=0 model.d_model=-8 model.attention_window=0
-model.activation_dropout=1
+model.activation_dropout=1 model.first_position=-1 model.first_position=2097152
+model.sinusoid_frequencies=hf model.decoder_num_heads=0 model.decoder_d_ff=0 model.final_norm=post
 decoding.beam_size=0 decoding.n_best=0 decoding.length_penalty=-0.5 decoding.coverage_penalty=-1
 decoding.diversity_penalty=-1 decoding.repetition_penalty=0.9 decoding.no_repeat_ngram=-1
 decoding.min_length=-1 decoding.max_length=0 decoding.max_length=-1 decoding.max_length=2097152
@@ -141,6 +163,14 @@ BAD_SETTINGS = [
         mentions("weight_decay", "0.1", "training.optimizer", "adam"),
     ),
     ({"training.best_metric": "bleu"}, mentions("best_metric", "bleu", "training.bleu_steps", "0")),
+    (
+        {"model.decoder_num_heads": "3"},
+        mentions("model.decoder_num_heads", "3", "model.num_heads", "model.key_dim", "512"),
+    ),
+    (
+        {"model.positions": "learned", "model.first_position": "2"},
+        mentions("model.first_position", "2", "learned"),
+    ),
     ({"model.num_heads": "3"}, mentions("d_model", "512", "model.num_heads", "3")),
     (
         {"model.d_model": "9", "model.key_dim": 3, "model.value_dim": 3},
@@ -298,6 +328,16 @@ def test_a_config_of_an_earlier_version_loads_with_the_renamed_fields():
     assert config.training.auxiliary_loss_weight == 0.3
     assert config.training.schedule == "noam"
     assert config.model.activation_dropout == 0.1
+
+
+def test_a_config_without_the_newest_fields_has_the_models_of_earlier_versions():
+    config = Config().updated({"model.norm_position": "pre"})
+    old = json.loads(config.to_json())
+    newest = "decoder_d_ff decoder_num_heads sinusoid_frequencies first_position embedding_norm"
+    for name in [*newest.split(), "final_norm"]:
+        del old["model"][name]
+    assert Config.from_json(json.dumps(old)) == config
+    assert config.model.has_final_norm and not config.model.embedding_norm
 
 
 def test_runs_with_retired_fields_load_unless_they_used_them():

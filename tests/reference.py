@@ -69,11 +69,21 @@ def _project(x: Array, weights: Weights, name: str) -> Array:
     return x @ weights[f"{name}_kernel"] + weights.get(f"{name}_bias", 0.0)
 
 
+def _attention_sizes(path: str, config: ModelConfig) -> tuple[int, int, int]:
+    """h, d_k and d_v of the stack at this path. Other heads share the same total width."""
+    h, dk, dv = config.num_heads, config.key_dim or 0, config.value_dim or 0
+    if path.startswith("decoder") and config.decoder_num_heads is not None:
+        split = config.decoder_num_heads
+        assert (h * dk) % split == (h * dv) % split == 0
+        return split, h * dk // split, h * dv // split
+    return h, dk, dv
+
+
 def self_attention(
     x: Array, weights: Weights, path: str, config: ModelConfig, mask: Array
 ) -> tuple[Array, Array]:
     """MultiHead(x, x, x) of section 3.2.2: output [B, T, d], weights [B, h, T, T]."""
-    h, dk, dv = config.num_heads, config.key_dim or 0, config.value_dim or 0
+    h, dk, dv = _attention_sizes(path, config)
     q, k, v = _split(_project(x, weights, f"{path}/qkv"), [h * dk, h * dk, h * dv])
     output, probabilities = _heads(q, k, v, h, mask)
     return _project(output, weights, f"{path}/output"), probabilities
@@ -83,7 +93,7 @@ def cross_attention(
     x: Array, memory: Array, weights: Weights, path: str, config: ModelConfig, mask: Array
 ) -> tuple[Array, Array]:
     """MultiHead(x, memory, memory): output [B, T, d], weights [B, h, T, S]."""
-    h, dk, dv = config.num_heads, config.key_dim or 0, config.value_dim or 0
+    h, dk, dv = _attention_sizes(path, config)
     q = _project(x, weights, f"{path}/query")
     k, v = _split(_project(memory, weights, f"{path}/key_value"), [h * dk, h * dv])
     output, probabilities = _heads(q, k, v, h, mask)
@@ -131,14 +141,24 @@ def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
     return gamma * (x - mean) / np.sqrt(variance + epsilon) + beta
 
 
-def sinusoidal_positions(length: int, d_model: int, layout: str = "interleaved") -> Array:
+def sinusoidal_positions(
+    length: int,
+    d_model: int,
+    layout: str = "interleaved",
+    frequencies: str = "paper",
+    first: int = 0,
+) -> Array:
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) its cosine.
 
-    In the "halves" layout all sines stand before all cosines.
+    In the "halves" layout all sines stand before all cosines. Tensor2Tensor divides by
+    10000^(i/(d/2-1)) instead. The rows are the positions `first` to `first + length - 1`.
     """
-    angle = np.array(
-        [[p / 10000.0 ** (2 * i / d_model) for i in range(d_model // 2)] for p in range(length)]
-    )
+    if frequencies == "tensor2tensor":
+        divisors = [math.exp(i * math.log(10000) / (d_model / 2 - 1)) for i in range(d_model // 2)]
+    else:
+        assert frequencies == "paper", frequencies
+        divisors = [10000.0 ** (2 * i / d_model) for i in range(d_model // 2)]
+    angle = np.array([[p / divisor for divisor in divisors] for p in range(first, first + length)])
     if layout == "halves":
         return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
     assert layout == "interleaved", layout
@@ -148,7 +168,7 @@ def sinusoidal_positions(length: int, d_model: int, layout: str = "interleaved")
 
 
 def embed(ids: Array, weights: Weights, side: str, config: ModelConfig) -> Array:
-    """Embeddings, scaled by sqrt(d) if configured, plus positions: [B, T, d].
+    """Embeddings, scaled by sqrt(d) if configured, plus positions, normalized: [B, T, d].
 
     Args:
         side: "source" or "target".
@@ -159,8 +179,21 @@ def embed(ids: Array, weights: Weights, side: str, config: ModelConfig) -> Array
         x = x * math.sqrt(config.d_model)
     length = ids.shape[1]
     if config.positions == "learned":
-        return x + weights[f"{side}_positions/embeddings"][:length]
-    return x + sinusoidal_positions(length, config.d_model, config.sinusoid_layout)
+        x = x + weights[f"{side}_positions/embeddings"][:length]
+    else:
+        x = x + positions_of(config, length)
+    return _norm(x, weights, f"{side}_norm", config) if config.embedding_norm else x
+
+
+def positions_of(config: ModelConfig, length: int) -> Array:
+    """The sinusoids of a model: [T, d]."""
+    return sinusoidal_positions(
+        length,
+        config.d_model,
+        config.sinusoid_layout,
+        config.sinusoid_frequencies,
+        config.first_position,
+    )
 
 
 # Section 3.1: the stacks
@@ -202,7 +235,13 @@ def encoder(
             lambda y, at=f"{path}/feed_forward": feed_forward(y, weights, at, config.activation),
             weights, f"{path}/feed_forward", config,
         )  # fmt: skip
-    return _norm(x, weights, "encoder/norm", config) if config.norm_position == "pre" else x
+    return _final_norm(x, weights, "encoder", config)
+
+
+def _final_norm(x: Array, weights: Weights, path: str, config: ModelConfig) -> Array:
+    """The norm behind a stack. Without a choice, only stacks with norms in front have one."""
+    chosen = config.norm_position == "pre" if config.final_norm is None else config.final_norm
+    return _norm(x, weights, f"{path}/norm", config) if chosen else x
 
 
 def _noted(result: tuple[Array, Array], seen: list[Array] | None) -> Array:
@@ -248,7 +287,7 @@ def decoder(
             lambda y, at=f"{path}/feed_forward": feed_forward(y, weights, at, config.activation),
             weights, f"{path}/feed_forward", config,
         )  # fmt: skip
-    return _norm(x, weights, "decoder/norm", config) if config.norm_position == "pre" else x
+    return _final_norm(x, weights, "decoder", config)
 
 
 def output_logits(x: Array, weights: Weights, config: ModelConfig) -> Array:

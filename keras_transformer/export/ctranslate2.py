@@ -200,14 +200,22 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
         path: np.array(variable.numpy(), dtype)  # a copy, because quantization changes it
         for path, variable in transformer.weights_by_path().items()
     }
-    arguments = {
-        "num_heads": config.num_heads,
-        "head_dim": config.key_dim,
-        "pre_norm": config.norm_position == "pre",
-        "activation": _ACTIVATIONS[config.activation],
-    }
-    encoder = transformer_spec.TransformerEncoderSpec(config.num_encoder_layers, **arguments)
-    decoder = transformer_spec.TransformerDecoderSpec(config.num_decoder_layers, **arguments)
+    encoder, decoder = (
+        spec_class(
+            sizes.num_layers,
+            sizes.num_heads,
+            # The constructor gives a final norm only to pre-norm stacks, but the engine accepts one
+            # in any stack. The real value of pre_norm is set below.
+            pre_norm=config.has_final_norm,
+            activation=_ACTIVATIONS[config.activation],
+            layernorm_embedding=config.embedding_norm,
+            head_dim=sizes.key_dim,
+        )
+        for spec_class, sizes in (
+            (transformer_spec.TransformerEncoderSpec, config.encoder_sizes),
+            (transformer_spec.TransformerDecoderSpec, config.decoder_sizes),
+        )
+    )
     _fill_stack(encoder, weights, "encoder")
     _fill_stack(decoder, weights, "decoder")
 
@@ -215,13 +223,16 @@ def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
     source_embedding.weight = weights[f"{transformer.source_embedding.name}/embeddings"]
     decoder.embeddings.weight = weights[f"{transformer.target_embedding.name}/embeddings"]
     places = keras.ops.arange(num_positions)
-    for stack, positions in (
-        (encoder, transformer.source_positions),
-        (decoder, transformer.target_positions),
+    for stack, side, positions in (
+        (encoder, "source", transformer.source_positions),
+        (decoder, "target", transformer.target_positions),
     ):
         table = keras.ops.convert_to_numpy(positions(places))
         stack.position_encodings.encodings = table.astype(dtype)
         stack.scale_embeddings = config.scale_embeddings
+        stack.pre_norm = config.norm_position == "pre"
+        if config.embedding_norm:
+            _fill_norm(stack.layernorm_embedding, weights, f"{side}_norm")
 
     decoder.projection.weight = decoder.embeddings.weight
     if config.tie_embeddings == "none":
@@ -244,7 +255,7 @@ def _fill_stack(spec: Any, weights: Arrays, path: str) -> None:
             _fill_sublayer(cross, cross.linear, weights, f"{place}/cross_attention", names)
         linear = (ffn.linear_0, ffn.linear_1)
         _fill_sublayer(ffn, linear, weights, f"{place}/feed_forward", "inner outer")
-    if hasattr(spec, "layer_norm"):  # pre-norm
+    if f"{path}/norm/gamma" in weights:
         _fill_norm(spec.layer_norm, weights, f"{path}/norm")
 
 

@@ -179,7 +179,7 @@ class DecoderLayer(ResidualLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(ResidualStack):
-    """A stack of `DecoderLayer`s, with a final layer norm if they are pre-norm.
+    """A stack of `DecoderLayer`s, perhaps with a final layer norm.
 
     Args:
         num_layers: number of layers, N.
@@ -189,6 +189,7 @@ class Decoder(ResidualStack):
         value_dim: size of a head's values, d_v; `key_dim` by default.
         dropout: default of the three separate rates below.
         norm_position: "post" or "pre", the position of the layer norms.
+        final_norm: normalize the output of the last layer; by default only if pre-norm.
         layer_norm_epsilon: ε of the layer norms.
         activation: activation of the feed-forward networks.
         attention_bias: add biases to the attention projections.

@@ -84,7 +84,7 @@ class EncoderLayer(ResidualLayer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(ResidualStack):
-    """A stack of `EncoderLayer`s, with a final layer norm if they are pre-norm.
+    """A stack of `EncoderLayer`s, perhaps with a final layer norm.
 
     Args:
         num_layers: number of layers, N.
@@ -94,6 +94,7 @@ class Encoder(ResidualStack):
         value_dim: size of a head's values, d_v; `key_dim` by default.
         dropout: default of the three separate rates below.
         norm_position: "post" or "pre", the position of the layer norms.
+        final_norm: normalize the output of the last layer; by default only if pre-norm.
         layer_norm_epsilon: ε of the layer norms.
         activation: activation of the feed-forward networks.
         attention_bias: add biases to the attention projections.

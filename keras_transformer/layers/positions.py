@@ -21,6 +21,9 @@ class SinusoidalPositions(BaseLayer):
         d_model: width of the encoding, even; the width of the inputs by default.
         layout: "interleaved" for alternating sines and cosines, as in the paper, or "halves" for
             all sines first.
+        frequencies: "paper" for 10000^(-2i/d), or "tensor2tensor" for 10000^(-i/(d/2 - 1)), as in
+            the authors' code, Marian, fairseq and OpenNMT-tf.
+        first_position: added to all positions. OpenNMT-tf counts from 1 and fairseq from 2.
 
     Call arguments:
         inputs: embeddings `[B, T, d_model]`, whose positions are 0 to T - 1; or positions, int
@@ -32,7 +35,7 @@ class SinusoidalPositions(BaseLayer):
 
     Raises:
         ValueError: for a `d_model` that is odd, below 2 or not the width of the inputs, for inputs
-            of another shape, or an unknown layout.
+            of another shape, or an unknown layout or choice of frequencies.
 
     Example:
     >>> embedded = keras.ops.ones((2, 5, 8))
@@ -40,24 +43,37 @@ class SinusoidalPositions(BaseLayer):
     (2, 5, 8)
     """
 
-    def __init__(self, d_model: int | None = None, layout: str = "interleaved", **kwargs: Any):
+    def __init__(
+        self,
+        d_model: int | None = None,
+        layout: str = "interleaved",
+        frequencies: str = "paper",
+        first_position: int = 0,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.autocast = False  # positions must not be rounded to bfloat16
         if layout not in ("interleaved", "halves"):
             raise ValueError(f"layout is {layout!r}. Choose interleaved or halves.")
+        if frequencies not in ("paper", "tensor2tensor"):
+            raise ValueError(f"frequencies is {frequencies!r}. Choose paper or tensor2tensor.")
         self.d_model = d_model
         self.layout = layout
+        self.frequencies = frequencies
+        self.first_position = first_position
         if d_model is not None:
             self._split_frequencies(d_model)
 
     def _split_frequencies(self, d_model: int) -> None:
         if d_model < 2 or d_model % 2:
             raise ValueError(f"d_model is {d_model}, but it must be an even number.")
+        # The exponents end at -1 + 2/d in the paper, and at -1 in Tensor2Tensor.
+        steps = d_model / 2 if self.frequencies == "paper" else max(d_model / 2 - 1, 1)
+        frequencies = 10_000.0 ** (-np.arange(d_model // 2, dtype=np.float64) / steps)
         # A float32 product position * frequency has a relative error of up to 2^-24, which is
         # too much at position 5,000. So each frequency is split into its 10 leading bits and a
         # small rest. The product of 10 bits with a position below 16,384 is exact.
-        frequencies = 10_000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
         mantissa, exponent = np.frexp(frequencies)
         self._coarse = np.ldexp(np.floor(mantissa * 2**10) / 2**10, exponent)
         self._fine = frequencies - self._coarse
@@ -69,7 +85,7 @@ class SinusoidalPositions(BaseLayer):
 
     def call(self, inputs: Any) -> Any:
         positions = _positions(inputs)
-        position = ops.cast(ops.reshape(positions, (-1, 1)), "float32")
+        position = ops.cast(ops.reshape(positions, (-1, 1)) + self.first_position, "float32")
         coarse = position * ops.convert_to_tensor(self._coarse, "float32")
         fine = position * ops.convert_to_tensor(self._fine, "float32")
         # sin(a + b) and cos(a + b), where a is exact and b is small.

@@ -150,8 +150,8 @@ class ResidualLayer(MaskedLayer):
 class ResidualStack(MaskedLayer):
     """The base of `Encoder` and `Decoder`, which document the arguments.
 
-    A stack of layers, with a final layer norm if they are pre-norm. Each argument except
-    `num_layers` is passed to all layers.
+    A stack of layers, which may end with a layer norm. Each argument except `num_layers` and
+    `final_norm` is passed to all layers.
 
     Raises:
         ValueError: for a number of layers below 1.
@@ -173,6 +173,7 @@ class ResidualStack(MaskedLayer):
         value_dim: int | None = None,
         dropout: float = 0.0,
         norm_position: str = "post",
+        final_norm: bool | None = None,
         layer_norm_epsilon: float = 1e-6,
         activation: str = "relu",
         attention_bias: bool = False,
@@ -207,6 +208,7 @@ class ResidualStack(MaskedLayer):
             "bias_regularizer": bias_regularizer,
         }
         self.num_layers = num_layers
+        self.final_norm = norm_position == "pre" if final_norm is None else final_norm
         self.kernel_initializer = kernel_initializer
         self.bias_initializer = bias_initializer
         self.layers = [
@@ -222,7 +224,7 @@ class ResidualStack(MaskedLayer):
         for name in arguments:
             setattr(self, name, getattr(self.layers[0], name))
         self.norm = None
-        if norm_position == "pre":
+        if self.final_norm:
             self.norm = LayerNorm(layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
 
     def _build_stack(self, inputs_shape: Any, *shapes: Any) -> None:

@@ -15,6 +15,7 @@ from keras_transformer.layers import (
     Decoder,
     Dropout,
     Encoder,
+    LayerNorm,
     LearnedPositions,
     SinusoidalPositions,
     TokenEmbedding,
@@ -109,18 +110,20 @@ class Transformer(EncoderDecoder):
         self._add_embeddings()
         self.source_positions = self._make_positions("source_positions")
         self.target_positions = self._make_positions("target_positions")
+        self.source_norm = self._make_embedding_norm("source_norm")
+        self.target_norm = self._make_embedding_norm("target_norm")
         dropout = c.embedding_dropout
         self.source_dropout = Dropout(dropout, name="source_dropout", dtype=policy)
         self.target_dropout = Dropout(dropout, name="target_dropout", dtype=policy)
 
         names = (
-            "num_heads key_dim d_ff value_dim norm_position layer_norm_epsilon activation "
-            "attention_bias attention_window attention_dropout activation_dropout residual_dropout"
+            "norm_position layer_norm_epsilon activation attention_bias attention_window "
+            "attention_dropout activation_dropout residual_dropout"
         )
         arguments: dict[str, Any] = {name: getattr(c, name) for name in names.split()}
-        arguments["dtype"] = policy
-        self.encoder = Encoder(c.num_encoder_layers, **arguments, name="encoder")
-        self.decoder = Decoder(c.num_decoder_layers, **arguments, name="decoder")
+        arguments.update(final_norm=c.has_final_norm, dtype=policy)
+        self.encoder = Encoder(**c.encoder_sizes._asdict(), **arguments, name="encoder")
+        self.decoder = Decoder(**c.decoder_sizes._asdict(), **arguments, name="decoder")
         self.output_projection: Any = None
         if c.tie_embeddings == "none" or c.output_bias:
             self.output_projection = OutputProjection(
@@ -187,7 +190,20 @@ class Transformer(EncoderDecoder):
         c = self.config
         if c.positions == "learned":
             return LearnedPositions(c.max_positions, c.d_model, name=name, dtype=self.dtype_policy)
-        return SinusoidalPositions(c.d_model, c.sinusoid_layout, name=name, dtype=self.dtype_policy)
+        return SinusoidalPositions(
+            c.d_model,
+            c.sinusoid_layout,
+            c.sinusoid_frequencies,
+            c.first_position,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def _make_embedding_norm(self, name: str) -> LayerNorm | None:
+        if not self.config.embedding_norm:
+            return None
+        # float32, so that the sum of embeddings and positions is not rounded before.
+        return LayerNorm(self.config.layer_norm_epsilon, name=name, dtype="float32")
 
     def build(self, input_shape: Any = None) -> None:
         """Builds all weights; they do not depend on the shapes of the input."""
@@ -200,6 +216,9 @@ class Transformer(EncoderDecoder):
                 layer.build(ids)
             for layer in (self.source_positions, self.target_positions):
                 layer.build((None,))
+            for layer in (self.source_norm, self.target_norm):
+                if layer is not None:
+                    layer.build(embedded)
             for layer in (self.source_dropout, self.target_dropout, self.encoder):
                 layer.build(embedded)
             self.decoder.build(embedded, embedded)
@@ -300,6 +319,8 @@ class Transformer(EncoderDecoder):
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
         embedded = self.source_embedding(source_ids)
         embedded = embedded + self.source_positions(embedded)
+        if self.source_norm is not None:
+            embedded = self.source_norm(embedded, training=training)
         # The sum is computed in float32 and rounded once.
         return self.source_dropout(ops.cast(embedded, self.compute_dtype), training=training)
 
@@ -308,6 +329,8 @@ class Transformer(EncoderDecoder):
         embedded = self.target_embedding(target_ids)
         positions = embedded if position is None else ops.reshape(position, (1,))
         embedded = embedded + self.target_positions(positions)
+        if self.target_norm is not None:
+            embedded = self.target_norm(embedded, training=training)
         return self.target_dropout(ops.cast(embedded, self.compute_dtype), training=training)
 
 

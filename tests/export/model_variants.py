@@ -16,11 +16,17 @@ from tests.conftest import PHRASES
 
 MODELS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "textbook": {
+    # Everything in which models of other toolkits differ from the paper.
+    "converted": {
         "model__norm_position": "pre",
+        "model__embedding_norm": True,
+        "model__decoder_d_ff": 24,
+        "model__decoder_num_heads": 4,
         "model__tie_embeddings": "none",
         "model__scale_embeddings": False,
         "model__sinusoid_layout": "halves",
+        "model__sinusoid_frequencies": "tensor2tensor",
+        "model__first_position": 2,
         "model__layer_norm_epsilon": 0.1,
         "model__activation": "gelu",
         "model__attention_bias": True,
@@ -35,7 +41,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "model__key_dim": 5,
         "model__value_dim": 5,
         "model__num_encoder_layers": 2,
+        "model__final_norm": True,
     },
+    "no_final_norm": {"model__norm_position": "pre", "model__final_norm": False},
 }
 
 

@@ -60,8 +60,14 @@ def test_encoder_layer_is_a_keras_layer(arguments: dict[str, Any], options: dict
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_encoder_rebuilds_with_its_layers(norm_position: str) -> None:
-    encoder = make_encoder(2, norm_position=norm_position, attention_window=4)
+@pytest.mark.parametrize("final_norm", [None, False, True])
+def test_encoder_rebuilds_with_its_layers(norm_position: str, final_norm: bool | None) -> None:
+    encoder = make_encoder(
+        2, norm_position=norm_position, final_norm=final_norm, attention_window=4
+    )
+    assert (encoder.norm is not None) == (
+        norm_position == "pre" if final_norm is None else final_norm
+    )
     inputs = {"inputs": keras.Input((None, D)), "mask": keras.Input((None,), dtype="bool")}
     model = keras.Model(inputs, encoder(**inputs))
     rebuilt = keras.Model.from_config(model.get_config())

@@ -12,12 +12,17 @@ from tests.layers.layer_check import INTEGERS, assert_same, check_layer, randomi
 from tests.messages import mentions
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize(
+    ("layout", "frequencies", "first"),
+    [("interleaved", "paper", 0), ("halves", "paper", 1), ("halves", "tensor2tensor", 2)],
+)
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
-def test_sinusoids_are_exact_at_large_positions(layout: str, policy: str) -> None:
+def test_sinusoids_are_exact_at_large_positions(
+    layout: str, frequencies: str, first: int, policy: str
+) -> None:
     d_model, length = 64, 5_003
-    expected = reference.sinusoidal_positions(length, d_model, layout)
-    layer = SinusoidalPositions(d_model, layout, dtype=policy)
+    expected = reference.sinusoidal_positions(length, d_model, layout, frequencies, first)
+    layer = SinusoidalPositions(d_model, layout, frequencies, first, dtype=policy)
     actual = layer(np.arange(length, dtype=np.int32))
     assert keras.backend.standardize_dtype(actual.dtype) == "float32"
     np.testing.assert_allclose(to_numpy(actual), expected, rtol=0, atol=1e-5)
@@ -27,6 +32,20 @@ def test_sinusoids_of_scattered_positions() -> None:
     expected = reference.sinusoidal_positions(400, 512)[[399, 0, 7]]
     actual = to_numpy(SinusoidalPositions(512)(np.array([399, 0, 7], np.int32)))
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
+
+
+def test_embeddings_and_positions_have_the_same_first_position() -> None:
+    layer = SinusoidalPositions(6, "halves", "tensor2tensor", first_position=2)
+    of_embeddings = to_numpy(layer(np.ones((1, 4, 6), np.float32)))[0]
+    assert_same(of_embeddings, to_numpy(layer(np.arange(4, dtype=np.int32))), 0.0)
+    # By hand: the frequencies are 1, 1/100 and 1/10000, and the first position is 2.
+    angles = np.array([2.0, 0.02, 0.0002])
+    assert_same(of_embeddings[0], np.concatenate([np.sin(angles), np.cos(angles)]), 1e-6)
+
+
+def test_two_dimensions_have_the_frequency_one() -> None:
+    found = to_numpy(SinusoidalPositions(2, frequencies="tensor2tensor")(np.array([3], np.int32)))
+    assert_same(found, np.array([[np.sin(3.0), np.cos(3.0)]]), 1e-6)
 
 
 def test_learned_positions_are_rows_and_the_last_one_repeats() -> None:
@@ -41,6 +60,8 @@ def test_learned_positions_are_rows_and_the_last_one_repeats() -> None:
 def test_sinusoidal_positions_are_a_keras_layer(layout: str) -> None:
     positions = {"inputs": np.arange(5, dtype=np.int32)}
     arguments = {"d_model": 6, "layout": layout}
+    if layout == "halves":
+        arguments.update(frequencies="tensor2tensor", first_position=2)
     check_layer(SinusoidalPositions, arguments, positions, (5, 6), output_dtype="float32")
 
 
@@ -50,11 +71,13 @@ def test_learned_positions_are_a_keras_layer() -> None:
     check_layer(LearnedPositions, arguments, positions, (5, 6), output_dtype="float32")
 
 
-def test_odd_widths_and_unknown_layouts_are_refused() -> None:
+def test_odd_widths_and_unknown_choices_are_refused() -> None:
     with pytest.raises(ValueError, match=mentions("d_model", "5")):
         SinusoidalPositions(5)
     with pytest.raises(ValueError, match=mentions("layout", "spiral")):
         SinusoidalPositions(6, "spiral")
+    with pytest.raises(ValueError, match=mentions("frequencies", "octaves", "tensor2tensor")):
+        SinusoidalPositions(6, frequencies="octaves")
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -47,6 +47,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "output_bias": True,
     },
     "halves": {"sinusoid_layout": "halves"},
+    "marian_prenorm": {
+        "norm_position": "pre",
+        "sinusoid_layout": "halves",
+        "sinusoid_frequencies": "tensor2tensor",
+        "output_bias": True,
+        "attention_bias": True,
+        "activation": "silu",
+        "final_norm": False,
+    },
+    "fairseq": {
+        "sinusoid_layout": "halves",
+        "sinusoid_frequencies": "tensor2tensor",
+        "first_position": 2,
+        "embedding_norm": True,
+        "decoder_d_ff": 10,
+        "decoder_num_heads": 4,
+    },
+    # `torch.nn.Transformer` normalizes the output of both stacks.
+    "torch": {"attention_bias": True, "layer_norm_epsilon": 1e-5, "final_norm": True},
     "learned": {"positions": "learned", "max_positions": 7, "activation": "gelu"},
     "window": {"attention_window": 3, "activation": "silu"},
     "free_dims": {"key_dim": 3, "value_dim": 5, "num_heads": 3, "pad_id": 5},
@@ -111,7 +130,7 @@ def test_forward_pass_and_weights_are_the_papers(name: str) -> None:
     assert model.count_params() == config.num_parameters()
 
 
-@pytest.mark.parametrize("name", ["paper", "textbook", "learned", "window"])
+@pytest.mark.parametrize("name", ["paper", "textbook", "learned", "window", "fairseq"])
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -> None:
     smoothing, step = 0.1, 1e-5
@@ -150,7 +169,9 @@ def test_gradients_are_those_of_the_papers_loss(name: str, norm_position: str) -
             )
 
 
-@pytest.mark.parametrize("name", ["paper", "pre_norm", "untied", "halves", "learned", "window"])
+@pytest.mark.parametrize(
+    "name", ["paper", "pre_norm", "untied", "halves", "learned", "window", "fairseq"]
+)
 def test_cached_decoding_equals_the_full_pass(name: str) -> None:
     config = make_config(name)
     model, _ = make_model(config)
@@ -257,9 +278,10 @@ def test_empty_rows_give_finite_logits() -> None:
         assert np.isfinite(to_numpy(logits)).all(), policy
 
 
+@pytest.mark.parametrize("name", ["paper", "fairseq"])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_is_near_float32(policy: str) -> None:
-    config = make_config("paper")
+def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
+    config = make_config(name)
     model, weights = make_model(config, dtype=policy)
     inputs, labels = make_batch(config)
     assert {w.dtype for w in model.trainable_weights} == {"float32"}

@@ -47,14 +47,15 @@ def _(config: ModelConfig, source: Lengths, target: Lengths) -> int:
         weights = queries * d * keys + memory * d * (keys + values) + queries * values * d
         return weights + pairs * (keys + values)
 
-    def feed_forward(rows: int) -> int:
-        return 2 * rows * d * c.d_ff
+    def feed_forward(rows: int, d_ff: int) -> int:
+        return 2 * rows * d * d_ff
 
     causal = int(
         (target * (target + 1) // 2).sum()
     )  # each position attends to itself and earlier positions
-    encoder = attention(s, s, int((source * source).sum())) + feed_forward(s)
-    decoder = attention(t, t, causal) + attention(t, s, _pairs(source, target)) + feed_forward(t)
+    encoder = attention(s, s, int((source * source).sum())) + feed_forward(s, c.d_ff)
+    decoder = attention(t, t, causal) + attention(t, s, _pairs(source, target))
+    decoder += feed_forward(t, c.decoder_sizes.d_ff)
     layers = c.num_encoder_layers * encoder + c.num_decoder_layers * decoder
     return layers + t * d * c.target_vocab_size
 

@@ -143,7 +143,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("textbook", {}), ("separate", {"model__attention_window": 5})]
+    ("name", "changes"), [("converted", {}), ("separate", {"model__attention_window": 5})]
 )
 def test_other_architectures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]

@@ -49,7 +49,7 @@ def of_run(run_directory: RunDirectory) -> loading.LoadedModel:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("separate", {}), ("textbook", {"model__attention_window": 5})]
+    ("name", "changes"), [("separate", {}), ("converted", {"model__attention_window": 5})]
 )
 def test_other_architectures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]

@@ -370,7 +370,7 @@ def check_positions(
     expected = (
         [weights[f"{side}_positions/embeddings"] for side in ("source", "target")]
         if learned
-        else [reference.sinusoidal_positions(30, config.d_model, config.sinusoid_layout)] * 2
+        else [reference.positions_of(config, 30)] * 2
     )
     assert bool(found["learned"]) == learned
     np.testing.assert_allclose(found["source"], expected[0], atol=1e-6)
