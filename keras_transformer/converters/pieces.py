@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import reading
 from keras_transformer.text.model_proto import (
     CONTROL,
@@ -26,10 +27,6 @@ from keras_transformer.text.model_proto import (
     ModelProto,
 )
 from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
-
-# Bias of tokens that a model cannot generate. Their probability is 0 in float32, and a float16 can
-# represent it. Label smoothing is finite, so that the model can be trained further.
-NEVER = -1_000.0
 
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
 _SPACE = "\u2581"
@@ -81,7 +78,7 @@ class PieceOrder:
         """
         column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
         selected = self.target_embeddings(column)[:, 0]
-        selected[self.num_targets :] = NEVER
+        selected[self.num_targets :] = EXCLUDED_TOKEN_BIAS
         return selected.astype(np.float32)
 
 
@@ -252,5 +249,7 @@ def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
             piece.piece += "_"
         used.add(piece.piece)
     spec = new.trainer_spec
-    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = _PAD, _UNKNOWN, _START, _END
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
+    # SentencePiece finds the ids by the pieces, but LiteRT's tokenizer reads these fields.
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = map(names.index, SPECIAL_PIECES)
     return bytes(new.SerializeToString(deterministic=True))

@@ -21,6 +21,7 @@ from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import ROOT
@@ -150,7 +151,7 @@ class TestVocabulary:
         model = read("post_norm")
         bias = model.weights["output_projection/bias"]
         size = len(yaml.safe_load((FIXTURE / "vocab.yml").read_text("utf-8")))
-        assert (bias[size:] == -1000).all() and (bias[:size] > -100).all()
+        assert (bias[size:] == EXCLUDED_TOKEN_BIAS).all() and (bias[:size] > -100).all()
 
     def test_the_start_token_is_a_vector_of_zeros(self) -> None:
         model = read("post_norm")
