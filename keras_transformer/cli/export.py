@@ -27,7 +27,7 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_transformer.export.saved_model.model_card import ModelCardData
+    from keras_transformer.export.model_card import ModelCardData
 
 FLAGS = flags.FLAGS
 
@@ -76,7 +76,7 @@ def _card() -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
     if FLAGS.format != "saved_model" and FLAGS.languages is FLAGS.license is None:
         return None
-    from keras_transformer.export.saved_model.model_card import ModelCardData
+    from keras_transformer.export.model_card import ModelCardData
 
     languages = FLAGS.languages
     if languages is not None and len(languages) != 2:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.export.saved_model.model_card import ModelCardData, TaskCard
+from keras_transformer.export.model_card import ModelCardData, TaskCard
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ExtraSignatures:
         owner: an object that keeps the variables of the functions alive.
 
     Example:
-    >>> from keras_transformer.export.saved_model.model_card import TRANSLATION
+    >>> from keras_transformer.export.model_card import TRANSLATION
     >>> ExtraSignatures(functions={}, compared={}, card=TRANSLATION).card.name
     'translation'
     """
