@@ -20,6 +20,7 @@ _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
+    "huggingface": "keras_transformer.export.huggingface.export",
 }
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
@@ -28,7 +29,7 @@ _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "quantization": ("litert", "ctranslate2"),
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "litert"),
-    "card": ("saved_model",),
+    "card": ("saved_model", "huggingface"),
 }
 
 

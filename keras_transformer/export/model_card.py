@@ -201,6 +201,16 @@ def model_card(
     )
 
 
+def model_name(output_dir: Path) -> str:
+    """Returns the last name of a directory in a form that can be part of a URL.
+
+    Example:
+    >>> model_name(Path("build/en de"))
+    'en_de'
+    """
+    return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
+
+
 def _front_matter(name: str, data: ModelCardData, format_card: FormatCard) -> str:
     """Returns YAML; JSON values are valid YAML."""
     fields: dict[str, Any] = {

@@ -15,7 +15,6 @@ The files in EXPORT itself are never overwritten, because the operator may have 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from keras_transformer.export.model_card import (
     ModelCardData,
     TaskCard,
     model_card,
+    model_name,
     table,
 )
 from keras_transformer.runs.atomic import write_text
@@ -208,16 +208,6 @@ def write_base_files(output_dir: Path) -> None:
                 write_text(output_dir / file, text)
         except OSError as error:
             raise InputError(f"{output_dir / file} cannot be written: {error.strerror}.") from error
-
-
-def model_name(output_dir: Path) -> str:
-    """Returns the last name of a directory in a form that can be part of a URL.
-
-    Example:
-    >>> model_name(Path("build/en de"))
-    'en_de'
-    """
-    return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
 
 
 # Warm-up requests: the first call of a signature is slow, because it optimizes the graph, starts
