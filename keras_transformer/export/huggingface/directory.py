@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.config import DecodingConfig, ModelConfig
+from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.export.huggingface.tensors import ACTIVATIONS
+from keras_transformer.export.huggingface.tensors import (
+    ACTIVATIONS,
+    has_usual_positions,
+    to_tensors,
+)
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.runs.checkpoints import Arrays
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("huggingface", "the format huggingface"):
@@ -68,8 +72,7 @@ def check_search(decoding: DecodingConfig) -> None:
 def write_directory(
     path: Path,
     translator: TranslationModule,
-    config: ModelConfig,
-    tensors: Arrays,
+    transformer: Transformer,
     languages: tuple[str, str] | None,
 ) -> None:
     """Writes everything that `transformers` reads.
@@ -77,8 +80,7 @@ def write_directory(
     Args:
         path: a new directory.
         translator: its tokenizer and its options of the search are written.
-        config: configuration of the model, in the form of `to_marian`.
-        tensors: the tensors of `to_tensors`.
+        transformer: a model with the configuration and the weights of `to_marian`.
         languages: codes of the source and the target language, if known.
 
     Raises:
@@ -87,11 +89,14 @@ def write_directory(
     path.mkdir()
     vocabulary = translator.tokenizer.vocabulary
     _write_vocabulary(path, vocabulary)
-    _write_json(path / "config.json", _model_config(translator, config, vocabulary))
+    longest = max(translator.max_source_tokens, translator.max_output_tokens + 1, _POSITIONS)
+    model_config = _model_config(transformer, vocabulary, longest)
+    _write_json(path / "config.json", model_config)
     _write_json(path / "generation_config.json", _generation_config(translator, vocabulary))
     _write_json(path / "tokenizer_config.json", _tokenizer_config(translator, languages))
     # `save_file` would write a file that only its owner can read.
-    weights = safetensors.numpy.save(dict(tensors), metadata={"format": "pt"})
+    tensors = to_tensors(transformer, longest)
+    weights = safetensors.numpy.save(tensors, metadata={"format": "pt"})
     (path / WEIGHTS).write_bytes(weights)
 
 
@@ -121,9 +126,10 @@ def _separate(source: list[str], target: list[str]) -> dict[str, list[str]]:
 
 
 def _model_config(
-    translator: TranslationModule, config: ModelConfig, vocabulary: Vocabulary
+    transformer: Transformer, vocabulary: Vocabulary, num_positions: int
 ) -> dict[str, Any]:
-    longest = max(translator.max_source_tokens, translator.max_output_tokens + 1)
+    config = transformer.config
+    encoder, decoder = config.encoder_sizes, config.decoder_sizes
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -133,16 +139,18 @@ def _model_config(
         "share_encoder_decoder_embeddings": config.tie_embeddings == "all",
         "tie_word_embeddings": config.tie_embeddings != "none",
         "d_model": config.d_model,
-        "encoder_layers": config.num_encoder_layers,
-        "encoder_attention_heads": config.num_heads,
-        "encoder_ffn_dim": config.d_ff,
-        "decoder_layers": config.num_decoder_layers,
-        "decoder_attention_heads": config.num_heads,
-        "decoder_ffn_dim": config.d_ff,
+        "encoder_layers": encoder.num_layers,
+        "encoder_attention_heads": encoder.num_heads,
+        "encoder_ffn_dim": encoder.d_ff,
+        "decoder_layers": decoder.num_layers,
+        "decoder_attention_heads": decoder.num_heads,
+        "decoder_ffn_dim": decoder.d_ff,
         "activation_function": ACTIVATIONS[config.activation],
         "scale_embedding": config.scale_embeddings,
         "static_position_embeddings": True,
-        "max_position_embeddings": max(longest, _POSITIONS),
+        "max_position_embeddings": num_positions,
+        # `transformers` ignores this; a converter needs it.
+        "positions": "huggingface" if has_usual_positions(config) else "marian",
         "dropout": config.residual_dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,

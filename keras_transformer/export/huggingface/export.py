@@ -42,8 +42,8 @@ from keras_transformer.export.huggingface.directory import (
 from keras_transformer.export.huggingface.tensors import (
     EPSILON,
     check_expressible,
+    has_usual_positions,
     to_marian,
-    to_tensors,
 )
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.model_card import (
@@ -66,6 +66,10 @@ _TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rou
 _NOT_INSTALLED = (
     "transformers is not installed, so only the files were compared with the run. To load the "
     "export with it, too, install transformers and torch."
+)
+_STORED_POSITIONS = (
+    "The sinusoids of this model are not those of MarianMT, so the file contains them. "
+    "transformers reads them, but save_pretrained leaves them out."
 )
 
 
@@ -118,8 +122,7 @@ def export(
 
     def write(path: Path) -> tuple[float, metrics.Scores | None]:
         marian = _marian_model(transformer)
-        arrays = {name: each.numpy() for name, each in marian.weights_by_path().items()}
-        write_directory(path, translator, marian.config, to_tensors(marian, arrays), card.languages)
+        write_directory(path, translator, marian, card.languages)
         check_tokens(translator, tokenized, _token_ids(path, vocabulary, tokenized))
         texts = [*sentences, *probes.translated]
         translations = _translations(translator, texts)
@@ -157,7 +160,10 @@ def export(
         return difference, scores
 
     path, (difference, scores) = write_version(output_dir, write)
-    warning = None if has_transformers else _NOT_INSTALLED
+    warnings = [] if has_transformers else [_NOT_INSTALLED]
+    if not has_usual_positions(transformer.config):
+        warnings.append(_STORED_POSITIONS)
+    warning = " ".join(warnings) or None
     return ExportResult(path, len(sentences), [], difference, scores, warning)
 
 

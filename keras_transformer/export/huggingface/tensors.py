@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_transformer.config import ModelConfig
@@ -41,6 +42,8 @@ _FIXED: Mapping[str, Any] = {
     "norm_position": "post",
     "positions": "sinusoidal",
     "attention_window": None,
+    "embedding_norm": False,
+    "has_final_norm": False,
 }
 # The axis of each weight that has the width of the model, by the end of its path. Other weights,
 # such as the biases of queries, have no such axis.
@@ -75,6 +78,7 @@ def check_expressible(config: ModelConfig) -> None:
     for name, supported in _FIXED.items():
         value = getattr(config, name)
         if value != supported:
+            name = name.removeprefix("has_")
             raise InputError(
                 f"model.{name} is {value}, but MarianMT supports only {supported}. Export the "
                 "model in another format, such as ctranslate2."
@@ -117,21 +121,33 @@ def to_marian(config: ModelConfig, weights: Arrays) -> tuple[ModelConfig, Arrays
     return changed, reordered
 
 
-def to_tensors(transformer: Transformer, weights: Arrays) -> dict[str, np.ndarray]:
+def has_usual_positions(config: ModelConfig) -> bool:
+    """Returns True if MarianMT computes the positions of a model itself.
+
+    Otherwise, they are tensors of the file. `transformers` reads them, but does not save them.
+
+    Example:
+    >>> has_usual_positions(ModelConfig(sinusoid_frequencies="tensor2tensor"))
+    False
+    """
+    return config.sinusoid_frequencies == "paper" and config.first_position == 0
+
+
+def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.ndarray]:
     """Returns MarianMT's tensors by name, float32.
 
     Args:
-        transformer: the model; only its configuration and its names are used.
-        weights: its weights by path, in the form of `to_marian`.
+        transformer: a model with the configuration and the weights of `to_marian`.
+        num_positions: length of the position tables, if the file needs them.
 
     Example:
     >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
-    >>> weights = {path: each.numpy() for path, each in model.weights_by_path().items()}
-    >>> to_tensors(model, weights)["model.encoder.layers.0.self_attn.q_proj.weight"].shape
+    >>> to_tensors(model, 1024)["model.encoder.layers.0.self_attn.q_proj.weight"].shape
     (8, 8)
     """
     config = transformer.config
+    weights = {path: each.numpy() for path, each in transformer.weights_by_path().items()}
     source = weights[f"{transformer.source_embedding.name}/embeddings"]
     target = weights[f"{transformer.target_embedding.name}/embeddings"]
     if config.tie_embeddings == "all":
@@ -145,6 +161,14 @@ def to_tensors(transformer: Transformer, weights: Arrays) -> dict[str, np.ndarra
         tensors["lm_head.weight"] = weights["output_projection/kernel"].T
     bias = np.zeros(config.target_vocab_size, np.float32)
     tensors["final_logits_bias"] = weights.get("output_projection/bias", bias)[None]
+    if not has_usual_positions(config):
+        places = keras.ops.arange(num_positions)
+        for stack, positions in (
+            ("encoder", transformer.source_positions),
+            ("decoder", transformer.target_positions),
+        ):
+            table = keras.ops.convert_to_numpy(positions(places))
+            tensors[f"model.{stack}.embed_positions.weight"] = table
     layers = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for stack, num_layers in layers.items():
         for index in range(num_layers):
