@@ -67,7 +67,8 @@ def make_marian_run(path: Path, name: str, **changes: Any) -> RunDirectory:
         "decoding__max_length": 12,
         "decoding__max_extra_tokens": 50,
         "decoding__max_source_tokens": 50,
-        "decoding__length_penalty": 0.0,
+        "decoding__length_penalty": 1.0,
+        "decoding__length_penalty_formula": "power",
     }
     return make_run(path, kind, **{**search, **VARIANTS[name], **changes})
 
@@ -163,7 +164,7 @@ def test_a_version_has_a_model_card_and_the_search(exported: Callable[[str], Exp
     ):  # fmt: skip
         assert known in card, known
     search = json.loads((path / "generation_config.json").read_text())
-    assert (search["num_beams"], search["length_penalty"], search["max_length"]) == (4, 0.0, 13)
+    assert (search["num_beams"], search["length_penalty"], search["max_length"]) == (4, 1.0, 13)
     assert search["suppress_tokens"] == [0, 1, 2]
     assert (path / "model.safetensors").stat().st_mode & 0o444 == 0o444
 

@@ -7,7 +7,7 @@ A version contains `config.json`, `generation_config.json`, `model.safetensors`,
 MarianMT is a post-norm Transformer. These differences remain:
 
 * The epsilon of its layer norms is 1e-5. The comparison measures how much this changes.
-* `generate` divides log P by a power of the length itself, not of (5 + length) / 6.
+* `generate` divides log P by length^α, as with `decoding.length_penalty_formula=power`.
 * The length limit of a translation does not depend on its source.
 * A text that begins like `>>de<<` begins with a language token, even if the vocabulary has none.
 """
@@ -70,6 +70,11 @@ _NOT_INSTALLED = (
 _STORED_POSITIONS = (
     "The sinusoids of this model are not those of MarianMT, so the file contains them. "
     "transformers reads them, but save_pretrained leaves them out."
+)
+_PENALTY = (
+    "The run divides log-probabilities by ((5 + length) / 6)^α, but generate divides by length^α. "
+    "A few translations differ. To search in the same way here, set "
+    "decoding.length_penalty_formula=power."
 )
 
 
@@ -161,6 +166,8 @@ def export(
 
     path, (difference, scores) = write_version(output_dir, write)
     warnings = [] if has_transformers else [_NOT_INSTALLED]
+    if translator.config.length_penalty and translator.config.length_penalty_formula != "power":
+        warnings.append(_PENALTY)
     if not has_usual_positions(transformer.config):
         warnings.append(_STORED_POSITIONS)
     warning = " ".join(warnings) or None
