@@ -18,6 +18,7 @@ COMMANDS = {
     "kerashub",
     "program_size",
     "scaling",
+    "training_start",
 }
 SERVE = ("--export=nowhere", "--source=nowhere.txt")
 
