@@ -229,7 +229,9 @@ class TrainingStep:
         sums, gradients = self._accumulate(
             differentiate, inputs, labels, self._seed(), loss_scale / divisor
         )
-        sums, gradients = LossSums(*self._sum(list(sums))), self._sum(gradients)
+        # One collective: TensorFlow packs all tensors of a call into one buffer.
+        totals = self._sum([*sums, *gradients])
+        sums, gradients = LossSums(*totals[: len(sums)]), totals[len(sums) :]
         norm = self._update.global_norm(gradients) / loss_scale
         if self.num_replicas > 1:
             # Already equal, except for the last bit if workers have different processors.
