@@ -27,7 +27,7 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_transformer.export.saved_model.model_card import ModelCardData
+    from keras_transformer.export.model_card import ModelCardData
 
 FLAGS = flags.FLAGS
 
@@ -35,7 +35,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag("format", "saved_model", "litert", "ctranslate2")
+    config_flags.define_choice_flag("format", "saved_model", "litert", "ctranslate2", "huggingface")
     flags.DEFINE_string(
         "quantization",
         None,
@@ -74,9 +74,9 @@ def _sentences() -> tuple[list[str], list[str] | None]:
 
 def _card() -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
-    if FLAGS.format != "saved_model" and FLAGS.languages is FLAGS.license is None:
+    if FLAGS.format in ("litert", "ctranslate2") and FLAGS.languages is FLAGS.license is None:
         return None
-    from keras_transformer.export.saved_model.model_card import ModelCardData
+    from keras_transformer.export.model_card import ModelCardData
 
     languages = FLAGS.languages
     if languages is not None and len(languages) != 2:

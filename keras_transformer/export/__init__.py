@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.export.saved_model.model_card import ModelCardData, TaskCard
+from keras_transformer.export.model_card import ModelCardData, TaskCard
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
+    "huggingface": "keras_transformer.export.huggingface.export",
 }
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
@@ -28,7 +29,7 @@ _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "quantization": ("litert", "ctranslate2"),
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "litert"),
-    "card": ("saved_model",),
+    "card": ("saved_model", "huggingface"),
 }
 
 
@@ -44,7 +45,7 @@ class ExtraSignatures:
         owner: an object that keeps the variables of the functions alive.
 
     Example:
-    >>> from keras_transformer.export.saved_model.model_card import TRANSLATION
+    >>> from keras_transformer.export.model_card import TRANSLATION
     >>> ExtraSignatures(functions={}, compared={}, card=TRANSLATION).card.name
     'translation'
     """
