@@ -158,7 +158,11 @@ def order_pieces(
     source_table, target_table = (_names_by_id(ids, special) for ids in (source_ids, target_ids))
     source_proto, target_proto = map(ModelProto.FromString, (source_model, target_model))
     source_texts, target_texts = _texts(source_proto), _texts(target_proto)
-    missing = [text for text in source_texts if text not in source_ids]
+    missing = [
+        text
+        for text in source_texts
+        if text not in source_ids and not _is_language(text.lstrip(_SPACE), source_ids)
+    ]
 
     size = max(len(source_table), len(target_table))
     added = [(_START, start_row)] if pad_piece else [(_PAD, -1), (_START, start_row)]
@@ -201,6 +205,10 @@ def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str
     return [_filler(i) if name is None else name for i, name in enumerate(names)]
 
 
+def _is_language(text: str, ids: Mapping[str, int]) -> bool:
+    return _LANGUAGE.fullmatch(text) is not None and text in ids
+
+
 def _filler(i: int) -> str:
     return f"<unused {i}>"
 
@@ -235,11 +243,11 @@ def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
     for name in names:
         if name in types:
             piece = new.pieces.add(piece=name, type=types[name])
+        elif _LANGUAGE.fullmatch(name):
+            piece = new.pieces.add(piece=_SPACE + name, type=USER_DEFINED)
         elif name in known:
             piece = new.pieces.add()
             piece.CopyFrom(old[name])
-        elif _LANGUAGE.fullmatch(name):
-            piece = new.pieces.add(piece=_SPACE + name, type=USER_DEFINED)
         elif len(name) == 1 and name not in characters and name != _SPACE:
             # Its score decides nothing, because no other piece contains the character.
             piece = new.pieces.add(piece=name, type=NORMAL, score=lowest)
