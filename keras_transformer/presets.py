@@ -187,8 +187,8 @@ def resolve_config(
 ) -> AnyConfig:
     """Returns a preset with the user's settings, and with the sizes and ids of a vocabulary.
 
-    Separate vocabularies cannot share one matrix for all embeddings. The tying "all" then becomes
-    "target".
+    Vocabularies with different ids cannot share one matrix for all embeddings. The tying "all" then
+    becomes "target".
 
     Args:
         preset: the initial configuration.
@@ -213,6 +213,6 @@ def resolve_config(
 def _with_vocabulary(config: AnyConfig, vocabulary: Vocabulary) -> AnyConfig:
     names = "source_vocab_size target_vocab_size pad_id unknown_id start_id end_id".split()
     settings = {f"model.{name}": getattr(vocabulary, name) for name in names}
-    if config.model.tie_embeddings == "all" and not vocabulary.joint:
+    if config.model.tie_embeddings == "all" and not vocabulary.shares_ids:
         settings["model.tie_embeddings"] = "target"
     return config.updated(settings)

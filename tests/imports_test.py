@@ -45,6 +45,7 @@ COMPONENTS: dict[str, set[str]] = {
         *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "schema"),
         "text",
     },
+    "converters": {"config", "models", "runs", "text"},
     # Clients may run on machines without TensorFlow.
     "serving": {"inference", "runs"},
     "visualization": {
@@ -59,8 +60,8 @@ COMPONENTS: dict[str, set[str]] = {
         *("serving", "text", "training"),
     },
     "cli": {
-        *("config", "console", "data", "evaluation", "export", "inference", "paper", "runs"),
-        *("runs.report", "serving", "tf_import", "training", "visualization"),
+        *("config", "console", "converters", "data", "evaluation", "export", "inference", "paper"),
+        *("runs", "runs.report", "serving", "tf_import", "training", "visualization"),
     },
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets", "schema")

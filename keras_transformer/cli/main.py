@@ -17,7 +17,7 @@ from keras_transformer.cli import environment
 from keras_transformer.console import COMMAND
 
 GROUPS = {
-    "From text to a translator": ("prepare", "train", "average", "evaluate", "export"),
+    "From text to a translator": ("prepare", "train", "average", "evaluate", "export", "convert"),
     "Translation": ("translate", "translate_corpus", "score", "serve", "demo"),
     "Pictures and reports": ("report", "visualize"),
     "The paper's experiments": ("recipe", "sweep", "baseline"),

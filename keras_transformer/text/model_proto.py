@@ -34,6 +34,7 @@ _MESSAGES = {
         ("treat_whitespace_as_suffix", 24, _Field.TYPE_BOOL, "false"),
         ("byte_fallback", 35, _Field.TYPE_BOOL, "false"),
         ("unk_surface", 44, _Field.TYPE_STRING, " \u2047 "),
+        ("unk_piece", 45, _Field.TYPE_STRING, "<unk>"),
         ("bos_piece", 46, _Field.TYPE_STRING, "<s>"),
         ("eos_piece", 47, _Field.TYPE_STRING, "</s>"),
         ("pad_piece", 48, _Field.TYPE_STRING, "<pad>"),

@@ -311,10 +311,25 @@ class Vocabulary:
                 rewritten[place] = " ".join(text)
         return rewritten
 
+    @functools.cached_property
+    def shares_ids(self) -> bool:
+        """True if each id has the same piece in both languages.
+
+        Both languages can then share one embedding matrix. This is also possible with two models,
+        such as those of OPUS-MT: each model has pieces that only the other one uses.
+        """
+        protos = (ModelProto.FromString(model) for model in self.models().values())
+        pieces = [[piece.piece for piece in proto.pieces] for proto in protos]
+        return pieces[0] == pieces[-1]
+
     def source_symbols(self) -> set[str]:
-        """Returns the texts that always become one token in the source."""
+        """Returns the texts that always become one token in the source.
+
+        A symbol such as "\u2581>>deu<<" is one token only at the start of a word. It is returned
+        without the space.
+        """
         pieces = ModelProto.FromString(self.source_model).pieces
-        return {piece.piece for piece in pieces if piece.type == USER_DEFINED}
+        return {piece.piece.lstrip(_SPACE) for piece in pieces if piece.type == USER_DEFINED}
 
     def describe(self) -> dict[str, Any]:
         """Returns type, sizes, special ids, normalization and fingerprint as JSON values."""

@@ -1,0 +1,82 @@
+"""Reads trained models of other toolkits.
+
+Each format has a module with a function `read`, which returns a `ConvertedModel`. It contains a
+table from the names of the other toolkit to the names of this package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:  # they load TensorFlow
+    from keras_transformer.converters.converted import ConvertedModel
+
+# Name of each format → its module in this folder.
+FORMATS = {
+    "marian": "marian",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertOptions:
+    """Options of a conversion. Each applies to the formats that it names.
+
+    Attributes:
+        positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
+            trained, such as OPUS-MT, or "huggingface" for models that transformers trained.
+    """
+
+    positions: Literal["marian", "huggingface"] = "marian"
+
+
+def read_model(
+    path: str | Path, source_format: str, options: ConvertOptions | None = None
+) -> ConvertedModel:
+    """Reads a model of another toolkit.
+
+    Args:
+        path: the directory of the model, or its file.
+        source_format: one of `FORMATS`.
+        options: options of the conversion.
+
+    Raises:
+        InputError: for an unknown format, a missing or damaged file, or a model that this package
+            cannot express.
+
+    Example:
+    ```python
+    model = read_model("opus-mt-en-de", "marian")
+    ```
+    """
+    if source_format not in FORMATS:
+        raise InputError(
+            f"The format {source_format!r} is unknown. Choose one of {', '.join(FORMATS)}."
+        )
+    if not Path(path).exists():
+        raise InputError(f"{path} does not exist. Give the directory of the model.")
+    module = importlib.import_module(f"{__name__}.{FORMATS[source_format]}")
+    model: ConvertedModel = module.read(Path(path), options or ConvertOptions())
+    return model
+
+
+def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
+    """Writes a converted model as a run directory, which all commands accept.
+
+    Args:
+        model: the model.
+        output_dir: a new directory.
+
+    Raises:
+        InputError: if the directory exists or cannot be written.
+    """
+    from keras_transformer.runs.new_run import write_run
+    from keras_transformer.text.tokenizer import Tokenizer
+
+    models = model.vocabulary.models()
+    tokenizer = Tokenizer(*models.values())
+    write_run(Path(output_dir), model.config, tokenizer, model.weights)

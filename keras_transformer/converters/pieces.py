@@ -1,0 +1,183 @@
+"""SentencePiece models whose ids are the ids of another vocabulary.
+
+Marian has two parts where this package has one: SentencePiece splits a text into pieces, and a
+table gives each piece an id. The ids of a SentencePiece model are the places of its pieces. So the
+pieces are put into the order of the table, and the text is tokenized inside the graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+from keras_transformer.errors import InputError
+from keras_transformer.text.model_proto import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    ModelProto,
+)
+from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
+
+_PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
+_SPACE = "\u2581"
+_LANGUAGE = re.compile(r">>[^\s<>]+<<")
+
+
+class PieceOrder(NamedTuple):
+    """The rows of an embedding matrix, in the order of the new ids.
+
+    Attributes:
+        vocabulary: the vocabulary with these ids.
+        source_rows, target_rows: for each id the row of the original matrix.
+        is_target: for each target id True if the original model can generate it.
+    """
+
+    vocabulary: Vocabulary
+    source_rows: list[int]
+    target_rows: list[int]
+    is_target: list[bool]
+
+
+def order_pieces(
+    source_model: bytes,
+    target_model: bytes,
+    source_ids: Mapping[str, int],
+    target_ids: Mapping[str, int],
+    *,
+    pad_piece: str | None = None,
+    start_row: int = -1,
+) -> PieceOrder:
+    """Puts the pieces of two SentencePiece models into the order of two tables.
+
+    Ids of the tables stay the same. New ids follow, with the same numbers in both languages:
+
+    * a start piece, and a pad piece if the tables have none;
+    * source pieces that the table lacks. Marian reads them as unknown tokens, so they get the
+      vector of the unknown token.
+
+    Pieces of the table that a SentencePiece model lacks are marked as unused: no text contains
+    them, but they can be generated. There are two exceptions. A language token such as >>deu<<
+    becomes a symbol at the start of a word. A single character that SentencePiece does not know
+    becomes a piece, because Marian finds it in the table.
+
+    Target pieces that the table lacks are unused too. Marian reads them as unknown tokens in
+    training. Here, texts are split into smaller pieces, which are in the table.
+
+    Args:
+        source_model: serialized SentencePiece model of the source language.
+        target_model: serialized SentencePiece model of the target language.
+        source_ids: id of each source piece.
+        target_ids: id of each target piece; the same object if both share one embedding matrix.
+        pad_piece: name of the padding piece in the tables, or None if they have none.
+        start_row: row of the embeddings for the start token; -1 for a row of zeros.
+
+    Raises:
+        InputError: if the tables lack a special token or have different ids for it.
+    """
+    special = {"</s>": _END, "<unk>": _UNKNOWN, **({pad_piece: _PAD} if pad_piece else {})}
+    for name in special:
+        places = [ids.get(name) for ids in (source_ids, target_ids)]
+        if places[0] is None or places[0] != places[1]:
+            raise InputError(
+                f"The vocabularies give {name} the ids {places[0]} and {places[1]}. Both need the "
+                "same id."
+            )
+    source_table, target_table = (_names_by_id(ids, special) for ids in (source_ids, target_ids))
+    source_proto, target_proto = map(ModelProto.FromString, (source_model, target_model))
+    source_texts, target_texts = _texts(source_proto), _texts(target_proto)
+    missing = [text for text in source_texts if text not in source_ids]
+
+    size = max(len(source_table), len(target_table))
+    added = [(_START, start_row)] if pad_piece else [(_PAD, -1), (_START, start_row)]
+    unknown = [(text, source_ids["<unk>"]) for text in missing]
+    shares_rows = source_ids is target_ids
+    source = [*_with_rows(source_table, size), *added, *unknown]
+    target = [*_with_rows(target_table, size), *added, *(unknown if shares_rows else [])]
+
+    first = _with_pieces(source_proto, [name for name, _ in source], {*source_texts})
+    known_targets = {text for text in target_texts if text in target_ids}
+    second = _with_pieces(target_proto, [name for name, _ in target], known_targets)
+    joint = shares_rows and first == second
+    return PieceOrder(
+        Vocabulary(first, None if joint else second),
+        [row for _, row in source],
+        [row for _, row in target],
+        [i < len(target_table) for i in range(len(target))],
+    )
+
+
+def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str]:
+    """Returns the pieces of a table by their ids, with our names of the special tokens.
+
+    Args:
+        ids: id of each piece. Ids without a piece get a name.
+        special: our name of each special token.
+    """
+    size = 1 + max(ids.values(), default=-1)
+    if min(ids.values(), default=0) < 0 or size > 2 * len(ids) + 100:
+        raise InputError(
+            f"The vocabulary has {len(ids):,} entries with ids up to {size - 1:,}. It is damaged."
+        )
+    names: list[str | None] = [None] * size
+    for name, i in ids.items():
+        if names[i] is not None:
+            raise InputError(f"The vocabulary gives {names[i]} and {name} the same id, {i}.")
+        # An ordinary piece must not have the name of an added one.
+        names[i] = special.get(name, f"{name}_" if name in SPECIAL_PIECES else name)
+    return [_filler(i) if name is None else name for i, name in enumerate(names)]
+
+
+def _filler(i: int) -> str:
+    return f"<unused {i}>"
+
+
+def _with_rows(table: Sequence[str], size: int) -> list[tuple[str, int]]:
+    """Returns the pieces with the rows of their vectors, and more up to `size` pieces."""
+    names = [(name, row) for row, name in enumerate(table)]
+    return names + [(_filler(i), -1) for i in range(len(table), size)]
+
+
+def _texts(proto: Any) -> list[str]:
+    """Returns the pieces of a model that a text can contain."""
+    return [piece.piece for piece in proto.pieces if piece.type not in (UNKNOWN, CONTROL, UNUSED)]
+
+
+def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
+    """Returns a serialized model with other pieces.
+
+    Args:
+        proto: the original model.
+        names: the pieces in the order of their new ids.
+        known: the pieces of the original model that a text can contain.
+    """
+    old = {piece.piece: piece for piece in proto.pieces}
+    characters = set("".join(known))
+    lowest = min((p.score for p in proto.pieces if p.type == NORMAL), default=0.0)
+    types = {_PAD: CONTROL, _UNKNOWN: UNKNOWN, _START: CONTROL, _END: CONTROL}
+    used = {""}
+    new = ModelProto()
+    new.CopyFrom(proto)
+    del new.pieces[:]
+    for name in names:
+        if name in types:
+            piece = new.pieces.add(piece=name, type=types[name])
+        elif name in known:
+            piece = new.pieces.add()
+            piece.CopyFrom(old[name])
+        elif _LANGUAGE.fullmatch(name):
+            piece = new.pieces.add(piece=_SPACE + name, type=USER_DEFINED)
+        elif len(name) == 1 and name not in characters and name != _SPACE:
+            # Its score decides nothing, because no other piece contains the character.
+            piece = new.pieces.add(piece=name, type=NORMAL, score=lowest)
+        else:
+            piece = new.pieces.add(piece=name, type=UNUSED)
+        while piece.piece in used:  # SentencePiece needs different names
+            piece.piece += "_"
+        used.add(piece.piece)
+    spec = new.trainer_spec
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = _PAD, _UNKNOWN, _START, _END
+    return bytes(new.SerializeToString(deterministic=True))
