@@ -22,6 +22,7 @@ _MODULES = {
     "TrainingConfig": "config",
     "Transformer": "models.transformer",
     "Translator": "api.translator",
+    "convert": "api.conversion",
     "layers": "layers",
     "load": "api.translator",
     "losses": "models.losses",
@@ -35,8 +36,8 @@ _MODULES = {
 # Names that are modules themselves, as in `keras_transformer.losses.LabelSmoothedCrossEntropy`.
 _NAMESPACES = ("layers", "losses", "metrics", "schedules")
 _SUBPACKAGES = (
-    *("api", "data", "decoding", "evaluation", "export", "inference", "models", "paper", "runs"),
-    *("serving", "text", "training", "visualization"),
+    *("api", "converters", "data", "decoding", "evaluation", "export", "inference", "models"),
+    *("paper", "runs", "serving", "text", "training", "visualization"),
 )
 
 _WITHOUT_KERAS = frozenset(

@@ -45,7 +45,7 @@ COMPONENTS: dict[str, set[str]] = {
         *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "schema"),
         "text",
     },
-    "converters": {"config", "models", "runs", "text"},
+    "converters": {"config", "models", "runs", "schema", "text"},
     # Clients may run on machines without TensorFlow.
     "serving": {"inference", "runs"},
     "visualization": {
@@ -56,8 +56,8 @@ COMPONENTS: dict[str, set[str]] = {
         *("models", "presets", "runs", "runs.report", "schema", "tf_import", "training", "text"),
     },
     "api": {
-        *("config", "data", "export", "inference", "models", "paper", "runs", "runs.report"),
-        *("serving", "text", "training"),
+        *("config", "converters", "data", "export", "inference", "models", "paper", "runs"),
+        *("runs.report", "serving", "text", "training"),
     },
     "cli": {
         *("config", "console", "converters", "data", "evaluation", "export", "inference", "paper"),

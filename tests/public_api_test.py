@@ -12,12 +12,12 @@ import keras_transformer as kt
 
 NAMES = {
     *("Config", "DecodingConfig", "InputError", "ModelConfig", "PreparedData", "Run", "Tokenizer"),
-    *("TrainingConfig", "Transformer", "Translator", "layers", "load", "losses", "metrics"),
-    *("prepare", "preset", "schedules", "train"),
+    *("TrainingConfig", "Transformer", "Translator", "convert", "layers", "load", "losses"),
+    *("metrics", "prepare", "preset", "schedules", "train"),
 }
 SUBPACKAGES = {
-    *("api", "data", "decoding", "evaluation", "export", "inference", "models", "paper", "runs"),
-    *("serving", "text", "training", "visualization"),
+    *("api", "converters", "data", "decoding", "evaluation", "export", "inference", "models"),
+    *("paper", "runs", "serving", "text", "training", "visualization"),
 }
 NAMESPACES = {
     "layers": {

@@ -22,7 +22,7 @@ from keras_transformer.inference.loading import LoadedModel
 from keras_transformer.inference.translate import Evaluation
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.runs.atomic import atomic_path
+from keras_transformer.runs.new_run import write_run
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.serving.client import connect_model, is_address
 from keras_transformer.text.tokenizer import Tokenizer
@@ -368,8 +368,6 @@ def is_text(value: Any) -> bool:
 
 def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) -> None:
     """Writes one model as a run with a single checkpoint."""
-    if path.exists():
-        raise InputError(f"{path} exists. Choose a new directory.")
     weights = transformer.weights_by_path()
     usual = type(transformer)(transformer.config).weights_by_path()
     if weights.keys() != usual.keys():
@@ -380,10 +378,4 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
         )
     arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
     config = transformer.run_config(model=transformer.config, decoding=module.config)
-    try:
-        with atomic_path(path) as partial:
-            run = RunDirectory.create(partial, config, module.tokenizer, "unknown")
-            run.save_checkpoint(1, arrays, {}, {})
-    except (InputError, OSError) as error:
-        reason = getattr(error.__cause__ or error, "strerror", None) or error
-        raise InputError(f"The model cannot be saved as {path} ({reason}).") from error
+    write_run(path, config, module.tokenizer, arrays)

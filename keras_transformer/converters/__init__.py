@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_names
+from keras_transformer.schema import check_scalar
 
 if TYPE_CHECKING:  # they load TensorFlow
     from keras_transformer.converters.converted import ConvertedModel
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # they load TensorFlow
 # Name of each format → its module in this folder.
 FORMATS = {
     "marian": "marian",
+    "huggingface": "huggingface",
 }
 
 
@@ -32,6 +34,23 @@ class ConvertOptions:
     """
 
     positions: Literal["marian", "huggingface"] = "marian"
+
+
+def make_options(**options: Any) -> ConvertOptions:
+    """Returns `ConvertOptions` after a check of the names and values.
+
+    Raises:
+        InputError: for an unknown option or value.
+
+    Example:
+    >>> make_options(positions="huggingface").positions
+    'huggingface'
+    """
+    hints = get_type_hints(ConvertOptions)
+    check_names(options, list(hints), "an option of convert")
+    for name, value in options.items():
+        check_scalar(name, hints[name], value)
+    return ConvertOptions(**options)
 
 
 def read_model(
@@ -61,6 +80,7 @@ def read_model(
         raise InputError(f"{path} does not exist. Give the directory of the model.")
     module = importlib.import_module(f"{__name__}.{FORMATS[source_format]}")
     model: ConvertedModel = module.read(Path(path), options or ConvertOptions())
+    model.transformer()  # checks the shapes of the weights
     return model
 
 
@@ -74,9 +94,6 @@ def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
     Raises:
         InputError: if the directory exists or cannot be written.
     """
-    from keras_transformer.runs.new_run import write_run
-    from keras_transformer.text.tokenizer import Tokenizer
+    from keras_transformer.runs import new_run
 
-    models = model.vocabulary.models()
-    tokenizer = Tokenizer(*models.values())
-    write_run(Path(output_dir), model.config, tokenizer, model.weights)
+    new_run.write_run(Path(output_dir), model.config, model.tokenizer(), model.weights)

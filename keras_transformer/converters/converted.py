@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,8 @@ from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
+from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import Vocabulary
-
-# Bias of tokens that a model cannot generate. Their probability is 0 in float32, and a float16 can
-# represent it. Label smoothing is finite, so that the model can be trained further.
-NEVER = -1_000.0
 
 # Our path of a weight → the names of the weights of the other toolkit that it consists of.
 WeightTable = Mapping[str, tuple[str, ...]]
@@ -44,6 +42,10 @@ class ConvertedModel:
         transformer = Transformer(self.config.model)
         transformer.assign_weights(self.weights)
         return transformer
+
+    def tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer of the vocabulary."""
+        return Tokenizer(*self.vocabulary.models().values())
 
 
 class SourceWeights:
@@ -85,6 +87,20 @@ class SourceWeights:
         array = np.asarray(self._arrays[name], np.float32)
         if not np.isfinite(array).all():
             raise InputError(f"{self._place}: the weight {name} contains NaN or infinite values.")
+        return array
+
+    def take_one_of(self, *names: str) -> np.ndarray:
+        """Returns the first weight that exists, and marks all of them as used.
+
+        For tied weights: a file contains one of the names, or several with the same values.
+        """
+        found = [name for name in names if name in self]
+        array = self.take(found[0] if found else names[0])
+        for name in found[1:]:
+            if not np.array_equal(self.take(name), array):
+                raise InputError(
+                    f"{self._place}: {found[0]} and {name} differ, but the configuration ties them."
+                )
         return array
 
     def ignore(self, *names: str) -> None:
@@ -132,49 +148,19 @@ class SourceWeights:
             )
 
 
-def check_shapes(model: ConvertedModel, place: str) -> None:
-    """Raises an `InputError` if weights and vocabulary do not fit the configuration.
+def make_model(
+    settings: Mapping[str, Any], weights: Arrays, vocabulary: Vocabulary
+) -> ConvertedModel:
+    """Returns a model with the sizes and special ids of a vocabulary.
 
     Args:
-        model: the converted model.
-        place: the name of the file for errors.
+        settings: the configuration, as in `{"model.d_model": 512}`.
+        weights: the weights by our paths.
+        vocabulary: the vocabulary.
+
+    Raises:
+        InputError: for settings that do not fit each other.
     """
-    config, vocabulary = model.config.model, model.vocabulary
-    sizes = (config.source_vocab_size, config.target_vocab_size)
-    found = (vocabulary.source_vocab_size, vocabulary.target_vocab_size)
-    if sizes != found:
-        raise InputError(
-            f"{place}: the embeddings have {sizes[0]:,} and {sizes[1]:,} rows, but the vocabulary "
-            f"has {found[0]:,} and {found[1]:,} tokens. Give the vocabulary of this model."
-        )
-
-
-def select_rows(matrix: np.ndarray, rows: Sequence[int]) -> np.ndarray:
-    """Returns rows of an embedding matrix `[V, d]` by the ids of a new vocabulary.
-
-    Args:
-        matrix: the original matrix.
-        rows: the row of each new id; -1 for a row of zeros.
-
-    Example:
-    >>> select_rows(np.array([[1.0], [2.0]]), [1, -1]).tolist()
-    [[2.0], [0.0]]
-    """
-    zeros = np.zeros((1, matrix.shape[1]), matrix.dtype)
-    return np.concatenate([matrix, zeros])[list(rows)]
-
-
-def select_bias(
-    bias: np.ndarray, rows: Sequence[int], can_be_generated: Sequence[bool]
-) -> np.ndarray:
-    """Returns the output bias `[V]` by the ids of a new vocabulary.
-
-    Tokens that the original model cannot generate get a bias that makes their probability 0.
-
-    Args:
-        bias: the original bias.
-        rows: the row of each new id; -1 for 0.
-        can_be_generated: for each new id whether the original model can generate it.
-    """
-    selected = select_rows(bias.reshape(-1, 1), rows)[:, 0]
-    return np.where(can_be_generated, selected, NEVER).astype(np.float32)
+    names = "source_vocab_size target_vocab_size pad_id unknown_id start_id end_id".split()
+    of_vocabulary = {f"model.{name}": getattr(vocabulary, name) for name in names}
+    return ConvertedModel(Config().updated({**settings, **of_vocabulary}), weights, vocabulary)

@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.config import Config
 from keras_transformer.converters import ConvertOptions
 from keras_transformer.converters.converted import (
     ConvertedModel,
     SourceWeights,
     WeightTable,
-    select_bias,
-    select_rows,
+    make_model,
 )
 from keras_transformer.converters.pieces import PieceOrder, order_pieces
 from keras_transformer.errors import InputError, needs_extra
@@ -112,20 +110,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     order = _order_pieces(files, joint=_flag(marian, "tied-embeddings-all"))
     weights = {**source.read(_table(settings)), **_embeddings(source, settings, order)}
     source.check_all_used()
-    vocabulary = order.vocabulary
-    config = Config().updated(
-        {
-            **settings,
-            **_search(files.decoder),
-            "model.source_vocab_size": vocabulary.source_vocab_size,
-            "model.target_vocab_size": vocabulary.target_vocab_size,
-            "model.pad_id": vocabulary.pad_id,
-            "model.unknown_id": vocabulary.unknown_id,
-            "model.start_id": vocabulary.start_id,
-            "model.end_id": vocabulary.end_id,
-        }
-    )
-    return ConvertedModel(config, weights, vocabulary)
+    return make_model({**settings, **_search(files.decoder)}, weights, order.vocabulary)
 
 
 # Files.
@@ -321,18 +306,19 @@ def _embeddings(source: SourceWeights, settings: Mapping[str, Any], order: Piece
     arrays: Arrays = {}
     tying = settings["model.tie_embeddings"]
     names = ["Wemb", "Wemb"] if "Wemb" in source else ["encoder_Wemb", "decoder_Wemb"]
-    sides = {"source": order.source_rows, "target": order.target_rows}
-    for (side, rows), name in zip(sides.items(), names, strict=True):
-        path = "embedding" if tying == "all" else f"{side}_embedding"
-        arrays[f"{path}/embeddings"] = select_rows(source.take(name), rows)
+    if tying == "all":
+        arrays["embedding/embeddings"] = order.source_embeddings(source.take(names[0]))
+    else:
+        embeddings = [source.take(name) for name in names]
+        arrays["source_embedding/embeddings"] = order.source_embeddings(embeddings[0])
+        arrays["target_embedding/embeddings"] = order.target_embeddings(embeddings[1])
     if tying == "none":
         name = "decoder_ff_logit_out_Wt"  # [V, d_model]; older versions have [d_model, V]
         kernel = source.take(name) if name in source else source.take(name[:-1]).T
-        arrays["output_projection/kernel"] = select_rows(kernel, order.target_rows).T
+        arrays["output_projection/kernel"] = order.target_embeddings(kernel).T
     name = "decoder_ff_logit_out_b"
-    rows = order.target_rows
-    bias = source.take(name) if name in source else np.zeros(1 + max(rows), np.float32)
-    arrays["output_projection/bias"] = select_bias(bias, rows, order.is_target)
+    bias = source.take(name) if name in source else None
+    arrays["output_projection/bias"] = order.output_bias(bias)
     return arrays
 
 

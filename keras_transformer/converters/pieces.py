@@ -7,9 +7,12 @@ pieces are put into the order of the table, and the text is tokenized inside the
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.text.model_proto import (
@@ -22,24 +25,72 @@ from keras_transformer.text.model_proto import (
 )
 from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 
+# Bias of tokens that a model cannot generate. Their probability is 0 in float32, and a float16 can
+# represent it. Label smoothing is finite, so that the model can be trained further.
+NEVER = -1_000.0
+
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
 _SPACE = "\u2581"
 _LANGUAGE = re.compile(r">>[^\s<>]+<<")
 
 
-class PieceOrder(NamedTuple):
-    """The rows of an embedding matrix, in the order of the new ids.
+@dataclasses.dataclass(frozen=True)
+class PieceOrder:
+    """A vocabulary, and the rows of the original embedding matrices that belong to its ids.
 
     Attributes:
-        vocabulary: the vocabulary with these ids.
-        source_rows, target_rows: for each id the row of the original matrix.
-        is_target: for each target id True if the original model can generate it.
+        vocabulary: the vocabulary.
+        source_rows, target_rows: for each id the row of the original matrix; -1 for zeros.
+        num_sources, num_targets: numbers of rows of the original matrices.
     """
 
     vocabulary: Vocabulary
-    source_rows: list[int]
-    target_rows: list[int]
-    is_target: list[bool]
+    source_rows: Sequence[int]
+    target_rows: Sequence[int]
+    num_sources: int
+    num_targets: int
+
+    def source_embeddings(self, matrix: np.ndarray) -> np.ndarray:
+        """Returns the rows of the source ids of a matrix `[num_sources, d_model]`.
+
+        Raises:
+            InputError: if the matrix has another number of rows.
+        """
+        return _select(matrix, self.source_rows, self.num_sources)
+
+    def target_embeddings(self, matrix: np.ndarray) -> np.ndarray:
+        """Returns the rows of the target ids of a matrix `[num_targets, d_model]`.
+
+        Raises:
+            InputError: if the matrix has another number of rows.
+        """
+        return _select(matrix, self.target_rows, self.num_targets)
+
+    def output_bias(self, bias: np.ndarray | None) -> np.ndarray:
+        """Returns the bias of the target ids, `[V]`.
+
+        Tokens that the original model does not have get a probability of 0.
+
+        Args:
+            bias: the original bias with `num_targets` values, or None for zeros.
+
+        Raises:
+            InputError: if the bias has another number of values.
+        """
+        column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
+        selected = self.target_embeddings(column)[:, 0]
+        selected[self.num_targets :] = NEVER
+        return selected.astype(np.float32)
+
+
+def _select(matrix: np.ndarray, rows: Sequence[int], size: int) -> np.ndarray:
+    if matrix.ndim != 2 or len(matrix) != size:
+        raise InputError(
+            f"The vocabulary has {size:,} entries, but the model has embeddings of the shape "
+            f"{matrix.shape}. Give the vocabulary of this model."
+        )
+    zeros = np.zeros((1, matrix.shape[1]), matrix.dtype)
+    return np.concatenate([matrix, zeros])[list(rows)]
 
 
 def order_pieces(
@@ -104,9 +155,10 @@ def order_pieces(
     joint = shares_rows and first == second
     return PieceOrder(
         Vocabulary(first, None if joint else second),
-        [row for _, row in source],
-        [row for _, row in target],
-        [i < len(target_table) for i in range(len(target))],
+        source_rows=[row for _, row in source],
+        target_rows=[row for _, row in target],
+        num_sources=len(source_table),
+        num_targets=len(target_table),
     )
 
 

@@ -1,0 +1,45 @@
+"""Converts models of other toolkits with one function call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from keras_transformer import converters
+from keras_transformer.api.translator import Translator
+
+
+def convert(
+    path: str | Path,
+    output_dir: str | Path | None = None,
+    *,
+    source_format: str,
+    **options: Any,
+) -> Translator:
+    """Converts a trained model of another toolkit.
+
+    Args:
+        path: the directory of the model, or its file.
+        output_dir: a new directory for the model as a run, which all commands accept. None writes
+            nothing.
+        source_format: "marian" or "huggingface".
+        **options: fields of `converters.ConvertOptions`, such as `positions`.
+
+    Returns:
+        A translator with the converted model.
+
+    Raises:
+        InputError: for an unknown format or option, a missing or damaged file, a model that this
+            package cannot express, or an existing `output_dir`.
+
+    Example:
+    ```python
+    translator = kt.convert("opus-mt-en-de", "build/en-de", source_format="marian")
+    translator("This is a test.")
+    ```
+    """
+    model = converters.read_model(path, source_format, converters.make_options(**options))
+    translator = Translator(model.transformer(), model.tokenizer(), model.config)
+    if output_dir is not None:
+        converters.write_run(model, output_dir)
+    return translator

@@ -1,0 +1,253 @@
+"""Models of the class MarianMT of Hugging Face transformers.
+
+A directory contains `config.json`, `model.safetensors`, `vocab.json` (with separate vocabularies
+also `target_vocab.json`), `source.spm` and `target.spm`, and perhaps `generation_config.json`,
+which sets the search.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.converters import ConvertOptions
+from keras_transformer.converters.converted import (
+    ConvertedModel,
+    SourceWeights,
+    WeightTable,
+    make_model,
+)
+from keras_transformer.converters.pieces import PieceOrder, order_pieces
+from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.runs.checkpoints import Arrays, reading
+
+_WEIGHTS = "model.safetensors"
+
+# Our path → the names of transformers. Both are below the layer, such as `encoder/layer_0` and
+# `model.encoder.layers.0`. Each name has a `weight` and a `bias`.
+_SELF_ATTENTION = {
+    "self_attention/qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention/output": ("self_attn.out_proj",),
+    "self_attention_norm/": ("self_attn_layer_norm",),
+}
+_CROSS_ATTENTION = {
+    "cross_attention/query": ("encoder_attn.q_proj",),
+    "cross_attention/key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_attention/output": ("encoder_attn.out_proj",),
+    "cross_attention_norm/": ("encoder_attn_layer_norm",),
+}
+_FEED_FORWARD = {
+    "feed_forward/inner": ("fc1",),
+    "feed_forward/outer": ("fc2",),
+    "feed_forward_norm/": ("final_layer_norm",),
+}
+_LAYERS = {
+    "encoder": {**_SELF_ATTENTION, **_FEED_FORWARD},
+    "decoder": {**_SELF_ATTENTION, **_CROSS_ATTENTION, **_FEED_FORWARD},
+}
+
+# Tied weights are stored under one of these names.
+_SHARED = "model.shared.weight"
+_SOURCE = "model.encoder.embed_tokens.weight"
+_TARGET = "model.decoder.embed_tokens.weight"
+_OUTPUT = "lm_head.weight"
+_BIAS = "final_logits_bias"
+# Sinusoids, which are computed here.
+_POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+
+_ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
+# The paper's frequencies, 10000^(-2i/d), or Marian's, 10000^(-i/(d/2 - 1)).
+_FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
+
+
+def read(path: Path, options: ConvertOptions) -> ConvertedModel:
+    """Reads a MarianMT model.
+
+    Args:
+        path: the directory of the model.
+        options: `positions` are the sinusoids.
+
+    Raises:
+        InputError: for a missing or damaged file, or a model that this package cannot express.
+
+    Example:
+    ```python
+    model = read(Path("opus-mt-en-de"), ConvertOptions(positions="marian"))
+    ```
+    """
+    if not path.is_dir():
+        raise InputError(f"{path} is not a directory. Give the directory with config.json.")
+    config = _json(path / "config.json")
+    _check_supported(config, path)
+    source = SourceWeights(_read_safetensors(path), str(path / _WEIGHTS))
+    with reading(path / "config.json", "a configuration of MarianMT"):
+        settings = _settings(config, options)
+        order = _order_pieces(path, config)
+    table = _table(settings)
+    weights = {**source.read(table, transpose=True), **_embeddings(source, settings, order)}
+    source.ignore(*_POSITIONS)
+    source.check_all_used()
+    return make_model({**settings, **_search(path, config)}, weights, order.vocabulary)
+
+
+# Files.
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise InputError(f"{file} does not exist. A MarianMT model needs it.")
+    with reading(file, "JSON"):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    file = path / _WEIGHTS
+    if not file.is_file():
+        raise InputError(
+            f"{file} does not exist. If there is a pytorch_model.bin, load it with transformers "
+            f"and save it with save_pretrained, which writes {_WEIGHTS}."
+        )
+    with needs_extra("huggingface", "reading models of Hugging Face"):
+        import safetensors.numpy
+    with reading(file, "weights"):
+        arrays: dict[str, np.ndarray] = safetensors.numpy.load_file(file)
+    return arrays
+
+
+# The configuration.
+
+
+def _check_supported(config: Mapping[str, Any], path: Path) -> None:
+    """Raises an `InputError` for a model that this package cannot express."""
+    if config.get("model_type") != "marian":
+        raise InputError(
+            f"{path} has the model_type {config.get('model_type')!r}. Only marian can be converted."
+        )
+    activation = config.get("activation_function")
+    if activation not in _ACTIVATIONS:
+        raise InputError(
+            f"{path} has the activation_function {activation!r}. Only {', '.join(_ACTIVATIONS)} "
+            "can be converted."
+        )
+    for name, supported in {
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "add_final_layer_norm": False,
+        "static_position_embeddings": True,
+    }.items():
+        if config.get(name, supported) is not supported:
+            raise InputError(
+                f"{path} has {name} {config[name]!r}, which transformers ignores for MarianMT. "
+                f"Only models with {supported} can be converted."
+            )
+
+
+def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, Any]:
+    """Returns the settings of the model, named like `model.d_model`."""
+    tying = "none"
+    if config.get("tie_word_embeddings", True):
+        tying = "all" if config.get("share_encoder_decoder_embeddings", True) else "target"
+    return {
+        "model.d_model": int(config["d_model"]),
+        "model.num_encoder_layers": int(config["encoder_layers"]),
+        "model.num_decoder_layers": int(config["decoder_layers"]),
+        "model.num_heads": int(config["encoder_attention_heads"]),
+        "model.decoder_num_heads": int(config["decoder_attention_heads"]),
+        "model.d_ff": int(config["encoder_ffn_dim"]),
+        "model.decoder_d_ff": int(config["decoder_ffn_dim"]),
+        "model.activation": _ACTIVATIONS[config["activation_function"]],
+        "model.scale_embeddings": bool(config.get("scale_embedding", False)),
+        "model.layer_norm_epsilon": 1e-5,
+        "model.tie_embeddings": tying,
+        "model.attention_bias": True,
+        "model.output_bias": True,
+        "model.sinusoid_layout": "halves",
+        "model.sinusoid_frequencies": _FREQUENCIES[options.positions],
+    }
+
+
+def _search(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the search, from generation_config.json or an old config.json."""
+    file = path / "generation_config.json"
+    generation = {**config, **(_json(file) if file.is_file() else {})}
+    names = {"num_beams": "decoding.beam_size", "length_penalty": "decoding.length_penalty"}
+    settings = {ours: generation[name] for name, ours in names.items() if name in generation}
+    if isinstance(generation.get("max_length"), int):  # it counts the start token
+        settings["decoding.max_length"] = max(generation["max_length"] - 1, 1)
+    return settings
+
+
+# Weights.
+
+
+def _table(settings: Mapping[str, Any]) -> WeightTable:
+    """Returns the table of all weights except the embeddings and the output layer."""
+    table = {}
+    for stack, layer in _LAYERS.items():
+        for i in range(settings[f"model.num_{stack}_layers"]):
+            for path, names in layer.items():
+                is_norm = path.endswith("/")
+                parts = ("gamma", "beta") if is_norm else ("_kernel", "_bias")
+                for part, suffix in zip(parts, ("weight", "bias"), strict=True):
+                    table[f"{stack}/layer_{i}/{path}{part}"] = tuple(
+                        f"model.{stack}.layers.{i}.{name}.{suffix}" for name in names
+                    )
+    return table
+
+
+def _embeddings(source: SourceWeights, settings: Mapping[str, Any], order: PieceOrder) -> Arrays:
+    """Returns the embeddings and the output layer with the rows of the new vocabulary."""
+    tying = settings["model.tie_embeddings"]
+    if tying == "all":
+        matrix = source.take_one_of(_SHARED, _TARGET, _SOURCE, _OUTPUT)
+        arrays = {"embedding/embeddings": order.source_embeddings(matrix)}
+    else:
+        matrix = source.take_one_of(_SOURCE, _SHARED)
+        target = source.take_one_of(_TARGET, *([_OUTPUT] if tying == "target" else [_SHARED]))
+        arrays = {
+            "source_embedding/embeddings": order.source_embeddings(matrix),
+            "target_embedding/embeddings": order.target_embeddings(target),
+        }
+    if tying == "none":
+        kernel = source.take(_OUTPUT)  # [V, d_model]
+        arrays["output_projection/kernel"] = order.target_embeddings(kernel).T
+    arrays["output_projection/bias"] = order.output_bias(source.take(_BIAS))
+    return arrays
+
+
+# The vocabulary.
+
+
+def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
+    """Returns the vocabulary with the ids of MarianTokenizer."""
+    models = []
+    for name in ("source.spm", "target.spm"):
+        if not (path / name).is_file():
+            raise InputError(f"{path / name} does not exist. A MarianMT model needs it.")
+        models.append((path / name).read_bytes())
+    source = target = _ids(path / "vocab.json", config)
+    if (path / "target_vocab.json").is_file():
+        target = _ids(path / "target_vocab.json", config)
+    return order_pieces(
+        models[0],
+        models[1],
+        source,
+        target,
+        pad_piece="<pad>",
+        start_row=int(config["decoder_start_token_id"]),
+    )
+
+
+def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
+    ids = {str(piece): int(i) for piece, i in _json(file).items()}
+    for piece, name in (("</s>", "eos_token_id"), ("<pad>", "pad_token_id")):
+        if ids.get(piece) != config.get(name):
+            raise InputError(
+                f"{file} gives {piece} the id {ids.get(piece)}, but config.json has {name} "
+                f"{config.get(name)}. Give the vocabulary of this model."
+            )
+    return ids
