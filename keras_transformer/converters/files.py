@@ -1,0 +1,107 @@
+"""Configurations and vocabularies that come with the models of other toolkits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.converters.pieces import PieceOrder, order_pieces, word_model
+from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.runs.checkpoints import reading
+from keras_transformer.text.vocabulary import Vocabulary
+
+
+def read_tokens(path: Path) -> list[str]:
+    """Returns the lines of a vocabulary file.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    with reading(path, "a vocabulary"):
+        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
+    """Reads a YAML mapping.
+
+    Args:
+        directory: where the file is looked for if `path` is None: the only `.yml` file there.
+        path: the file, or None.
+
+    Raises:
+        InputError: if there is no such file, several of them, or invalid YAML.
+    """
+    with needs_extra("convert", "reading a YAML configuration"):
+        import yaml
+    if path is None:
+        found = sorted([*directory.glob("*.yml"), *directory.glob("*.yaml")])
+        if len(found) != 1:
+            names = ", ".join(each.name for each in found) or "none"
+            raise InputError(
+                f"{directory} must contain one configuration (.yml), but has {names}. Give the "
+                "configuration that trained the model with --config."
+            )
+        path = str(found[0])
+    with reading(Path(path), "a YAML configuration"):
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a mapping")
+        return content
+
+
+def order_tokens(
+    token_lists: Sequence[Sequence[str]],
+    sentencepiece: Sequence[str] | None,
+    *,
+    joint: bool,
+    pad_piece: str,
+    start_row: int,
+) -> PieceOrder:
+    """Returns the vocabulary of lists of tokens, with their ids.
+
+    Args:
+        token_lists: the tokens of the source and of the target, in the order of their ids.
+        sentencepiece: paths of the SentencePiece models of source and target. Without them, texts
+            must be tokenized already: tokens are split at spaces.
+        joint: True if both languages share one embedding matrix.
+        pad_piece: name of the padding token.
+        start_row: row of the embeddings for the start token.
+
+    Raises:
+        InputError: for a missing or damaged file, or lists and models that do not fit.
+    """
+    if joint and list(token_lists[0]) != list(token_lists[1]):
+        raise InputError(
+            "The model shares its embeddings between source and target, but the two vocabularies "
+            "differ. Give the vocabulary of this model."
+        )
+    if sentencepiece is not None:
+        models = [_read_sentencepiece(Path(path)) for path in sentencepiece]
+        tables = [_ids(tokens) for tokens in token_lists]
+    else:
+        models, tables = map(list, zip(*map(word_model, token_lists), strict=True))
+    source, target = tables
+    return order_pieces(
+        models[0],
+        models[1],
+        source,
+        source if joint else target,
+        pad_piece=pad_piece,
+        start_row=start_row,
+    )
+
+
+def _ids(tokens: Sequence[str]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        if ids.setdefault(token, i) != i:
+            raise InputError(f"The vocabulary has {token!r} twice. It is damaged.")
+    return ids
+
+
+def _read_sentencepiece(path: Path) -> bytes:
+    with reading(path, "a SentencePiece model"):
+        model = path.read_bytes()
+    Vocabulary.load(path)  # raises an error for another file
+    return model
