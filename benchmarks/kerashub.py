@@ -134,10 +134,11 @@ def settings_of(variant: Variant, config: Config, batches: Path) -> dict[str, An
 
 def compare(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures all sizes, and returns the results."""
-    from keras_transformer.text.tokenizer import Tokenizer  # late: loads TensorFlow
-
     if not any(variant.is_ours for variant in variants):
         raise InputError("The weights come from our model. Add keras:float32 to --engines.")
+
+    from keras_transformer.text.tokenizer import Tokenizer  # late: loads TensorFlow
+
     tokenizer = Tokenizer.load(FLAGS.data_dir)
     configs = {size: model_config(size, tokenizer) for size in FLAGS.sizes}
     with tempfile.TemporaryDirectory() as temporary:

@@ -47,6 +47,7 @@ flags.DEFINE_enum("preset", "tiny", ["tiny", "small", "base", "big"], "sizes of 
 flags.DEFINE_enum(
     "precision", "bfloat16", ["float32", "bfloat16", "float16"], "precision of products"
 )
+flags.DEFINE_integer("layers", None, "layers of each stack; default: the preset's", lower_bound=1)
 flags.DEFINE_integer("rows", 16, "sentence pairs of the batch", lower_bound=1)
 flags.DEFINE_integer("row_tokens", 16, "tokens of each sentence", lower_bound=2)
 flags.DEFINE_integer("vocab_size", 16_000, "pieces of the joint vocabulary", lower_bound=8)
@@ -165,7 +166,10 @@ def main() -> int:
     """Prints the counts."""
     ids = {"model.source_vocab_size": FLAGS.vocab_size, "model.target_vocab_size": FLAGS.vocab_size}
     config = preset(FLAGS.preset).updated(ids)
-    names = ("preset", "precision", "rows", "row_tokens", "vocab_size", "batch_tokens")
+    if FLAGS.layers:
+        stacks = ("model.num_encoder_layers", "model.num_decoder_layers")
+        config = config.updated(dict.fromkeys(stacks, FLAGS.layers))
+    names = ("preset", "layers", "precision", "rows", "row_tokens", "vocab_size", "batch_tokens")
     result = {
         "machine": describe_machine(),
         "settings": {name: getattr(FLAGS, name) for name in names},

@@ -16,10 +16,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from keras_transformer.errors import InputError
 from keras_transformer.schema import Bounds, check_scalar
 
-# With a larger α the longest outputs always win. ((5 + length) / 6)^10 still fits into a float32.
+# With a larger α the longest outputs always win. Up to 7,000 tokens, length^10 fits into a float32.
 MAX_LENGTH_PENALTY = 10.0
 
 Tying = Literal["all", "target", "none"]
+LengthPenaltyFormula = Literal["gnmt", "power"]
 Schedule = Literal["noam", "inverse_sqrt", "linear", "cosine", "constant"]
 # These depend on max_steps, so a run that resumes may not change it.
 SCHEDULES_OVER_MAX_STEPS = ("linear", "cosine")
@@ -347,6 +348,8 @@ class DecodingConfig:
         beam_size: number of hypotheses; 1 is greedy search.
         length_penalty, coverage_penalty: α and β of GNMT (Wu et al., 2016, arXiv:1609.08144,
             equation 14).
+        length_penalty_formula: log-probabilities are divided by ((5 + length) / 6)^α ("gnmt"), or
+            by length^α ("power"), as in Marian, fairseq and Hugging Face's transformers.
         n_best: number of results for each sentence.
         min_length, max_length: limits of the output. It also has at most `max_extra_tokens` more
             tokens than its input, or `min_length` if that is larger.
@@ -370,6 +373,7 @@ class DecodingConfig:
 
     beam_size: SearchSize = 4
     length_penalty: LengthPenalty = 0.6
+    length_penalty_formula: LengthPenaltyFormula = "gnmt"
     coverage_penalty: SearchWeight = 0.0
     n_best: SearchSize = 1
     min_length: SearchCount = 0

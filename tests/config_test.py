@@ -128,7 +128,7 @@ decoding.diversity_penalty=-1 decoding.repetition_penalty=0.9 decoding.no_repeat
 decoding.min_length=-1 decoding.max_length=0 decoding.max_length=-1 decoding.max_length=2097152
 decoding.max_extra_tokens=0 decoding.max_extra_tokens=1099511627776 decoding.max_source_tokens=0
 decoding.sample=yes decoding.temperature=-1 decoding.temperature=nan decoding.top_k=-1
-decoding.top_p=0 decoding.top_p=1.1 decoding.seed=1.5
+decoding.length_penalty_formula=marian decoding.top_p=0 decoding.top_p=1.1 decoding.seed=1.5
 """.split()
 BAD_TYPES = [
     ("training.max_steps", 1.5),

@@ -49,11 +49,10 @@ def test_names_of_namespaces(namespace: str) -> None:
     assert set(dir(module)) >= NAMESPACES[namespace]
 
 
+# tests/integration/keras_user_test.py has the order Keras, then this package.
 @pytest.mark.parametrize(
     "imports",
     [
-        "import keras_transformer; import keras",
-        "import keras; import keras_transformer",
         "import keras_transformer as kt; kt.layers; import keras",
         "from keras_transformer.layers import Encoder; import keras",
         "import keras_transformer; import tensorflow as tf; keras = tf.keras",

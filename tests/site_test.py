@@ -35,8 +35,11 @@ def code_of(page: str, language: str) -> str:
 
 
 def script(page: str) -> str:
-    """A page's commands, then its Python code in one process; training is cut to 20 steps."""
-    lines = ["set -eu", re.sub(r"--max_steps=\d+", "--max_steps=20", code_of(page, "sh"))]
+    """A page's commands, then its Python code in one process; training and small sets are short."""
+    commands = re.sub(r"--max_steps=\d+", "--max_steps=20", code_of(page, "sh"))
+    shorten = "for file in text/test.* text/valid.*; do sed -i '9,$d' $file; done\n"
+    commands = re.sub(r"(phrasebook --output_dir=text\n)", rf"\1{shorten}", commands)
+    lines = ["set -eu", commands]
     if python := code_of(page, "python"):
         lines.append(f"python - <<'END_OF_PYTHON'\n{python}END_OF_PYTHON\n")
     return "\n".join(lines)

@@ -41,5 +41,5 @@ def convert(
     model = converters.read_model(path, source_format, converters.make_options(**options))
     translator = Translator(model.transformer(), model.tokenizer(), model.config)
     if output_dir is not None:
-        converters.write_run(model, output_dir)
+        translator.save(output_dir)
     return translator

@@ -298,7 +298,8 @@ def train(
 
     Example:
     >>> import keras_transformer as kt
-    >>> run = kt.train("build/data", "new", "tiny", max_steps=2, d_model=8, num_heads=2)
+    >>> sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    >>> run = kt.train("build/data", "new", "tiny", max_steps=2, **sizes)
     >>> run.result.step, run.config.training.max_steps
     (2, 2)
     """

@@ -228,7 +228,8 @@ class Translator:
 
         Example:
         >>> import keras_transformer as kt
-        >>> kt.load("build/run").export("build/new", sentences=["a dog"]).path
+        >>> run = kt.load("build/run")
+        >>> run.export("build/new", format="ctranslate2", sentences=["a dog"]).path
         PosixPath('build/new/1')
         """
         module = self._module

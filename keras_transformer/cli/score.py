@@ -10,6 +10,8 @@ The columns of --format=tsv are
 
     log P    tokens    perplexity    log P / ((5 + tokens) / 6) ^ length_penalty
 
+The last is log P / tokens ^ length_penalty with --set=decoding.length_penalty_formula=power.
+
 With --format=jsonl, the output also has the tokens of the target and their log-probabilities. The
 last line of standard error is the perplexity over all targets.
 
@@ -73,14 +75,13 @@ def main() -> int:
 
     sources, targets = _read_pairs()
     scorer = scoring.load_scorer(FLAGS.model_dir, config_flags.config_settings())
-    alpha = scorer.translator.config.length_penalty
     start = time.perf_counter()
     with atomic.output_file(FLAGS.output) as file:
         results = scoring.score_pairs(scorer, sources, targets)
         if FLAGS.format == "tsv":
-            text = scoring.format_tsv(results, alpha)
+            text = scoring.format_tsv(results, scorer.translator.config)
         else:
-            text = scoring.format_json_lines(scorer, results, alpha)
+            text = scoring.format_json_lines(scorer, results)
         file.write(text.encode())
     seconds = time.perf_counter() - start
     warnings = batching.source_warnings(scorer.translator.lengths, sources)

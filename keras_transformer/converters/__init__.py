@@ -99,7 +99,6 @@ def read_model(
         raise InputError(f"{path} does not exist. Give the directory of the model.")
     module = importlib.import_module(f"{__name__}.{FORMATS[source_format]}")
     model: ConvertedModel = module.read(Path(path), options or ConvertOptions())
-    model.transformer()  # checks the shapes of the weights
     return model
 
 
@@ -111,8 +110,11 @@ def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
         output_dir: a new directory.
 
     Raises:
-        InputError: if the directory exists or cannot be written.
+        InputError: if the weights do not fit the configuration, or if the directory exists or
+            cannot be written.
     """
     from keras_transformer.runs import new_run
+
+    model.transformer()  # checks the shapes of the weights
 
     new_run.write_run(Path(output_dir), model.config, model.tokenizer(), model.weights)

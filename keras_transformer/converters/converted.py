@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -148,19 +147,14 @@ class SourceWeights:
             )
 
 
-def make_model(
-    settings: Mapping[str, Any], weights: Arrays, vocabulary: Vocabulary
-) -> ConvertedModel:
-    """Returns a model with the sizes and special ids of a vocabulary.
+def make_model(config: Config, weights: Arrays, vocabulary: Vocabulary) -> ConvertedModel:
+    """Returns a model whose configuration has the sizes and special ids of a vocabulary.
 
     Args:
-        settings: the configuration, as in `{"model.d_model": 512}`.
+        config: the other settings of the model.
         weights: the weights by our paths.
         vocabulary: the vocabulary.
-
-    Raises:
-        InputError: for settings that do not fit each other.
     """
     names = "source_vocab_size target_vocab_size pad_id unknown_id start_id end_id".split()
     of_vocabulary = {f"model.{name}": getattr(vocabulary, name) for name in names}
-    return ConvertedModel(Config().updated({**settings, **of_vocabulary}), weights, vocabulary)
+    return ConvertedModel(config.updated(of_vocabulary), weights, vocabulary)

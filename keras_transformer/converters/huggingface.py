@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.config import Config, ModelConfig
 from keras_transformer.converters import ConvertOptions
 from keras_transformer.converters.converted import (
     ConvertedModel,
@@ -21,7 +22,7 @@ from keras_transformer.converters.converted import (
     WeightTable,
     make_model,
 )
-from keras_transformer.converters.pieces import PieceOrder, order_pieces
+from keras_transformer.converters.pieces import PieceOrder, order_pieces, read_sentencepiece
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.checkpoints import Arrays, reading
 
@@ -81,17 +82,18 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     """
     if not path.is_dir():
         raise InputError(f"{path} is not a directory. Give the directory with config.json.")
-    config = _json(path / "config.json")
-    _check_supported(config, path)
-    source = SourceWeights(_read_safetensors(path), str(path / _WEIGHTS))
+    marian_mt = _json(path / "config.json")
+    _check_supported(marian_mt, path)
     with reading(path / "config.json", "a configuration of MarianMT"):
-        settings = _settings(config, options)
-        order = _order_pieces(path, config)
-    table = _table(settings)
-    weights = {**source.read(table, transpose=True), **_embeddings(source, settings, order)}
+        settings = _settings(marian_mt, options)
+    config = Config().updated({**settings, **_search(path, marian_mt)})
+    source = SourceWeights(_read_safetensors(path), str(path / _WEIGHTS))
+    order = _order_pieces(path, marian_mt)
+    table = _table(config.model)
+    weights = {**source.read(table, transpose=True), **_embeddings(source, config.model, order)}
     source.ignore(*_POSITIONS)
     source.check_all_used()
-    return make_model({**settings, **_search(path, config)}, weights, order.vocabulary)
+    return make_model(config, weights, order.vocabulary)
 
 
 # Files.
@@ -151,14 +153,18 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
     tying = "none"
     if config.get("tie_word_embeddings", True):
         tying = "all" if config.get("share_encoder_decoder_embeddings", True) else "target"
+    heads, decoder_heads = (
+        int(config[f"{stack}_attention_heads"]) for stack in ("encoder", "decoder")
+    )
+    d_ff, decoder_d_ff = (int(config[f"{stack}_ffn_dim"]) for stack in ("encoder", "decoder"))
     return {
         "model.d_model": int(config["d_model"]),
         "model.num_encoder_layers": int(config["encoder_layers"]),
         "model.num_decoder_layers": int(config["decoder_layers"]),
-        "model.num_heads": int(config["encoder_attention_heads"]),
-        "model.decoder_num_heads": int(config["decoder_attention_heads"]),
-        "model.d_ff": int(config["encoder_ffn_dim"]),
-        "model.decoder_d_ff": int(config["decoder_ffn_dim"]),
+        "model.num_heads": heads,
+        "model.decoder_num_heads": None if decoder_heads == heads else decoder_heads,
+        "model.d_ff": d_ff,
+        "model.decoder_d_ff": None if decoder_d_ff == d_ff else decoder_d_ff,
         "model.activation": _ACTIVATIONS[config["activation_function"]],
         "model.scale_embeddings": bool(config.get("scale_embedding", False)),
         "model.layer_norm_epsilon": 1e-5,
@@ -174,8 +180,12 @@ def _search(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the search, from generation_config.json or an old config.json."""
     file = path / "generation_config.json"
     generation = {**config, **(_json(file) if file.is_file() else {})}
-    names = {"num_beams": "decoding.beam_size", "length_penalty": "decoding.length_penalty"}
-    settings = {ours: generation[name] for name, ours in names.items() if name in generation}
+    settings: dict[str, Any] = {
+        "decoding.length_penalty": generation.get("length_penalty", 1.0),
+        "decoding.length_penalty_formula": "power",
+    }
+    if "num_beams" in generation:
+        settings["decoding.beam_size"] = generation["num_beams"]
     if isinstance(generation.get("max_length"), int):  # it counts the start token
         settings["decoding.max_length"] = max(generation["max_length"] - 1, 1)
     return settings
@@ -184,11 +194,11 @@ def _search(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 # Weights.
 
 
-def _table(settings: Mapping[str, Any]) -> WeightTable:
+def _table(model: ModelConfig) -> WeightTable:
     """Returns the table of all weights except the embeddings and the output layer."""
     table = {}
     for stack, layer in _LAYERS.items():
-        for i in range(settings[f"model.num_{stack}_layers"]):
+        for i in range(getattr(model, f"num_{stack}_layers")):
             for path, names in layer.items():
                 is_norm = path.endswith("/")
                 parts = ("gamma", "beta") if is_norm else ("_kernel", "_bias")
@@ -199,20 +209,21 @@ def _table(settings: Mapping[str, Any]) -> WeightTable:
     return table
 
 
-def _embeddings(source: SourceWeights, settings: Mapping[str, Any], order: PieceOrder) -> Arrays:
+def _embeddings(source: SourceWeights, model: ModelConfig, order: PieceOrder) -> Arrays:
     """Returns the embeddings and the output layer with the rows of the new vocabulary."""
-    tying = settings["model.tie_embeddings"]
-    if tying == "all":
+    if model.tie_embeddings == "all":
         matrix = source.take_one_of(_SHARED, _TARGET, _SOURCE, _OUTPUT)
         arrays = {"embedding/embeddings": order.source_embeddings(matrix)}
     else:
-        matrix = source.take_one_of(_SOURCE, _SHARED)
-        target = source.take_one_of(_TARGET, *([_OUTPUT] if tying == "target" else [_SHARED]))
+        source.ignore(_SHARED)  # a file of an untied model may contain it, but no layer uses it
+        matrix = source.take_one_of(
+            _TARGET, *([_OUTPUT] if model.tie_embeddings == "target" else [])
+        )
         arrays = {
-            "source_embedding/embeddings": order.source_embeddings(matrix),
-            "target_embedding/embeddings": order.target_embeddings(target),
+            "source_embedding/embeddings": order.source_embeddings(source.take(_SOURCE)),
+            "target_embedding/embeddings": order.target_embeddings(matrix),
         }
-    if tying == "none":
+    if model.tie_embeddings == "none":
         kernel = source.take(_OUTPUT)  # [V, d_model]
         arrays["output_projection/kernel"] = order.target_embeddings(kernel).T
     arrays["output_projection/bias"] = order.output_bias(source.take(_BIAS))
@@ -224,22 +235,17 @@ def _embeddings(source: SourceWeights, settings: Mapping[str, Any], order: Piece
 
 def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
     """Returns the vocabulary with the ids of MarianTokenizer."""
-    models = []
-    for name in ("source.spm", "target.spm"):
-        if not (path / name).is_file():
-            raise InputError(f"{path / name} does not exist. A MarianMT model needs it.")
-        models.append((path / name).read_bytes())
+    models = [read_sentencepiece(path / name) for name in ("source.spm", "target.spm")]
     source = target = _ids(path / "vocab.json", config)
     if (path / "target_vocab.json").is_file():
         target = _ids(path / "target_vocab.json", config)
-    return order_pieces(
-        models[0],
-        models[1],
-        source,
-        target,
-        pad_piece="<pad>",
-        start_row=int(config["decoder_start_token_id"]),
-    )
+    start = config.get("decoder_start_token_id")
+    if not isinstance(start, int) or start not in range(len(target)):
+        raise InputError(
+            f"{path / 'config.json'} has the decoder_start_token_id {start}, but the vocabulary "
+            f"has {len(target):,} entries."
+        )
+    return order_pieces(models[0], models[1], source, target, pad_piece="<pad>", start_row=start)
 
 
 def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.config import Config, ModelConfig
 from keras_transformer.converters import ConvertOptions
 from keras_transformer.converters.converted import (
     ConvertedModel,
@@ -20,7 +21,7 @@ from keras_transformer.converters.converted import (
     WeightTable,
     make_model,
 )
-from keras_transformer.converters.pieces import PieceOrder, order_pieces
+from keras_transformer.converters.pieces import PieceOrder, order_pieces, read_sentencepiece
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.checkpoints import Arrays, reading
 from keras_transformer.text.model_proto import ModelProto
@@ -106,11 +107,12 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     _check_supported(marian, files.model)
     source = SourceWeights(arrays, str(files.model))
     source.ignore(_CONFIG)
-    settings = _settings(marian, files.model)
+    config = Config().updated({**_settings(marian, files.model), **_search(files.decoder)})
     order = _order_pieces(files, joint=_flag(marian, "tied-embeddings-all"))
-    weights = {**source.read(_table(settings)), **_embeddings(source, settings, order)}
+    table = _table(config.model)
+    weights = {**source.read(table), **_embeddings(source, config.model, order)}
     source.check_all_used()
-    return make_model({**settings, **_search(files.decoder)}, weights, order.vocabulary)
+    return make_model(config, weights, order.vocabulary)
 
 
 # Files.
@@ -153,12 +155,6 @@ def _find_files(path: Path) -> _Files:
             raise InputError(f"{file} is a factored vocabulary, which cannot be converted.")
     if all(file.suffix == ".spm" for file in vocabularies):
         pieces = vocabularies
-    for file in pieces:
-        if not file.is_file():
-            raise InputError(
-                f"{file} does not exist. A model needs the SentencePiece models source.spm and "
-                "target.spm; subword-nmt BPE cannot be converted."
-            )
     return _Files(model, vocabularies, pieces, decoder)
 
 
@@ -248,6 +244,7 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
         tying = "all"
     elif _flag(marian, "tied-embeddings"):
         tying = "target"
+    has_final_norm = steps["postprocess-top"] == "n"
     with reading(file, "a model of Marian"):
         return {
             "model.d_model": int(marian["dim-emb"]),
@@ -258,7 +255,7 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "model.decoder_d_ff": int(marian.get("transformer-decoder-dim-ffn", 0)) or None,
             "model.activation": _ACTIVATIONS[marian.get("transformer-ffn-activation", "swish")],
             "model.norm_position": position,
-            "model.final_norm": steps["postprocess-top"] == "n",
+            "model.final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
             "model.embedding_norm": steps["postprocess-emb"] == "n",
             "model.layer_norm_epsilon": 1e-6,
             "model.tie_embeddings": tying,
@@ -275,44 +272,44 @@ def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "decoding.beam_size": decoder.get("beam-size", 6),
         "decoding.length_penalty": normalize or decoder.get("normalize", 0),
+        "decoding.length_penalty_formula": "power",
     }
 
 
 # Weights.
 
 
-def _table(settings: Mapping[str, Any]) -> WeightTable:
+def _table(model: ModelConfig) -> WeightTable:
     """Returns the table of all weights except the embeddings and the output layer."""
     table = {}
-    pre = "_pre" if settings["model.norm_position"] == "pre" else ""
+    pre = "_pre" if model.norm_position == "pre" else ""
     for stack, layer in _LAYERS.items():
-        for i in range(settings[f"model.num_{stack}_layers"]):
+        for i in range(getattr(model, f"num_{stack}_layers")):
             for path, names in layer.items():
                 table[f"{stack}/layer_{i}/{path}"] = tuple(
                     f"{stack}_l{i + 1}_{name.format(pre=pre)}" for name in names
                 )
-        if settings["model.final_norm"]:
+        if model.has_final_norm:
             for path, names in _TOP_NORM.items():
                 table[f"{stack}/{path}"] = tuple(f"{stack}_{name}" for name in names)
-        if settings["model.embedding_norm"]:
+        if model.embedding_norm:
             side = {"encoder": "source", "decoder": "target"}[stack]
             for path, names in _EMBEDDING_NORM.items():
                 table[f"{side}_norm/{path}"] = tuple(f"{stack}_{name}" for name in names)
     return table
 
 
-def _embeddings(source: SourceWeights, settings: Mapping[str, Any], order: PieceOrder) -> Arrays:
+def _embeddings(source: SourceWeights, model: ModelConfig, order: PieceOrder) -> Arrays:
     """Returns the embeddings and the output layer with the rows of the new vocabulary."""
     arrays: Arrays = {}
-    tying = settings["model.tie_embeddings"]
     names = ["Wemb", "Wemb"] if "Wemb" in source else ["encoder_Wemb", "decoder_Wemb"]
-    if tying == "all":
+    if model.tie_embeddings == "all":
         arrays["embedding/embeddings"] = order.source_embeddings(source.take(names[0]))
     else:
         embeddings = [source.take(name) for name in names]
         arrays["source_embedding/embeddings"] = order.source_embeddings(embeddings[0])
         arrays["target_embedding/embeddings"] = order.target_embeddings(embeddings[1])
-    if tying == "none":
+    if model.tie_embeddings == "none":
         name = "decoder_ff_logit_out_Wt"  # [V, d_model]; older versions have [d_model, V]
         kernel = source.take(name) if name in source else source.take(name[:-1]).T
         arrays["output_projection/kernel"] = order.target_embeddings(kernel).T
@@ -327,7 +324,7 @@ def _embeddings(source: SourceWeights, settings: Mapping[str, Any], order: Piece
 
 def _order_pieces(files: _Files, joint: bool) -> PieceOrder:
     """Returns the vocabulary with Marian's ids."""
-    models = [file.read_bytes() for file in files.sentencepiece]
+    models = [read_sentencepiece(file) for file in files.sentencepiece]
     tables = {file: _ids(file) for file in files.vocabularies}
     source, target = (tables[file] for file in files.vocabularies)
     if joint and source is not target:

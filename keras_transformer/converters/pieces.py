@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.runs.checkpoints import reading
 from keras_transformer.text.model_proto import (
     CONTROL,
     NORMAL,
@@ -93,6 +95,25 @@ def _select(matrix: np.ndarray, rows: Sequence[int], size: int) -> np.ndarray:
         )
     zeros = np.zeros((1, matrix.shape[1]), matrix.dtype)
     return np.concatenate([matrix, zeros])[list(rows)]
+
+
+def read_sentencepiece(file: Path) -> bytes:
+    """Returns a serialized SentencePiece model after a check.
+
+    Raises:
+        InputError: if the file is missing or damaged.
+    """
+    if not file.is_file():
+        raise InputError(
+            f"{file} does not exist. The converter needs the SentencePiece models source.spm and "
+            "target.spm. Models with subword-nmt BPE cannot be converted."
+        )
+    with reading(file, "a SentencePiece model"):
+        model = file.read_bytes()
+        pieces = [piece.piece for piece in ModelProto.FromString(model).pieces]
+        if not pieces or not all(isinstance(piece, str) for piece in pieces):
+            raise ValueError("it has no pieces, or pieces of invalid UTF-8")
+    return model
 
 
 def order_pieces(

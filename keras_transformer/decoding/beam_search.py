@@ -2,9 +2,9 @@
 
     score = log P / ((5 + length) / 6) ** alpha + coverage penalty
 
-Both penalties are from GNMT (Wu et al., 2016, arXiv:1609.08144, equation 14). The search uses stock
-ops of fixed shapes. The same code runs eagerly, in a `tf.function`, in a SavedModel on a server
-without XLA, and with `jit_compile=True`.
+Both penalties are from GNMT (Wu et al., 2016, arXiv:1609.08144, equation 14). The length penalty
+can also be length ** alpha. The search uses stock ops of fixed shapes. The same code runs eagerly,
+in a `tf.function`, in a SavedModel on a server without XLA, and with `jit_compile=True`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,34 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.config import LengthPenaltyFormula
 from keras_transformer.decoding.interface import NEG_INF, SearchInputs, SearchResult, is_valid
 from keras_transformer.decoding.next_token import NextTokenScores
 from keras_transformer.decoding.search_loop import Histories, SearchLoop, map_tensors, write
 
 
-def length_penalty(length: tf.Tensor, alpha: float | tf.Tensor) -> tf.Tensor:
-    """Returns `((5 + length) / 6) ** alpha`, float32, in the broadcast shape of both arguments.
+def length_penalty(
+    length: int | tf.Tensor, alpha: float | tf.Tensor, formula: LengthPenaltyFormula
+) -> tf.Tensor:
+    """Returns the divisor of log-probabilities, float32, in the broadcast shape of both arguments.
+
+    It is at least 1 for outputs of one or more tokens, and grows with the length.
 
     Args:
         length: number of tokens, including the end token.
-        alpha: exponent; 0 turns the penalty off.
+        alpha: exponent, at least 0; 0 turns the penalty off.
+        formula: "gnmt" for ((5 + length) / 6)^alpha, or "power" for length^alpha.
 
     Example:
-        >>> length_penalty(tf.constant([1, 7]), 1.0).numpy().tolist()
+        >>> length_penalty(tf.constant([1, 7]), 1.0, "gnmt").numpy().tolist()
         [1.0, 2.0]
+        >>> length_penalty(tf.constant([1, 7]), 1.0, "power").numpy().tolist()
+        [1.0, 7.0]
     """
-    return tf.pow((5.0 + tf.cast(length, tf.float32)) / 6.0, alpha)
+    length = tf.cast(length, tf.float32)
+    # The empty output of a sentence that takes no step has the length 0 and the score 0.
+    base = tf.maximum(length, 1.0) if formula == "power" else (5.0 + length) / 6.0
+    return tf.pow(base, alpha)
 
 
 def coverage_penalty(coverage: tf.Tensor, source_mask: tf.Tensor, beta: float) -> tf.Tensor:
@@ -159,9 +170,12 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
                 finished=tf.fill([batch, beam], False),
                 histories=histories,
             ),
-            longest_penalty=length_penalty(inputs.max_lengths, inputs.alpha),
+            longest_penalty=self._length_penalty(inputs.max_lengths, inputs.alpha),
             cache=self._decoder.init_cache(),
         )
+
+    def _length_penalty(self, length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
+        return length_penalty(length, alpha, self._config.length_penalty_formula)
 
     def _is_open(self, state: _BeamState) -> tf.Tensor:
         return tf.reduce_any(is_valid(state.log_probs), axis=1)
@@ -175,7 +189,7 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         new = self._candidates(next_tokens, state)
         histories, coverage = self._extend(state, new, attention)
         # --> [batch, C]
-        scores = new.log_probs / length_penalty(length, tf.expand_dims(inputs.alpha, -1))
+        scores = new.log_probs / self._length_penalty(length, tf.expand_dims(inputs.alpha, -1))
         if coverage is not None:
             scores += coverage_penalty(coverage, inputs.source_mask, self._config.coverage_penalty)
         valid, ended = is_valid(new.log_probs), new.tokens == self._ids.end

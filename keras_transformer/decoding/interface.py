@@ -241,7 +241,7 @@ class SearchInputs(NamedTuple):
     # bool [batch, source]: True for real tokens; needed for the coverage penalty and attention
     source_mask: tf.Tensor | None = None
     # float32 [batch]: exponent of the length penalty, at least 0; by default
-    # `DecodingConfig.length_penalty`, as a scalar
+    # `DecodingConfig.length_penalty`, as a scalar. The formula is in the configuration.
     alpha: tf.Tensor | None = None
     # float32 [batch], from 0 to 1: makes sentences draw different random numbers; by default 0
     sample_offsets: tf.Tensor | None = None

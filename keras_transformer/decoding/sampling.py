@@ -61,7 +61,7 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
             *map_tensors(lambda each: _where(valid, each, 0), tuple(outputs.histories[1:])),
         )
         scores = outputs.log_probs / length_penalty(
-            outputs.lengths, tf.expand_dims(inputs.alpha, -1)
+            outputs.lengths, tf.expand_dims(inputs.alpha, -1), config.length_penalty_formula
         )
         if config.coverage_penalty:
             # --> [batch, K, source]

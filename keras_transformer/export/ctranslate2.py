@@ -17,8 +17,8 @@ The search is CTranslate2's, and its options are given when it translates. Even 
   change slightly.
 * An empty source (only the end token) gets a translation.
 
-Its `length_penalty` divides log P by a power of the length itself, not of (5 + length) / 6, and its
-default is 1.
+Its `length_penalty` is the exponent for `decoding.length_penalty_formula=power`, log P / length^α,
+and its default is 1. It does not have the formula of GNMT.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.beam_search import length_penalty
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.inference.loading import load_translator
@@ -169,8 +171,9 @@ class PairScore(NamedTuple):
         token_log_probs: float32 `(tokens,)`.
 
     Example:
-    >>> PairScore(-2.0, [5, 3], np.array([-1.5, -0.5])).penalized(alpha=0.0)
-    -2.0
+    >>> score = PairScore(-2.0, [5, 3], np.array([-1.5, -0.5]))
+    >>> score.penalized(DecodingConfig(length_penalty=1.0, length_penalty_formula="power"))
+    -1.0
     """
 
     log_prob: float
@@ -182,9 +185,12 @@ class PairScore(NamedTuple):
         """The perplexity of this target."""
         return perplexity([self])
 
-    def penalized(self, alpha: float) -> float:
-        """Returns the score in a search with the length penalty α and no other penalty."""
-        return self.log_prob / ((5 + len(self.ids)) / 6) ** alpha
+    def penalized(self, config: DecodingConfig) -> float:
+        """Returns the score in a search with the length penalty of `config` and no other one."""
+        divisor = length_penalty(
+            len(self.ids), config.length_penalty, config.length_penalty_formula
+        )
+        return self.log_prob / float(divisor)
 
 
 def perplexity(results: Iterable[PairScore]) -> float:
@@ -300,36 +306,36 @@ def split_pairs(lines: Sequence[str], name: str) -> tuple[list[str], list[str]]:
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def format_tsv(results: Iterable[PairScore], alpha: float) -> str:
-    r"""Returns one line per pair: log P, tokens, perplexity, and the score with length penalty α.
+def format_tsv(results: Iterable[PairScore], config: DecodingConfig) -> str:
+    r"""Returns one line per pair: log P, tokens, perplexity, and the score with length penalty.
 
     Args:
         results: the scores.
-        alpha: length penalty α.
+        config: has the length penalty.
 
     Example:
-    >>> format_tsv([PairScore(-2.0, [5, 3], np.array([-1.5, -0.5]))], alpha=0.0)
+    >>> score = PairScore(-2.0, [5, 3], np.array([-1.5, -0.5]))
+    >>> format_tsv([score], DecodingConfig(length_penalty=0.0))
     '-2.000000\t2\t2.7183\t-2.000000\n'
     """
     return "".join(
         f"{result.log_prob:.6f}\t{len(result.ids)}\t{result.perplexity:.4f}\t"
-        f"{result.penalized(alpha):.6f}\n"
+        f"{result.penalized(config):.6f}\n"
         for result in results
     )
 
 
-def format_json_lines(scorer: Scorer, results: Iterable[PairScore], alpha: float) -> str:
+def format_json_lines(scorer: Scorer, results: Iterable[PairScore]) -> str:
     """Returns one JSON object per pair: the fields of `format_tsv`, and each piece with its log P.
 
     Args:
-        scorer: the model.
+        scorer: the model, whose configuration has the length penalty.
         results: the scores.
-        alpha: length penalty.
 
     Example:
     >>> scorer = load_scorer("build/run")
     >>> results = score_pairs(scorer, ["a dog"], ["ein Hund"])
-    >>> print(format_json_lines(scorer, results, alpha=0.6))
+    >>> print(format_json_lines(scorer, results))
     {"log_prob": ...}
     """
     lines = []
@@ -339,7 +345,7 @@ def format_json_lines(scorer: Scorer, results: Iterable[PairScore], alpha: float
             "log_prob": round(result.log_prob, 6),
             "tokens": len(result.ids),
             "perplexity": round(result.perplexity, 4),
-            "score": round(result.penalized(alpha), 6),
+            "score": round(result.penalized(scorer.translator.config), 6),
             "pieces": [piece.decode() for piece in pieces.numpy()],
             "token_log_probs": [round(float(value), 6) for value in result.token_log_probs],
         }

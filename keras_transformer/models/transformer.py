@@ -32,6 +32,11 @@ from keras_transformer.models.encoder_decoder import (
 )
 from keras_transformer.presets import preset
 
+# Output bias of tokens that a model must not know, such as a start token that its own toolkit does
+# not have. Their probability is then exactly 0 in the softmax, for any logit that occurs. A larger
+# number would not fit into float16, and would dominate a loss with label smoothing.
+EXCLUDED_TOKEN_BIAS = -1e4
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class OutputProjection(ProjectingLayer):

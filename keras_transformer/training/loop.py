@@ -17,6 +17,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
 from keras_transformer.data.batching.batches import Batches
 from keras_transformer.errors import DivergedError, InputError
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -81,6 +82,8 @@ def _grown(
 ) -> npt.NDArray[Any]:
     """Enlarges a weight for more tokens. The new rows are the mean of the old ones.
 
+    An output bias that excludes a token has no part in the mean.
+
     Args:
         array: a weight.
         shape: shape of the weight in the new model.
@@ -88,7 +91,8 @@ def _grown(
     """
     for axis, (size, new) in enumerate(zip(array.shape, shape, strict=False)):
         if size != new and (size, new) in sizes:
-            mean = array.mean(axis, keepdims=True, dtype=np.float64).astype(array.dtype)
+            used = array[array > EXCLUDED_TOKEN_BIAS / 2] if array.ndim == 1 else array
+            mean = used.mean(axis, keepdims=True, dtype=np.float64).astype(array.dtype)
             array = np.concatenate([array, np.repeat(mean, new - size, axis)], axis)
     return array
 

@@ -139,7 +139,7 @@ def train(
         data_dir: directory from `prepare`. Several directories with one vocabulary are mixed.
         run_dir: a new directory, or the directory of the same run, which is resumed.
         preset: initial configuration, or the name of a preset. None for the configuration of the
-            run, or "base" with the model of `options.init_from`.
+            run, or "base" with the model and the search of `options.init_from`.
         settings: changes to the configuration, such as `{"training.max_steps": 1000}`.
         options: use of the data and the machine. In the scope of a strategy, its devices are used.
         architecture: class of the model. Only the Transformer has presets.
@@ -247,7 +247,8 @@ def _first_config(
     config = presets.preset(preset or "base") if config_type is Config else config_type()
     if preset is None and init_from is not None:  # the model must fit the weights
         path, _ = RunDirectory.split_weights(init_from)
-        config = dataclasses.replace(config, model=RunDirectory(path, config_type).config.model)
+        other = RunDirectory(path, config_type).config
+        config = dataclasses.replace(config, model=other.model, decoding=other.decoding)
     return config
 
 

@@ -21,7 +21,11 @@ COMMANDS = sorted(
 Table = dict[str, dict[str, tuple[str, str, str]]]
 
 # Flags that differ between commands, with the reason.
-BY_HELP = {"model_dir": "each command names the kinds of models that it takes"}
+BY_HELP = {
+    "input": "a conversion reads a model, other commands read text",
+    "model_dir": "each command names the kinds of models that it takes",
+    "output": "a conversion writes a run, other commands write text",
+}
 # All types of a flag accept the same spelling on the command line.
 BY_TYPE = {
     "model_dir": "the demo compares two models",

@@ -44,7 +44,7 @@ def assert_exhaustive(result, rules, tables, max_lengths, prefix=None, normalize
     for sentence, max_length in enumerate(max_lengths):
         forced = () if prefix is None else ordinary(prefix[sentence], rules.ids)
         expected = outputs(rules, forced, int(max_length)).scores(
-            tables, sentence, config.length_penalty, config.coverage_penalty, normalized
+            tables, sentence, config, normalized
         )
         assert_best(hypotheses(result, sentence, rules.ids), expected, config.n_best)
 
@@ -109,6 +109,7 @@ def compiled_search(config):
     [
         {"length_penalty": 0},
         {"length_penalty": 2, "n_best": EXHAUSTIVE_BEAMS[5]},
+        {"length_penalty": 1, "length_penalty_formula": "power", "n_best": 4},
         {"n_best": 4, "coverage_penalty": 0.4},
         {"n_best": 4, "repetition_penalty": 1.5, "no_repeat_ngram": 2, "min_length": 3},
     ],
@@ -132,9 +133,7 @@ def patient_results(rules, tables, sentence, batch, normalized=False):
     prefix = ordinary(batch.prefix[sentence], rules.ids)
     log_probs = logits.astype(np.float64) if normalized else log_softmax(logits)
     patient = patient_search(rules, prefix, max_length, log_probs)
-    scores = outputs(rules, prefix, max_length).scores(
-        tables, sentence, config.length_penalty, config.coverage_penalty, normalized
-    )
+    scores = outputs(rules, prefix, max_length).scores(tables, sentence, config, normalized)
     return patient, {tokens: scores[tokens] for tokens, _ in patient.complete}
 
 
@@ -203,7 +202,7 @@ def test_ends_as_soon_as_no_open_hypothesis_can_enter_the_results(data, seed, sc
         scores = [expected[tokens][0] for tokens, _ in patient.complete if len(tokens) <= step]
         scores = sorted(scores, reverse=True)[: config.n_best]
         # The best case: every further token, up to the longest output, has the probability 1.
-        hopes = [penalized(total, max_length, config.length_penalty) for total in open_ones]
+        hopes = [penalized(total, max_length, config) for total in open_ones]
         assume(all(abs(hope - score) > 1e-4 for hope in hopes for score in scores))
         if not hopes or (len(scores) == config.n_best and max(hopes) < scores[-1]):
             needed = step
@@ -220,7 +219,7 @@ def test_diversity_changes_results_but_not_their_scores():
         config = DecodingConfig(beam_size=3, n_best=3, diversity_penalty=gamma)
         found[gamma] = search(tables, [LENGTH] * 50, config)
         for sentence in range(50):
-            expected = outputs(Rules(config), (), LENGTH).scores(tables, sentence, 0.6, 0.0)
+            expected = outputs(Rules(config), (), LENGTH).scores(tables, sentence, config)
             for tokens, score, log_prob in hypotheses(found[gamma], sentence):
                 np.testing.assert_allclose((score, log_prob), expected[tokens], atol=3e-5)
     first_tokens = {
@@ -256,13 +255,15 @@ def test_beam_finds_what_greedy_misses():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.6, 1.0, 2.0])
-def test_length_penalty(alpha):
-    lengths = np.arange(300)
-    expected = ((5.0 + lengths) / 6.0) ** alpha
-    found = length_penalty(tf.constant(lengths, tf.int32), alpha)
+@pytest.mark.parametrize("formula", ["gnmt", "power"])
+def test_length_penalty(formula, alpha):
+    lengths = np.arange(1, 300)
+    expected = lengths**alpha if formula == "power" else ((5.0 + lengths) / 6.0) ** alpha
+    found = length_penalty(tf.constant(lengths, tf.int32), alpha, formula)
     assert found.dtype == tf.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert found[1] == 1.0  # one token costs nothing
+    assert found[0] == 1.0  # one token costs nothing
+    assert length_penalty(0, alpha, formula) > 0
 
 
 def test_coverage_penalty():

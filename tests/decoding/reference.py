@@ -162,8 +162,9 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[Any]:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-def penalized(log_prob: Any, length: Any, alpha: float) -> Any:
-    return log_prob / ((5 + length) / 6) ** alpha
+def penalized(log_prob: Any, length: Any, config: DecodingConfig) -> Any:
+    base = length if config.length_penalty_formula == "power" else (5 + length) / 6
+    return log_prob / base**config.length_penalty
 
 
 def ordinary(prefix: Iterable[int], ids: SpecialIds = IDS) -> Tokens:
@@ -201,18 +202,18 @@ class Outputs(NamedTuple):
     lengths: NDArray[Any]  # int [output]
 
     def scores(
-        self, tables: Tables, sentence: int, alpha: float, beta: float, normalized: bool = False
+        self, tables: Tables, sentence: int, config: DecodingConfig, normalized: bool = False
     ) -> dict[Tokens, tuple[float, float]]:
         """Score and log-probability of each possible output."""
         logits = tables.logits[sentence]
         log_probs = logits.astype(np.float64) if normalized else log_softmax(logits)
         own = np.where(self.factors > 0, log_probs[self.nodes, self.ids], 0.0)
         with np.errstate(invalid="ignore"):
-            scores = penalized((own * self.factors).sum(-1), self.lengths, alpha)
+            scores = penalized((own * self.factors).sum(-1), self.lengths, config)
         attention = tables.attention[sentence].astype(np.float64)[self.nodes]
         coverage = np.where(self.factors[..., None] > 0, attention, 0.0).sum(1)
         covered = np.log(np.clip(coverage, 1e-9, 1.0))[:, tables.source_mask[sentence]]
-        scores += beta * covered.sum(-1)
+        scores += config.coverage_penalty * covered.sum(-1)
         sums = own.sum(-1)
         return {
             tokens: (float(score), float(log_prob))

@@ -39,9 +39,7 @@ def assert_greedy(result, rules, tables, batch, normalized=False):
         tokens = greedy_search(rules, prefix, max_length, log_probs)
         found = hypotheses(result, sentence, rules.ids)
         assert [one.tokens for one in found] == ([] if tokens is None else [tokens])
-        scores = outputs(rules, prefix, max_length).scores(
-            tables, sentence, config.length_penalty, config.coverage_penalty, normalized
-        )
+        scores = outputs(rules, prefix, max_length).scores(tables, sentence, config, normalized)
         assert_scored(found, scores)
 
 
@@ -91,22 +89,23 @@ def sampling(**options):
     cutoffs=st.fixed_dictionaries(
         {"top_k": st.integers(0, 9), "top_p": st.sampled_from([1e-9, 0.7, 1.0])}
     ),
+    formula=st.sampled_from(["gnmt", "power"]),
     banned=PHRASES,
     batch=batches(20),
 )
 def test_samples_obey_all_rules(
-    seed, ngram, min_length, repetition, temperature, cutoffs, banned, batch
+    seed, ngram, min_length, repetition, temperature, cutoffs, formula, banned, batch
 ):
     config = sampling(
         n_best=5, min_length=min_length, repetition_penalty=repetition, no_repeat_ngram=ngram,
-        temperature=temperature, seed=seed % 2**31, **cutoffs,
+        temperature=temperature, seed=seed % 2**31, length_penalty_formula=formula, **cutoffs,
     )  # fmt: skip
     rules, tables = Rules(config, banned), random_tables(seed, 20)
     tables.logits[np.random.default_rng(seed).random(tables.logits.shape) < 0.1] = -np.inf
     result = search(tables, batch.max_lengths, rules, prefix=batch.prefix)
     for sentence, max_length in enumerate(batch.max_lengths.tolist()):
         prefix = ordinary(batch.prefix[sentence])
-        scores = outputs(rules, prefix, max_length).scores(tables, sentence, 0.6, 0.0)
+        scores = outputs(rules, prefix, max_length).scores(tables, sentence, config)
         assert_scored(hypotheses(result, sentence), scores)
 
 
@@ -185,10 +184,11 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch():
 
 
 def test_samples_differ_from_one_another_and_come_best_first():
-    result = search(random_tables(9, 20, scale=0.5), [LENGTH] * 20, sampling(n_best=8))
+    config = sampling(n_best=8)
+    result = search(random_tables(9, 20, scale=0.5), [LENGTH] * 20, config)
     distinct = [len(np.unique(ids, axis=0)) for ids in result.ids.numpy()]
     assert np.mean(distinct) > 4
     assert (np.diff(result.scores.numpy(), axis=1) <= 0).all()
     for sentence in range(20):
         for tokens, score, log_prob in hypotheses(result, sentence):
-            assert score == pytest.approx(penalized(log_prob, len(tokens), 0.6), abs=1e-5)
+            assert score == pytest.approx(penalized(log_prob, len(tokens), config), abs=1e-5)

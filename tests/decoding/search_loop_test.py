@@ -243,6 +243,15 @@ def test_length_penalty_can_differ_between_sentences(config):
 
 
 @each_plain
+@pytest.mark.parametrize("formula", ["gnmt", "power"])
+def test_a_sentence_without_steps_has_the_score_zero(config, formula):
+    chosen = dataclasses.replace(config, length_penalty_formula=formula, length_penalty=1.0)
+    result = search(random_tables(4, 2), [0, 2], chosen)
+    assert (result.scores.numpy()[0, 0], result.lengths.numpy()[0, 0]) == (0.0, 0)
+    assert np.isfinite(result.scores).all() and result.scores.numpy()[1, 0] < 0
+
+
+@each_plain
 def test_steps_are_bounded_by_the_graph(config):
     tables = random_tables(5, 3)
     steps = []

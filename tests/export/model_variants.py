@@ -29,6 +29,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "model__first_position": 2,
         "model__mask_source_end": True,
         "model__layer_norm_epsilon": 0.1,
+        "decoding__length_penalty": 1.0,
+        "decoding__length_penalty_formula": "power",
         "model__activation": "gelu",
         "model__attention_bias": True,
         "model__output_bias": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,6 +14,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.inference import scoring
 from keras_transformer.inference.scoring import PairScore, Scorer
@@ -88,9 +90,8 @@ def test_slices_of_the_logits_do_not_change_scores(
 
 
 def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> None:
-    scorer = scoring.load_scorer(
-        run_directory.path, {"decoding.length_penalty": 0.6, "decoding.n_best": 4}
-    )
+    penalty = {"decoding.length_penalty": 0.8, "decoding.length_penalty_formula": "power"}
+    scorer = scoring.load_scorer(run_directory.path, {**penalty, "decoding.n_best": 4})
     embeddings = scorer.translator.transformer.weights_by_path()["embedding/embeddings"]
     factors = np.ones_like(embeddings[:, :1])
     factors[scorer.translator.tokenizer.end_id] = 6  # otherwise no hypothesis would end
@@ -102,7 +103,9 @@ def test_the_ids_of_a_search_have_its_scores(run_directory: RunDirectory) -> Non
     results = scoring.score_ids(scorer, [p for p in PHRASES for _ in range(4)], ids)
     # Unfinished hypotheses are scored without an end token.
     assert 4 <= found.finished.numpy().sum() < len(ids)
-    np.testing.assert_allclose([r.penalized(0.6) for r in results], scores, atol=1e-4)
+    np.testing.assert_allclose(
+        [r.penalized(scorer.translator.config) for r in results], scores, atol=1e-4
+    )
     log_probs = found.log_probs.numpy().ravel()
     np.testing.assert_allclose([r.log_prob for r in results], log_probs, atol=1e-4, rtol=1e-5)
 
@@ -194,7 +197,10 @@ def test_perplexity_is_per_token_and_finite() -> None:
     long = PairScore(-1.0, [5, 6, 7, 3], np.float32([-0.25] * 4))
     assert scoring.perplexity([short, long]) == pytest.approx(math.exp(3 / 6))
     assert short.perplexity == pytest.approx(math.e)
-    assert short.penalized(1.0) == pytest.approx(-2 / (7 / 6))
+    config = DecodingConfig(length_penalty=1.0)
+    assert short.penalized(config) == pytest.approx(-2 / (7 / 6))
+    config = dataclasses.replace(config, length_penalty_formula="power")
+    assert long.penalized(config) == pytest.approx(-1 / 4)
     assert math.isfinite(PairScore(-1e30, [3], np.float32([-1e30])).perplexity)
     assert scoring.perplexity([]) == 1
 
@@ -202,7 +208,7 @@ def test_perplexity_is_per_token_and_finite() -> None:
 class TestFormats:
     def test_json_lines_contain_the_pieces(self, scorer: Scorer) -> None:
         results = scoring.score_pairs(scorer, SOURCES, TARGETS)
-        objects = map(json.loads, scoring.format_json_lines(scorer, results, 0.6).splitlines())
+        objects = map(json.loads, scoring.format_json_lines(scorer, results).splitlines())
         for fields, target in zip(objects, TARGETS, strict=True):
             *pieces, last = fields["pieces"]
             assert last == "</s>"

@@ -106,9 +106,8 @@ class TestTranslateInDetail:
                 if ids := translation["ids"]:
                     (rescored,) = scoring.score_ids(scorer, [line], [ids])
                     assert translation["log_prob"] == pytest.approx(rescored.log_prob, abs=1e-4)
-                    alpha = several.owner.config.length_penalty
                     assert translation["score"] == pytest.approx(
-                        rescored.penalized(alpha), abs=1e-4
+                        rescored.penalized(several.owner.config), abs=1e-4
                     )
         assert {t["finished"] for result in results for t in result["translations"]} == {0, 1}
         assert results[1]["translations"] == [

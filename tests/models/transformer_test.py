@@ -16,8 +16,13 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
+from keras_transformer.decoding import next_token
 from keras_transformer.errors import InputError
-from keras_transformer.models.transformer import OutputProjection, Transformer
+from keras_transformer.models.transformer import (
+    EXCLUDED_TOKEN_BIAS,
+    OutputProjection,
+    Transformer,
+)
 from tests import reference
 from tests.layers.layer_check import assert_same, check_layer, randomize, to_numpy
 
@@ -305,6 +310,24 @@ def test_mixed_precision_is_near_float32(name: str, policy: str) -> None:
     assert 1e-6 < error < (0.2 if policy == "mixed_bfloat16" else 0.02)
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("log_softmax", [tf.nn.log_softmax, next_token.log_softmax])
+def test_excluded_tokens_do_not_enter_the_softmax(policy: str, log_softmax: Any) -> None:
+    config = make_config("biases")
+    model, _ = make_model(config, dtype=policy)
+    excluded = np.isin(np.arange(config.target_vocab_size), [config.pad_id, config.start_id])
+    bias = model.output_projection.bias
+    bias.assign(np.where(excluded, EXCLUDED_TOKEN_BIAS, to_numpy(bias)))
+    embeddings = model.target_embedding.embeddings
+    embeddings.assign(embeddings * np.where(excluded, 100.0, 1.0)[:, None])  # any large logits
+    inputs, _ = make_batch(config)
+    logits = tf.reshape(tf.cast(model(inputs), tf.float32), [-1, config.target_vocab_size])
+    log_probs = log_softmax(logits).numpy()
+    assert (np.exp(log_probs[:, excluded]) == 0).all() and np.isfinite(log_probs).all()
+    expected = log_softmax(tf.boolean_mask(logits, ~excluded, axis=1))
+    np.testing.assert_allclose(log_probs[:, ~excluded], expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "kind", ["embedding_dropout", "attention_dropout", "activation_dropout", "residual_dropout"]
 )
@@ -447,6 +470,7 @@ import sys
 sys.modules["tensorflow"] = None  # importing it raises
 import numpy as np
 from keras_transformer.config import ModelConfig
+from keras_transformer.decoding import next_token
 from keras_transformer.models.transformer import Transformer
 from tests import reference
 from tests.layers.layer_check import randomize, to_numpy

@@ -281,8 +281,8 @@ def _rescored(
     translator: TranslationModule, lines: Sequence[str], ids: Sequence[Ids]
 ) -> np.ndarray:
     """Returns scores float64 `[lines]`, recomputed."""
-    alpha = translator.config.length_penalty
-    return np.array([s.penalized(alpha) for s in score_ids(Scorer(translator), lines, ids)])
+    scores = score_ids(Scorer(translator), lines, ids)
+    return np.array([score.penalized(translator.config) for score in scores])
 
 
 def _with(translator: TranslationModule, **changes: Any) -> TranslationModule:

@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import Config
+from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.data.batching.batches import BATCH_ORDER
 from keras_transformer.data.corpora.corpus import parallel_files
 from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.inference import Translation, loading, translate
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.atomic import exclusive_lock
 from keras_transformer.runs.checkpoints import Arrays, Restored
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.training import training_run
+from keras_transformer.training import loop, training_run
 from keras_transformer.training.data import TrainingData
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.training_run import TrainOptions
@@ -45,6 +46,7 @@ SETTINGS: dict[str, Any] = {
     "training.mixed_precision": "float32",
     "training.jit_compile": "false",
     "training.max_steps": 6,
+    "decoding.length_penalty_formula": "power",
 }
 ANIMALS = [("dog", "Hund"), ("cow", "Stier"), ("bird", "Vogel"), ("fish", "Fisch")]
 VERBS = [("sees", "sieht"), ("likes", "mag"), ("hears", "hört")]
@@ -283,8 +285,8 @@ class TestEarlyStopping:
 
 class TestInitFrom:
     def begin(self, data: Path, run: Path, init_from: Path | str, **changes: Any) -> Path:
-        # The sizes of the model are those of the other run.
-        settings = {name: SETTINGS[name] for name in SETTINGS if not name.startswith("model.")}
+        # The sizes of the model and the search are those of the other run.
+        settings = {name: SETTINGS[name] for name in SETTINGS if name.startswith("training.")}
         settings |= {"training.max_steps": 1, "training.learning_rate": 1e-9, **changes}
         training_run.train(data, run, None, settings, TrainOptions(init_from=str(init_from)))
         return run
@@ -301,6 +303,8 @@ class TestInitFrom:
         assert RunDirectory(finished).selected == "ema"
         self.assert_close(run, RunDirectory(finished).selected_weights())
         assert RunDirectory(run).init_from == str(finished)
+        search = RunDirectory(run).config.decoding
+        assert search == RunDirectory(finished).config.decoding != DecodingConfig()
         # A run that has a checkpoint resumes from it, and ignores `init_from`.
         continued = train(data, run, training__max_steps=2, training__learning_rate=1e-9)
         assert continued.step == 2
@@ -345,6 +349,11 @@ class TestInitFrom:
         trained = last(self.begin(new, tmp_path / "trained", tmp_path / "run", **fast)).weights
         moved = [p for p in before if not np.allclose(trained[p], after[p], atol=1e-5)]
         assert any("embedding" in path for path in moved), "the new tag is trained"
+
+    def test_the_output_bias_of_new_tokens_ignores_excluded_tokens(self) -> None:
+        bias = np.float32([EXCLUDED_TOKEN_BIAS, 1.0, 3.0])
+        grown = loop._grown(bias, (5,), {(3, 5)})
+        np.testing.assert_array_equal(grown, [EXCLUDED_TOKEN_BIAS, 1.0, 3.0, 2.0, 2.0])
 
     def test_invalid_input_leaves_no_run_behind(
         self, data: Path, tmp_path: Path, finished: Path

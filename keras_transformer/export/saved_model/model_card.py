@@ -161,6 +161,8 @@ def model_card(
     trained = [member.run.max_train_source_length for member in provenance.members]
     longest = min((count for count in trained if count), default=None)
     search = f"beam search with {decoding.beam_size} hypotheses, α = {decoding.length_penalty:g}"
+    if decoding.length_penalty_formula == "power":
+        search += " (log-probabilities are divided by length^α)"
     if decoding.sample:
         search = f"sampling at temperature {decoding.temperature:g}"
     if len(provenance.members) > 1:

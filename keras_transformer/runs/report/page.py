@@ -166,7 +166,10 @@ def _bleu_signature(config: RunConfig) -> str:
     which = f"the first {first:,} validation sentences" if first else "the validation set"
     bleu = BLEU()
     bleu.corpus_score(["."], [["."]])  # without a score there is no signature
-    beam = f"beam {config.decoding.beam_size}, length penalty {config.decoding.length_penalty:g}"
+    decoding = config.decoding
+    beam = f"beam {decoding.beam_size}, length penalty {decoding.length_penalty:g}"
+    if decoding.length_penalty_formula == "power":
+        beam += " (length^α)"
     return f"BLEU of {which}, {beam}: {text(bleu.get_signature())}"
 
 

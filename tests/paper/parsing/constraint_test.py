@@ -93,7 +93,7 @@ def test_exhaustive_beam_equals_brute_force(seed, counts):
         tables, np.full(len(counts), 5), rules, constraint=TREES, constraint_inputs=np.array(counts)
     )
     for sentence, count in enumerate(counts):
-        every = outputs(rules, (), 5).scores(tables, sentence, 0.6, 0.0)
+        every = outputs(rules, (), 5).scores(tables, sentence, rules.config)
         expected = {tokens: every[tokens] for tokens in every if goes_on(tokens, count, 5)}
         assert_best(hypotheses(result, sentence), expected, 4)
 

@@ -1,0 +1,225 @@
+"""MarianMT models give the results of transformers, which `make_marian_mt.py` recorded."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.converters import read_model
+from keras_transformer.converters.converted import ConvertedModel
+from keras_transformer.errors import InputError
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import ROOT
+from tests.messages import mentions
+
+pytest.importorskip("safetensors")
+import safetensors.numpy
+
+FIXTURE = ROOT / "tests" / "fixtures" / "marian_mt"
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, np.ndarray]:
+    return dict(np.load(FIXTURE / "results.npz"))
+
+
+@pytest.fixture(scope="module")
+def translator() -> kt.Translator:
+    return kt.convert(FIXTURE, source_format="huggingface", positions="huggingface")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the model that a test may change."""
+    return Path(shutil.copytree(FIXTURE, tmp_path / "model"))
+
+
+def source_ids(translator: kt.Translator, results: dict[str, np.ndarray]) -> np.ndarray:
+    ids = translator.tokenizer.tokenize_source(tf.constant(results["texts"].tolist()))
+    return ids.to_tensor(translator.tokenizer.pad_id).numpy()
+
+
+def test_ids_are_those_of_the_tokenizer(
+    translator: kt.Translator, results: dict[str, np.ndarray]
+) -> None:
+    ids = source_ids(translator, results)
+    size = len(json.loads((FIXTURE / "vocab.json").read_text("utf-8")))
+    # Pieces that the vocabulary lacks are unknown to transformers.
+    ids = np.where(ids < size, ids, translator.tokenizer.unknown_id)
+    np.testing.assert_array_equal(ids, results["source_ids"])
+
+
+def test_logits_are_those_of_transformers(
+    translator: kt.Translator, results: dict[str, np.ndarray]
+) -> None:
+    read = results["target_ids"].copy()
+    is_pad = read == translator.tokenizer.pad_id
+    is_pad[:, 0] = False
+    read[:, 0] = translator.tokenizer.start_id  # transformers starts with the pad token
+    logits = translator.transformer(
+        {"source_ids": source_ids(translator, results), "target_ids": read}
+    )
+    size = results["logits"].shape[-1]
+    np.testing.assert_allclose(
+        logits.numpy()[~is_pad][:, :size], results["logits"][~is_pad], rtol=0, atol=1e-5
+    )
+    assert (logits.numpy()[..., size:] < -900).all()  # tokens that only this package has
+
+
+def test_beams_are_those_of_transformers(
+    translator: kt.Translator, results: dict[str, np.ndarray]
+) -> None:
+    found = translator.translate(results["texts"].tolist(), n_best=3)
+    texts = [[each.text for each in line] for line in found]
+    assert texts == results["translations"].reshape(-1, 3).tolist()
+    scores = [[each.score for each in line] for line in found]
+    np.testing.assert_allclose(scores, results["scores"].reshape(-1, 3), rtol=0, atol=1e-5)
+
+
+def test_the_search_is_that_of_the_model() -> None:
+    decoding = read_model(FIXTURE, "huggingface").config.decoding
+    assert (decoding.beam_size, decoding.length_penalty) == (3, 0.8)
+    assert decoding.length_penalty_formula == "power"
+    assert decoding.max_length == 59  # without the start token
+
+
+def test_positions_are_an_option() -> None:
+    by_default = read_model(FIXTURE, "huggingface").config.model
+    assert by_default.sinusoid_frequencies == "tensor2tensor"  # of Marian
+    options: dict[str, Any] = {"source_format": "huggingface", "positions": "paper"}
+    with pytest.raises(InputError, match=mentions("positions", "paper", "huggingface")):
+        kt.convert(FIXTURE, **options)
+    with pytest.raises(InputError, match=mentions("position", "positions")):
+        kt.convert(FIXTURE, source_format="huggingface", position="marian")
+
+
+def test_convert_writes_a_run(translator: kt.Translator, tmp_path: Path) -> None:
+    kt.convert(FIXTURE, tmp_path / "run", source_format="huggingface", positions="huggingface")
+    run = RunDirectory(tmp_path / "run")
+    assert run.config.model == translator.transformer.config
+    assert run.tokenizer().fingerprint == translator.tokenizer.fingerprint
+    weights, expected = run.selected_weights(), translator.transformer.weights_by_path()
+    assert all((weights[path] == expected[path].numpy()).all() for path in weights)
+
+
+def test_both_forms_of_a_model_have_the_same_weights() -> None:
+    from_marian = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
+    from_hub = read_model(FIXTURE, "huggingface")
+    assert from_hub.vocabulary.fingerprint == from_marian.vocabulary.fingerprint
+    bias = from_hub.weights["output_projection/bias"]
+    bias[from_hub.vocabulary.pad_id] = -1000  # transformers gives the pad token a logit of 0
+    for path, array in from_marian.weights.items():
+        np.testing.assert_array_equal(from_hub.weights[path], array)
+    # transformers has another ε than Marian.
+    model = from_hub.config.replace(model__layer_norm_epsilon=1e-6).model
+    assert model == from_marian.config.model
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **changes}), "utf-8")
+
+
+def change_weights(folder: Path, **changes: np.ndarray | None) -> None:
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    arrays = {k: v for k, v in {**arrays, **changes}.items() if v is not None}
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+
+
+def test_untied_models(folder: Path, results: dict[str, np.ndarray]) -> None:
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    matrix = arrays["model.shared.weight"]
+    names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    change_weights(folder, **{"model.shared.weight": None, **dict.fromkeys(names, matrix)})
+    change_config(folder, share_encoder_decoder_embeddings=False)
+    tied = read_model(FIXTURE, "huggingface")
+    separate = read_model(folder, "huggingface")
+    assert separate.config.model.tie_embeddings == "target"
+    change_weights(folder, **{"lm_head.weight": 2 * matrix})
+    change_config(folder, tie_word_embeddings=False)
+    untied = read_model(folder, "huggingface")
+    assert untied.config.model.tie_embeddings == "none"
+
+    ids = {"source_ids": results["source_ids"][:, :3], "target_ids": results["target_ids"][:, 1:3]}
+
+    def logits(model: ConvertedModel) -> np.ndarray:
+        array: np.ndarray = model.transformer()(ids).numpy()
+        return array - model.weights["output_projection/bias"]
+
+    np.testing.assert_allclose(logits(separate), logits(tied), atol=1e-6)
+    size = len(matrix)
+    np.testing.assert_allclose(
+        logits(untied)[..., :size], 2 * logits(tied)[..., :size], rtol=1e-5, atol=1e-5
+    )
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("changes", "facts"),
+        [
+            ({"model_type": "bart"}, ("bart", "marian")),
+            ({"activation_function": "tanh"}, ("tanh", "relu")),
+            ({"normalize_before": True}, ("normalize_before",)),
+            ({"encoder_layers": 2}, ("model.encoder.layers.1.self_attn.q_proj.weight",)),
+            ({"encoder_layers": "many"}, ("config.json", "many")),
+            ({"d_model": 20}, ("shape", "20")),
+            ({"pad_token_id": 3}, ("<pad>", 46, 3)),
+            ({"decoder_start_token_id": 99}, ("decoder_start_token_id", 99)),
+            ({"decoder_start_token_id": None}, ("decoder_start_token_id",)),
+        ],
+    )
+    def test_another_configuration(
+        self, folder: Path, changes: dict[str, Any], facts: tuple[Any, ...]
+    ) -> None:
+        change_config(folder, **changes)
+        with pytest.raises(InputError, match=mentions(*facts)):
+            read_model(folder, "huggingface").transformer()
+
+    @pytest.mark.parametrize(
+        "name", ["config.json", "model.safetensors", "vocab.json", "source.spm", "target.spm"]
+    )
+    def test_a_missing_or_truncated_file_is_named(self, folder: Path, name: str) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(InputError, match=mentions(name)):
+            read_model(folder, "huggingface")
+        (folder / name).unlink()
+        with pytest.raises(InputError, match=mentions(name, "not exist")):
+            read_model(folder, "huggingface")
+
+    def test_weights_of_another_model(self, folder: Path) -> None:
+        change_weights(folder, extra=np.ones(2, np.float32))
+        with pytest.raises(InputError, match=mentions("extra")):
+            read_model(folder, "huggingface")
+        change_weights(folder, extra=None, final_logits_bias=np.full((1, 47), np.nan, np.float32))
+        with pytest.raises(InputError, match=mentions("final_logits_bias", "NaN")):
+            read_model(folder, "huggingface")
+        change_weights(folder, final_logits_bias=np.zeros((1, 50), np.float32))
+        with pytest.raises(InputError, match=mentions("47", "50", "vocabulary")):
+            read_model(folder, "huggingface")
+
+    @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.json"])
+    def test_random_damage_raises_only_input_errors(self, folder: Path, name: str) -> None:
+        original = (folder / name).read_bytes()
+        random_ = random.Random(1)
+        errors = 0
+        for _ in range(40):
+            content = bytearray(original)
+            for _ in range(random_.choice([1, 3, 30])):
+                content[random_.randrange(min(len(content), 4000))] = random_.randrange(256)
+            if random_.random() < 0.3:
+                del content[random_.randrange(len(content)) :]
+            (folder / name).write_bytes(content)
+            try:
+                read_model(folder, "huggingface")
+            except InputError:
+                errors += 1
+        assert errors >= 10

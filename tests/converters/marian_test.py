@@ -1,0 +1,293 @@
+"""Converted models give the results of Marian, which `make_marian.py` recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+import yaml
+
+from keras_transformer.converters import read_model, write_run
+from keras_transformer.converters.converted import ConvertedModel
+from keras_transformer.errors import InputError
+from keras_transformer.inference.scoring import Scorer
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary
+from tests.conftest import ROOT
+from tests.messages import mentions
+
+FIXTURE = ROOT / "tests" / "fixtures" / "marian"
+MODELS = ("post_norm", "pre_norm", "untied")
+RESULTS: dict[str, Any] = json.loads((FIXTURE / "results.json").read_text("utf-8"))
+
+
+def read(name: str, folder: Path = FIXTURE) -> ConvertedModel:
+    return read_model(folder / f"{name}.npz", "marian")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def named_module(request: pytest.FixtureRequest) -> tuple[str, TranslationModule]:
+    model = read(request.param)
+    decoding = model.config.replace(
+        decoding__beam_size=4, decoding__n_best=4, decoding__length_penalty=0.0
+    ).decoding
+    return request.param, TranslationModule([model.transformer()], model.tokenizer(), decoding)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the model that a test may change, with the files of an OPUS-MT model."""
+    for name in ("post_norm.npz", "vocab.yml", "source.spm", "target.spm"):
+        shutil.copy(FIXTURE / name, tmp_path)
+    return tmp_path
+
+
+def marian_ids(text: str) -> list[int]:
+    """Returns the ids of a source text as Marian finds them: pieces, then the table."""
+    table = {
+        piece: int(i)
+        for piece, i in yaml.load(
+            (FIXTURE / "vocab.yml").read_text("utf-8"), yaml.BaseLoader
+        ).items()
+    }
+    model = sentencepiece.SentencePieceProcessor(str(FIXTURE / "source.spm"))
+    tag, _, rest = text.partition(" ") if text.startswith(">>") else ("", "", text)
+    pieces = [*filter(None, [tag]), *model.encode(rest, out_type=str), "</s>"]
+    return [table.get(piece, table["<unk>"]) for piece in pieces]
+
+
+class TestResults:
+    def test_log_probabilities_are_marians(
+        self, named_module: tuple[str, TranslationModule]
+    ) -> None:
+        name, module = named_module
+        ids = module.tokenizer.tokenize_target(tf.constant(RESULTS["target"]))
+        lengths = tf.cast(ids.row_lengths(), tf.int32)
+        scorer = Scorer(module)
+        scores = scorer.score_ids(
+            tf.constant(RESULTS["source"]), ids.to_tensor(module.tokenizer.pad_id), lengths
+        )
+        np.testing.assert_allclose(
+            scores["log_probs"], RESULTS["models"][name]["scores"], rtol=0, atol=1e-4
+        )
+
+    @pytest.mark.parametrize("alpha", [0, 1])
+    def test_translations_are_marians(
+        self, named_module: tuple[str, TranslationModule], alpha: int
+    ) -> None:
+        """The best translation is equal. Other places are at least as good.
+
+        Marian's beam shrinks with each finished hypothesis, so it misses some of them.
+        """
+        name, module = named_module
+        if name == "pre_norm":
+            pytest.skip("Marian's decoder disagrees with its own scores of pre-norm models")
+        config = dataclasses.replace(module.config, length_penalty=float(alpha))
+        module = TranslationModule(module.transformers, module.tokenizer, config)
+        found = module.search(tf.constant(RESULTS["source"]))
+        tokens = module.tokenizer.target_pieces(found.ids).numpy().tolist()
+        for row, expected in enumerate(RESULTS["models"][name]["n_best"][str(alpha)]):
+            length = int(found.lengths[row, 0]) - 1  # without the end token
+            assert b" ".join(tokens[row][0][:length]).decode() == expected[0][0]
+            scores = np.array([score for _, score in expected])
+            np.testing.assert_allclose(found.scores[row, 0], scores[0], rtol=0, atol=1e-4)
+            assert (found.scores[row].numpy() > scores - 1e-4).all()
+
+    def test_settings_are_those_of_the_model(self) -> None:
+        post, pre, untied = (read(name).config.model for name in MODELS)
+        assert (post.norm_position, post.has_final_norm, post.activation) == ("post", False, "silu")
+        assert (pre.norm_position, pre.has_final_norm, pre.activation) == ("pre", True, "relu")
+        assert (post.tie_embeddings, pre.tie_embeddings, untied.tie_embeddings) == (
+            "all", "target", "none",
+        )  # fmt: skip
+        assert (pre.d_ff, pre.decoder_d_ff, post.decoder_d_ff) == (24, 32, None)
+        assert (post.num_encoder_layers, post.num_decoder_layers, post.num_heads) == (1, 2, 2)
+        assert post.sinusoid_frequencies == "tensor2tensor"
+
+
+class TestVocabulary:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *RESULTS["source"][:3],
+            ">>gsw<< the old tree",
+            "the ü tree",  # SentencePiece does not know ü, but the vocabulary has it
+            "a > b >> c",
+            "the x 漢字 tree",  # unknown characters next to each other are one token
+            "",
+        ],
+    )
+    def test_ids_are_marians(self, text: str) -> None:
+        model = read("post_norm")
+        [ids] = model.tokenizer().tokenize_source(tf.constant([text])).to_list()
+        size = len(yaml.safe_load((FIXTURE / "vocab.yml").read_text("utf-8")))
+        unknown = model.vocabulary.unknown_id
+        # Pieces that the vocabulary lacks have ids with the vector of the unknown token.
+        vectors = model.weights["embedding/embeddings"]
+        assert all((vectors[i] == vectors[unknown]).all() for i in ids if i >= size)
+        assert [i if i < size else unknown for i in ids] == marian_ids(text)
+
+    def test_both_models_share_one_matrix(self) -> None:
+        model = read("post_norm")
+        assert model.vocabulary.shares_ids and not model.vocabulary.joint
+        assert "embedding/embeddings" in model.weights
+        assert not read("pre_norm").vocabulary.joint
+
+    def test_language_tokens_are_symbols(self) -> None:
+        assert read("post_norm").vocabulary.source_symbols() == {">>deu<<", ">>gsw<<"}
+
+    def test_tokens_that_marian_lacks_are_never_generated(self) -> None:
+        model = read("post_norm")
+        bias = model.weights["output_projection/bias"]
+        size = len(yaml.safe_load((FIXTURE / "vocab.yml").read_text("utf-8")))
+        assert (bias[size:] == -1000).all() and (bias[:size] > -100).all()
+
+    def test_the_start_token_is_a_vector_of_zeros(self) -> None:
+        model = read("post_norm")
+        assert not model.weights["embedding/embeddings"][model.vocabulary.start_id].any()
+
+    def test_an_entry_with_the_name_of_a_special_token_is_kept(self, folder: Path) -> None:
+        text = (folder / "vocab.yml").read_text("utf-8").replace("\nd:", "\n<s>:")
+        (folder / "vocab.yml").write_text(text, "utf-8")
+        vocabulary = read_model(folder, "marian").vocabulary
+        place = yaml.safe_load(text)["<s>"]
+        assert vocabulary.source_piece(place) == "<s>_"
+        assert vocabulary.start_id > place
+
+
+def test_a_sentencepiece_vocabulary_keeps_its_ids(folder: Path, tmp_path: Path) -> None:
+    """Marian also takes a SentencePiece model as its vocabulary."""
+    size = len(yaml.safe_load((folder / "vocab.yml").read_text("utf-8")))
+    pieces = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*RESULTS["source"], *RESULTS["target"]]),
+        model_writer=pieces, vocab_size=size, bos_id=-1, eos_id=0, unk_id=1, minloglevel=2,
+    )  # fmt: skip
+    (folder / "vocab.yml").unlink()
+    (folder / "vocab.spm").write_bytes(pieces.getvalue())
+    (folder / "decoder.yml").write_text(
+        "models: [/training/post_norm.npz]\nvocabs: [vocab.spm, vocab.spm]\nbeam-size: 5\n"
+    )
+    model = read_model(folder, "marian")
+    assert model.vocabulary.joint
+    assert model.config.decoding.beam_size == 5
+    [ids] = model.vocabulary.encode_source([b"the old tree"])
+    original = sentencepiece.SentencePieceProcessor(model_proto=pieces.getvalue())
+    assert ids == original.encode("the old tree", add_eos=True)
+
+
+def test_a_written_run_has_everything(tmp_path: Path) -> None:
+    model = read("post_norm")
+    write_run(model, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    assert run.config == model.config
+    assert run.tokenizer().fingerprint == model.vocabulary.fingerprint
+    weights = run.selected_weights()
+    assert weights.keys() == model.weights.keys()
+    assert all((weights[path] == model.weights[path]).all() for path in weights)
+    with pytest.raises(InputError, match=mentions("run", "exists")):
+        write_run(model, tmp_path / "run")
+
+
+def change_config(file: Path, old: str, new: str) -> None:
+    """Replaces a part of the configuration inside a model."""
+    arrays = dict(np.load(file))
+    text = arrays["special:model.yml"].tobytes()
+    assert old.encode() in text
+    arrays["special:model.yml"] = np.frombuffer(text.replace(old.encode(), new.encode()), np.int8)
+    np.savez(file, **arrays)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("old", "new", "facts"),
+        [
+            ("type: transformer", "type: amun", ("amun", "transformer")),
+            ("autoreg: self-attention", "autoreg: rnn", ("recurrent", "gru")),
+            ("ffn-activation: swish", "ffn-activation: gelu", ("gelu", "swish")),
+            ("postprocess: dan", "postprocess: dhn", ("postprocess", "hn")),
+            ("train-position-embeddings: false", "train-position-embeddings: true", ("true",)),
+            ("dec-depth: 2", "dec-depth: 3", ("decoder_l3_self_Wq",)),
+            ("dec-depth: 2", "dec-depth: 1", ("decoder_l2_context_Wk",)),
+            ("dec-depth: 2", "dec-depth: two", ("two",)),
+            ("dec-depth: 2", "dec-depth: -2", ("num_decoder_layers", "-2")),
+            ("transformer-heads: 2", "transformer-heads: 5", ("num_heads", "5")),
+            ("dim-emb: 16", "dim-emb: 20", ("shape", "20")),
+        ],
+    )
+    def test_another_configuration(
+        self, folder: Path, old: str, new: str, facts: tuple[str, ...]
+    ) -> None:
+        change_config(folder / "post_norm.npz", old, new)
+        with pytest.raises(InputError, match=mentions(*facts)):
+            read_model(folder, "marian").transformer()
+
+    @pytest.mark.parametrize("name", ["post_norm.npz", "vocab.yml", "source.spm", "target.spm"])
+    def test_a_missing_file_is_named(self, folder: Path, name: str) -> None:
+        (folder / name).unlink()
+        with pytest.raises(InputError, match=mentions({"post_norm.npz": "npz"}.get(name, name))):
+            read_model(folder, "marian")
+
+    @pytest.mark.parametrize("name", ["post_norm.npz", "vocab.yml", "source.spm"])
+    def test_a_truncated_file_is_named(self, folder: Path, name: str) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(InputError, match=mentions("vocabulary" if "yml" in name else name)):
+            read_model(folder, "marian")
+
+    def test_the_vocabulary_of_another_model(self, folder: Path) -> None:
+        with (folder / "vocab.yml").open("a", encoding="utf-8") as file:
+            file.write("\nmore: 300\n")
+        with pytest.raises(InputError, match=mentions("300", "47", "vocabulary")):
+            read_model(folder, "marian")
+
+    def test_several_models_need_a_choice(self, folder: Path) -> None:
+        shutil.copy(folder / "post_norm.npz", folder / "other.npz")
+        with pytest.raises(InputError, match=mentions("other.npz, post_norm.npz", "decoder.yml")):
+            read_model(folder, "marian")
+        assert read("other", folder).config == read("post_norm").config
+
+    def test_binary_models_and_factored_vocabularies(self, folder: Path) -> None:
+        (folder / "decoder.yml").write_text("vocabs: [vocab.fsv, vocab.fsv]\n")
+        (folder / "vocab.fsv").write_text("")
+        with pytest.raises(InputError, match=mentions("vocab.fsv", "factored")):
+            read_model(folder, "marian")
+        (folder / "post_norm.npz").rename(folder / "model.bin")
+        for path in (folder, folder / "model.bin"):
+            with pytest.raises(InputError, match=mentions("binary format", "int8")):
+                read_model(path, "marian")
+
+    def test_unknown_formats_and_paths(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=mentions("onnx", "marian")):
+            read_model(tmp_path, "onnx")
+        with pytest.raises(InputError, match=mentions("missing", "not exist")):
+            read_model(tmp_path / "missing", "marian")
+
+    @pytest.mark.parametrize("name", ["post_norm.npz", "vocab.yml", "source.spm"])
+    def test_random_damage_raises_only_input_errors(self, folder: Path, name: str) -> None:
+        original = (folder / name).read_bytes()
+        random_ = random.Random(1)
+        errors = 0
+        for _ in range(40):
+            content = bytearray(original)
+            for _ in range(random_.choice([1, 3, 30])):
+                content[random_.randrange(len(content))] = random_.randrange(256)
+            if random_.random() < 0.3:
+                del content[random_.randrange(len(content)) :]
+            (folder / name).write_bytes(content)
+            try:
+                model = read_model(folder, "marian")
+                Vocabulary.from_models(model.vocabulary.models())
+            except InputError:
+                errors += 1
+        assert errors >= 10
