@@ -43,6 +43,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "target_sentencepiece", None, "SentencePiece model of the target; default: the source's"
     )
+    flags.DEFINE_string("source_vocabulary", None, "vocabulary of the source")
+    flags.DEFINE_string("target_vocabulary", None, "vocabulary of the target")
+    flags.DEFINE_integer("target_space", 0, "id of the target space of Tensor2Tensor's problem")
     flags.DEFINE_integer("num_heads", None, "attention heads, if the model does not say it")
 
 

@@ -11,7 +11,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from keras_transformer.config import PositiveInt
+from keras_transformer.config import NonNegativeInt, PositiveInt
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.schema import check_scalar
 
@@ -23,6 +23,7 @@ FORMATS = {
     "marian": "marian",
     "huggingface": "huggingface",
     "opennmt_tf": "opennmt_tf",
+    "tensor2tensor": "tensor2tensor",
 }
 
 
@@ -38,6 +39,10 @@ class ConvertOptions:
         source_sentencepiece, target_sentencepiece: for `opennmt_tf`, the SentencePiece models of
             the training data. The default for the target is the model of the source. Without any,
             texts must be tokenized already.
+        source_vocabulary, target_vocabulary: for `tensor2tensor`, the files of subwords. By default
+            both are the only `.subwords` file in the directory.
+        target_space: for `tensor2tensor`, the id of the target space that the problem of the model
+            sets, 0 for most.
         num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.
     """
 
@@ -45,6 +50,9 @@ class ConvertOptions:
     config: str | None = None
     source_sentencepiece: str | None = None
     target_sentencepiece: str | None = None
+    source_vocabulary: str | None = None
+    target_vocabulary: str | None = None
+    target_space: NonNegativeInt = 0
     num_heads: PositiveInt | None = None
 
     @property

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.converters.pieces import PieceOrder, order_pieces, word_model
+from keras_transformer.converters import ConvertOptions
+from keras_transformer.converters.pieces import (
+    PieceOrder,
+    order_pieces,
+    read_sentencepiece,
+    word_model,
+)
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.checkpoints import reading
-from keras_transformer.text.vocabulary import Vocabulary
 
 
 def read_tokens(path: Path) -> list[str]:
@@ -50,6 +55,30 @@ def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
         return content
 
 
+def find_vocabularies(directory: Path, pattern: str, options: ConvertOptions) -> list[Path]:
+    """Returns the vocabulary files of source and target.
+
+    Args:
+        directory: where the only file with `pattern` is the default for both.
+        pattern: a pattern of names, such as "*.subwords".
+        options: `source_vocabulary` and `target_vocabulary` are used.
+
+    Raises:
+        InputError: if a file is not named, and the directory has none or several.
+    """
+    named = [options.source_vocabulary, options.target_vocabulary]
+    if all(named):
+        return [Path(str(name)) for name in named]
+    found = sorted(directory.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found) or "none"
+        raise InputError(
+            f"{directory} must contain one vocabulary {pattern}, but has {names}. Give the files "
+            "with --source_vocabulary and --target_vocabulary."
+        )
+    return [Path(name) if name else found[0] for name in named]
+
+
 def order_tokens(
     token_lists: Sequence[Sequence[str]],
     sentencepiece: Sequence[str] | None,
@@ -77,7 +106,7 @@ def order_tokens(
             "differ. Give the vocabulary of this model."
         )
     if sentencepiece is not None:
-        models = [_read_sentencepiece(Path(path)) for path in sentencepiece]
+        models = [read_sentencepiece(Path(path)) for path in sentencepiece]
         tables = [_ids(tokens) for tokens in token_lists]
     else:
         models, tables = map(list, zip(*map(word_model, token_lists), strict=True))
@@ -98,10 +127,3 @@ def _ids(tokens: Sequence[str]) -> dict[str, int]:
         if ids.setdefault(token, i) != i:
             raise InputError(f"The vocabulary has {token!r} twice. It is damaged.")
     return ids
-
-
-def _read_sentencepiece(path: Path) -> bytes:
-    with reading(path, "a SentencePiece model"):
-        model = path.read_bytes()
-    Vocabulary.load(path)  # raises an error for another file
-    return model

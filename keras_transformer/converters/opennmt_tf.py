@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.config import Tying
+from keras_transformer.config import Config, Tying
 from keras_transformer.converters import ConvertOptions
 from keras_transformer.converters.converted import (
     ConvertedModel,
@@ -110,7 +110,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     source.check_all_used()
 
     parameters = _section(configuration, "params")
-    return make_model(
+    config = Config().updated(
         {
             **{f"model.{name}": value for name, value in description.items()},
             "model.tie_embeddings": tying,
@@ -129,10 +129,9 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
             "decoding.beam_size": parameters.get("beam_width", 4),
             "decoding.length_penalty": parameters.get("length_penalty", 0.0),
             "decoding.coverage_penalty": parameters.get("coverage_penalty", 0.0),
-        },
-        weights,
-        order.vocabulary,
+        }
     )
+    return make_model(config, weights, order.vocabulary)
 
 
 def _table(sizes: Mapping[str, int], norm: str, has_bias: bool) -> WeightTable:

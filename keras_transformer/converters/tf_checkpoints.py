@@ -64,9 +64,9 @@ class TFCheckpoint:
             )
         return cls(newest)
 
-    def variables(self) -> dict[str, np.ndarray]:
-        """Returns all variables by name."""
-        return {name: self._read(name) for name in self._shapes}
+    def variables(self, scope: str) -> dict[str, np.ndarray]:
+        """Returns the variables of a scope of TensorFlow 1, such as "transformer/", by name."""
+        return {name: self._read(name) for name in self._shapes if name.startswith(scope)}
 
     def object_weights(self, root: str) -> dict[str, np.ndarray]:
         """Returns the variables below a root of an object-based checkpoint, without slots.

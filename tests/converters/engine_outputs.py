@@ -1,6 +1,7 @@
 """Compares converted models with the outputs of other toolkits in tests/fixtures.
 
-`expected.json` has `pairs` of texts and, for each source, the tokens of the `greedy` translation.
+`expected.json` has `pairs` of texts and, for each source, the `greedy` translation: its tokens, or
+its text.
 `expected.npz` has the `log_probs` `[B, T]` of the target tokens, their `lengths` `[B]`, including
 the end token, and the `logits` `[2, T, V]` of the first two pairs.
 """
@@ -8,8 +9,9 @@ the end token, and the `logits` `[2, T, V]` of the first two pairs.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,19 +23,25 @@ from keras_transformer.inference.loading import load_translator
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
-def check_probabilities(model: ConvertedModel, expected: Path, rows: Sequence[int]) -> None:
+def check_probabilities(
+    model: ConvertedModel,
+    expected: Path,
+    rows: Sequence[int],
+    encode: Sequence[Callable[[str], str]] = (str, str),
+) -> None:
     """Compares log-probabilities and logits of all pairs.
 
     Args:
         model: the converted model.
         expected: directory of the expected values.
         rows: for each row of the other toolkit's output layer, the id in the converted model.
+        encode: tokenization of the source and of the target outside of the model.
     """
     pairs, _ = read_expected(expected)
     arrays = np.load(expected / "expected.npz")
     transformer, vocabulary = model.transformer(), model.vocabulary
-    sources = vocabulary.encode_source([source.encode() for source, _ in pairs])
-    targets = vocabulary.encode_target([target.encode() for _, target in pairs])
+    sources = vocabulary.encode_source([encode[0](source).encode() for source, _ in pairs])
+    targets = vocabulary.encode_target([encode[1](target).encode() for _, target in pairs])
     assert [len(target) for target in targets] == arrays["lengths"].tolist()
     source_ids = tf.ragged.constant(sources, tf.int32).to_tensor(vocabulary.pad_id)
     labels = tf.ragged.constant(targets, tf.int32).to_tensor(vocabulary.pad_id)
@@ -51,15 +59,32 @@ def check_probabilities(model: ConvertedModel, expected: Path, rows: Sequence[in
         )
 
 
-def check_translations(model: ConvertedModel, expected: Path, run: Path) -> None:
-    """Writes the model as a run, and compares the tokens of its greedy translations."""
+def check_translations(
+    model: ConvertedModel,
+    expected: Path,
+    run: Path,
+    encode: Callable[[str], str] = str,
+    decode: Callable[[str], str] | None = None,
+) -> None:
+    """Writes the model as a run, and compares its greedy translations.
+
+    Args:
+        model: the converted model.
+        expected: directory of the expected values.
+        run: directory of the new run.
+        encode: tokenization of the source outside of the model.
+        decode: makes text of a translation. None: the tokens are compared.
+    """
     pairs, greedy = read_expected(expected)
     write_run(model, run)
     settings = {"decoding.beam_size": 1, "decoding.allow_unknown": True}
     translator = load_translator(run, settings)
-    result = translator.search(tf.constant([source for source, _ in pairs]))
-    tokenizer = translator.tokenizer
-    pieces = tokenizer.target_pieces(result.ids[:, 0]).numpy()
+    result = translator.search(tf.constant([encode(source) for source, _ in pairs]))
+    if decode is not None:
+        texts = translator.texts(result)[:, 0].numpy()
+        assert [decode(text.decode()) for text in texts] == greedy
+        return
+    pieces = translator.tokenizer.target_pieces(result.ids[:, 0]).numpy()
     lengths = result.lengths[:, 0].numpy() - 1  # without the end token
     found = [
         [piece.decode() for piece in row[:length]]
@@ -68,7 +93,7 @@ def check_translations(model: ConvertedModel, expected: Path, run: Path) -> None
     assert found == greedy
 
 
-def read_expected(directory: Path) -> tuple[list[tuple[str, str]], list[list[str]]]:
-    """Returns the pairs of texts, and the tokens of the greedy translations."""
+def read_expected(directory: Path) -> tuple[list[tuple[str, str]], list[Any]]:
+    """Returns the pairs of texts, and the greedy translations."""
     content = json.loads((directory / "expected.json").read_text(encoding="utf-8"))
     return [(source, target) for source, target in content["pairs"]], content["greedy"]
