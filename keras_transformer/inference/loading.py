@@ -13,7 +13,7 @@ import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
-from keras_transformer.inference import manifest
+from keras_transformer.inference import hub, manifest
 from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
@@ -127,7 +127,8 @@ def load_model(
 
     Args:
         model_dir: a SavedModel, a LiteRT file, or any value that `load_translator` accepts. If it
-            is a directory of numbered versions, the highest one is loaded.
+            is a directory of numbered versions, the highest one is loaded. `hf://USER/NAME`
+            downloads a model from the Hugging Face Hub.
         settings: changes of the run's `decoding.` configuration, as in
             `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
             and `decoding.max_length`, a SavedModel none.
@@ -142,6 +143,7 @@ def load_model(
     >>> load_model("build/run", {"decoding.n_best": 3}).n_best
     3
     """
+    model_dir = hub.resolve(str(model_dir))
     path = Path(model_dir)
     if RunDirectory.is_run(path) or (not path.exists() and path.suffix != ".tflite"):
         if threads is not None:
@@ -281,7 +283,7 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
     runs = []
-    whole = str(model_dir)
+    whole = hub.resolve(str(model_dir))
     # A comma may be part of the name of a directory.
     path, name = RunDirectory.split_weights(whole)
     is_one = "," not in (name or "") and RunDirectory.is_run(path)

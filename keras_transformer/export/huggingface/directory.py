@@ -69,11 +69,32 @@ def check_search(decoding: DecodingConfig) -> None:
             )
 
 
+def hf_length_penalty(decoding: DecodingConfig, mean_length: float) -> float:
+    """Returns the exponent of `generate`, which divides log P by length^exponent.
+
+    For GNMT's formula, ((5 + length) / 6)^α, it is the exponent that favors longer translations
+    as much at the mean length.
+
+    Args:
+        decoding: options of the search.
+        mean_length: mean number of tokens of a translation.
+
+    Example:
+    >>> hf_length_penalty(DecodingConfig(length_penalty=0.6), mean_length=25)
+    0.5
+    """
+    if decoding.length_penalty_formula == "power":
+        return decoding.length_penalty
+    # The derivatives of both logarithms are equal: α / (5 + length) and exponent / length.
+    return round(decoding.length_penalty * mean_length / (5 + mean_length), 3)
+
+
 def write_directory(
     path: Path,
     translator: TranslationModule,
     transformer: Transformer,
     languages: tuple[str, str] | None,
+    length_penalty: float,
 ) -> None:
     """Writes everything that `transformers` reads.
 
@@ -82,6 +103,7 @@ def write_directory(
         translator: its tokenizer and its options of the search are written.
         transformer: a model with the configuration and the weights of `to_marian`.
         languages: codes of the source and the target language, if known.
+        length_penalty: the exponent of `generate`.
 
     Raises:
         InputError: if two tokens of the vocabulary have the same piece.
@@ -92,7 +114,7 @@ def write_directory(
     longest = max(translator.max_source_tokens, translator.max_output_tokens + 1, _POSITIONS)
     model_config = _model_config(transformer, vocabulary, longest)
     _write_json(path / "config.json", model_config)
-    _write_json(path / "generation_config.json", _generation_config(translator, vocabulary))
+    _write_json(path / "generation_config.json", _generation_config(translator, length_penalty))
     _write_json(path / "tokenizer_config.json", _tokenizer_config(translator, languages))
     # `save_file` would write a file that only its owner can read.
     tensors = to_tensors(transformer, longest)
@@ -163,14 +185,14 @@ def _model_config(
     }
 
 
-def _generation_config(translator: TranslationModule, vocabulary: Vocabulary) -> dict[str, Any]:
-    decoding = translator.config
+def _generation_config(translator: TranslationModule, length_penalty: float) -> dict[str, Any]:
+    decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     never = [vocabulary.pad_id, vocabulary.start_id]
     if not decoding.allow_unknown:
         never.append(vocabulary.unknown_id)
     return {
         "num_beams": decoding.beam_size,
-        "length_penalty": decoding.length_penalty,
+        "length_penalty": length_penalty,
         "early_stopping": False,
         "max_length": translator.max_output_tokens + 1,  # here the start token counts
         "min_length": decoding.min_length,

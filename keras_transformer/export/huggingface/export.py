@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import sentencepiece
 import tensorflow as tf
 
@@ -37,6 +38,7 @@ from keras_transformer.export.huggingface.directory import (
     CARD_USE,
     WEIGHTS,
     check_search,
+    hf_length_penalty,
     write_directory,
 )
 from keras_transformer.export.huggingface.tensors import (
@@ -72,9 +74,9 @@ _STORED_POSITIONS = (
     "transformers reads them, but save_pretrained leaves them out."
 )
 _PENALTY = (
-    "The run divides log-probabilities by ((5 + length) / 6)^α, but generate divides by length^α. "
-    "A few translations differ. To search in the same way here, set "
-    "decoding.length_penalty_formula=power."
+    "The run divides log-probabilities by ((5 + length) / 6)^α, but generate divides by a power of "
+    "the length, which was chosen to be similar. A few translations differ. To search in the same "
+    "way here, set decoding.length_penalty_formula=power."
 )
 
 
@@ -127,10 +129,12 @@ def export(
 
     def write(path: Path) -> tuple[float, metrics.Scores | None]:
         marian = _marian_model(transformer)
-        write_directory(path, translator, marian, card.languages)
-        check_tokens(translator, tokenized, _token_ids(path, vocabulary, tokenized))
         texts = [*sentences, *probes.translated]
         translations = _translations(translator, texts)
+        lengths = [len(ids) for ids, _ in translations[: len(sentences)]]
+        exponent = hf_length_penalty(translator.config, float(np.mean(lengths)))
+        write_directory(path, translator, marian, card.languages, exponent)
+        check_tokens(translator, tokenized, _token_ids(path, vocabulary, tokenized))
         scored = _Scored(
             [text_name(text, number, len(sentences)) for number, text in enumerate(texts, 1)],
             texts,
