@@ -107,6 +107,13 @@ def write_directory(
 
     Raises:
         InputError: if two tokens of the vocabulary have the same piece.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run")
+    >>> write_directory(Path("hf"), translator, translator.transformer, ("en", "de"), 1.0)
+    >>> json.loads(Path("hf/tokenizer_config.json").read_text())["source_lang"]
+    'en'
     """
     path.mkdir()
     vocabulary = translator.tokenizer.vocabulary
