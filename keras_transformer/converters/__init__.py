@@ -30,10 +30,11 @@ class ConvertOptions:
 
     Attributes:
         positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
-            trained, such as OPUS-MT, or "huggingface" for models that transformers trained.
+            trained, such as OPUS-MT, or "huggingface" for models that transformers trained. If
+            None, exports of this package have their own, and all others "marian".
     """
 
-    positions: Literal["marian", "huggingface"] = "marian"
+    positions: Literal["marian", "huggingface"] | None = None
 
 
 def make_options(**options: Any) -> ConvertOptions:

@@ -1,4 +1,4 @@
-"""Loads models for inference: runs, ensembles of runs, SavedModels and LiteRT models."""
+"""Loads models for inference: runs, ensembles of runs, exports and MarianMT models."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
 from keras_transformer.config import Config
+from keras_transformer.converters import read_model
 from keras_transformer.errors import InputError
 from keras_transformer.inference import hub, manifest
 from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
@@ -126,9 +127,9 @@ def load_model(
     """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: a SavedModel, a LiteRT file, or any value that `load_translator` accepts. If it
-            is a directory of numbered versions, the highest one is loaded. `hf://USER/NAME`
-            downloads a model from the Hugging Face Hub.
+        model_dir: a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, or any value
+            that `load_translator` accepts. If it is a directory of numbered versions, the highest
+            one is loaded. `hf://USER/NAME` downloads a model from the Hugging Face Hub.
         settings: changes of the run's `decoding.` configuration, as in
             `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
             and `decoding.max_length`, a SavedModel none.
@@ -152,6 +153,15 @@ def load_model(
         longest = max_train_source_length(model_dir)
         return LoadedModel.of(module, str(model_dir), longest, jit_compile)
     path = _newest_version(path)
+    if (path / "source.spm").is_file():  # a MarianMT model of Hugging Face
+        if threads is not None:
+            raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
+        manifest.check_needed_files(path)
+        converted = read_model(path, "huggingface")
+        config = converted.config.updated(settings or {})
+        transformer = converted.transformer(dtype=precision)
+        module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
+        return LoadedModel.of(module, str(model_dir), jit_compile=jit_compile)
     if precision != "float32" or jit_compile:
         raise InputError(
             f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "

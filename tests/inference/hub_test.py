@@ -116,6 +116,11 @@ def test_an_export_is_uploaded(
     assert uploaded == files_of(exported.path)
     folder = hub.download("hf://user/en-de")
     assert file_hashes(folder) == file_hashes(exported.path)
+    translations = [
+        kt.load(model, length_penalty=0.0)(PHRASES[0])
+        for model in (run_directory.path, "hf://user/en-de")
+    ]
+    assert translations[0] == translations[1]
 
     server.status = 403
     with pytest.raises(InputError, match=mentions("complete", "cannot be uploaded", "access")):

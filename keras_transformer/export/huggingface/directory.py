@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.converters.huggingface import POSITIONS_FIELD
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.huggingface.tensors import (
     ACTIVATIONS,
@@ -178,8 +179,8 @@ def _model_config(
         "scale_embedding": config.scale_embeddings,
         "static_position_embeddings": True,
         "max_position_embeddings": num_positions,
-        # `transformers` ignores this; a converter needs it.
-        "positions": "huggingface" if has_usual_positions(config) else "marian",
+        # `transformers` ignores this; the converter of this package needs it.
+        POSITIONS_FIELD: "huggingface" if has_usual_positions(config) else "marian",
         "dropout": config.residual_dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,

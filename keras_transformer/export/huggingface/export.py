@@ -28,6 +28,8 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
+from keras_transformer.converters import ConvertOptions
+from keras_transformer.converters.huggingface import read as read_marian_mt
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult
@@ -89,10 +91,10 @@ def export(
 ) -> ExportResult:
     """Writes the next version under `output_dir`.
 
-    The version gets its number only if MarianMT's form of the model gives the run's translations of
-    `sentences` and of a few generated texts the same log-probabilities as the run, and if its
-    tokenizer gives the ids of the run. If `transformers` is installed, it loads the version, and
-    its log-probabilities and ids are compared, too.
+    The version gets its number only if the converter for MarianMT models reads it, if it gives the
+    run's translations of `sentences` and of a few generated texts the same log-probabilities as the
+    run, and if its tokenizer gives the ids of the run. If `transformers` is installed, it loads the
+    version, and its log-probabilities and ids are compared, too.
 
     Args:
         run: a run, or any other value that `load_translator` accepts.
@@ -141,7 +143,11 @@ def export(
             [ids for ids, _ in translations],
         )
         expected = scored.log_probs(translator)
-        changed = TranslationModule([marian], translator.tokenizer, translator.config)
+        # The converter reads the files with a separate table of names.
+        converted = read_marian_mt(path, ConvertOptions())
+        changed = TranslationModule(
+            [converted.transformer()], converted.tokenizer(), translator.config
+        )
         difference = scored.largest_difference(scored.log_probs(changed), expected)
         if has_transformers:
             ids, log_probs = _with_transformers(path, tokenized, scored)
