@@ -33,7 +33,8 @@ class ConvertOptions:
 
     Attributes:
         positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
-            trained, such as OPUS-MT, or "huggingface" for models that transformers trained.
+            trained, such as OPUS-MT, or "huggingface" for models that transformers trained. If
+            None, exports of this package have their own, and all others "marian".
         config: for `opennmt_tf`, the configuration that trained the model, such as "data.yml". By
             default it is the only `.yml` file in the directory.
         source_sentencepiece, target_sentencepiece: for `opennmt_tf`, the SentencePiece models of
@@ -46,7 +47,7 @@ class ConvertOptions:
         num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.
     """
 
-    positions: Literal["marian", "huggingface"] = "marian"
+    positions: Literal["marian", "huggingface"] | None = None
     config: str | None = None
     source_sentencepiece: str | None = None
     target_sentencepiece: str | None = None

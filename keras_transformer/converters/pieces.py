@@ -113,6 +113,37 @@ def read_sentencepiece(file: Path) -> bytes:
     return model
 
 
+def same_pieces(
+    source_model: bytes,
+    target_model: bytes,
+    source_ids: Mapping[str, int],
+    target_ids: Mapping[str, int],
+    start_id: int,
+) -> PieceOrder | None:
+    """Returns the vocabulary of two models whose ids are already those of the tables.
+
+    Exports of this package are of this kind. For all others, the result is None.
+
+    Args:
+        source_model: serialized SentencePiece model of the source language.
+        target_model: serialized SentencePiece model of the target language.
+        source_ids: id of each source piece.
+        target_ids: id of each target piece; the same object if there is one table.
+        start_id: id of the start token.
+    """
+    is_joint = source_ids is target_ids and source_model == target_model
+    try:
+        vocabulary = Vocabulary(source_model, None if is_joint else target_model)
+    except InputError:  # a special piece is missing
+        return None
+    source, target = vocabulary.pieces()
+    tables = [{piece: i for i, piece in enumerate(pieces)} for pieces in (source, target)]
+    if tables != [source_ids, target_ids] or vocabulary.start_id != start_id:
+        return None
+    rows = [range(len(pieces)) for pieces in (source, target)]
+    return PieceOrder(vocabulary, *rows, num_sources=len(source), num_targets=len(target))
+
+
 def order_pieces(
     source_model: bytes,
     target_model: bytes,
