@@ -140,8 +140,8 @@ def same_pieces(
     tables = [{piece: i for i, piece in enumerate(pieces)} for pieces in (source, target)]
     if tables != [source_ids, target_ids] or vocabulary.start_id != start_id:
         return None
-    rows = [range(len(pieces)) for pieces in (source, target)]
-    return PieceOrder(vocabulary, *rows, num_sources=len(source), num_targets=len(target))
+    sources, targets = range(len(source)), range(len(target))
+    return PieceOrder(vocabulary, sources, targets, len(sources), len(targets))
 
 
 def order_pieces(
