@@ -257,7 +257,9 @@ def _without_zero_biases(config: Config, weights: Arrays) -> tuple[Config, Array
 
 def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
     """Returns the vocabulary with the ids of MarianTokenizer."""
-    models = [read_sentencepiece(path / name) for name in ("source.spm", "target.spm")]
+    source_model, target_model = (
+        read_sentencepiece(path / name) for name in ("source.spm", "target.spm")
+    )
     source = target = _ids(path / "vocab.json", config)
     if (path / "target_vocab.json").is_file():
         target = _ids(path / "target_vocab.json", config)
@@ -267,8 +269,9 @@ def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
             f"{path / 'config.json'} has the decoder_start_token_id {start}, but the vocabulary "
             f"has {len(target):,} entries."
         )
-    return same_pieces(*models, source, target, start) or order_pieces(
-        *models, source, target, pad_piece="<pad>", start_row=start
+    order = same_pieces(source_model, target_model, source, target, start)
+    return order or order_pieces(
+        source_model, target_model, source, target, pad_piece="<pad>", start_row=start
     )
 
 

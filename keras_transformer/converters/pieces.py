@@ -141,8 +141,8 @@ def same_pieces(
     tables = [{piece: i for i, piece in enumerate(pieces)} for pieces in (source, target)]
     if tables != [source_ids, target_ids] or vocabulary.start_id != start_id:
         return None
-    rows = [range(len(pieces)) for pieces in (source, target)]
-    return PieceOrder(vocabulary, *rows, num_sources=len(source), num_targets=len(target))
+    rows, target_rows = range(len(source)), range(len(target))
+    return PieceOrder(vocabulary, rows, target_rows, len(rows), len(target_rows))
 
 
 def order_pieces(
