@@ -145,12 +145,14 @@ def test_the_quickstart_by_commands(environment: Environment, tmp_path: Path) ->
 
 
 def test_the_python_guide_runs_as_written(environment: Environment, tmp_path: Path) -> None:
-    """Except for the numbers of steps and of pieces, which suit a tiny corpus."""
+    """Except for the numbers of steps, pieces and layers, which suit a tiny corpus."""
     for side in ("en", "de"):
         (tmp_path / f"train.{side}").write_text("".join(f"{each}\n" for each in PHRASES * 10))
     code = code_of("docs/python.md", "python")
+    layers = "num_encoder_layers=1, num_decoder_layers=1"
     for shown, short in (
-        ("max_steps=10_000", "max_steps=4"),
+        ("max_steps=10_000", f"max_steps=4, {layers}"),
+        ("vocab_size=data.tokenizer", f"{layers}, vocab_size=data.tokenizer"),
         ('output_dir="data", vocab_size=8000', 'output_dir="data", vocab_size=70'),
     ):
         assert code.count(shown) == 1
