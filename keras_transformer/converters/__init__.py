@@ -31,6 +31,10 @@ class ConvertOptions:
     Attributes:
         positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
             trained, such as OPUS-MT, or "huggingface" for models that transformers trained.
+
+    Example:
+    >>> ConvertOptions().positions
+    'marian'
     """
 
     positions: Literal["marian", "huggingface"] = "marian"
@@ -68,9 +72,9 @@ def read_model(
             cannot express.
 
     Example:
-    ```python
-    model = read_model("opus-mt-en-de", "marian")
-    ```
+    >>> model = read_model("build/opus-mt", "marian")
+    >>> model.config.model.tie_embeddings, model.vocabulary.source_symbols()
+    ('all', {...})
     """
     if source_format not in FORMATS:
         raise InputError(
@@ -93,6 +97,11 @@ def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
     Raises:
         InputError: if the weights do not fit the configuration, or if the directory exists or
             cannot be written.
+
+    Example:
+    >>> write_run(read_model("build/opus-mt", "marian"), "build/new")
+    >>> Path("build/new/config.json").is_file()
+    True
     """
     from keras_transformer.runs import new_run
 
