@@ -144,6 +144,8 @@ class ModelConfig(EncoderDecoderConfig):
             and fairseq from 2.
         embedding_norm: normalize the sum of embeddings and positions.
         final_norm: add a layer norm after each stack; None for only after pre-norm stacks.
+        mask_source_end: attend to the end token of the source as little as to padding, as in models
+            of OpenNMT-tf, whose sources have no end token.
         attention_window: r of restricted self-attention (section 4): each position attends to the
             r positions around it.
         embedding_dropout, residual_dropout: the dropout of the paper (section 5.4).
@@ -166,6 +168,7 @@ class ModelConfig(EncoderDecoderConfig):
     first_position: Position = 0
     max_positions: PositiveInt = 1024
     embedding_norm: bool = False
+    mask_source_end: bool = False
     attention_window: PositiveInt | None = None
     norm_position: Literal["post", "pre"] = "post"
     final_norm: bool | None = None

@@ -334,7 +334,7 @@ def test_a_config_without_the_newest_fields_has_the_models_of_earlier_versions()
     config = Config().updated({"model.norm_position": "pre"})
     old = json.loads(config.to_json())
     newest = "decoder_d_ff decoder_num_heads sinusoid_frequencies first_position embedding_norm"
-    for name in [*newest.split(), "final_norm"]:
+    for name in [*newest.split(), "final_norm", "mask_source_end"]:
         del old["model"][name]
     assert Config.from_json(json.dumps(old)) == config
     assert config.model.has_final_norm and not config.model.embedding_norm

@@ -11,6 +11,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from keras_transformer.config import NonNegativeInt, PositiveInt
 from keras_transformer.errors import InputError, check_names
 from keras_transformer.schema import check_scalar
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # they load TensorFlow
 FORMATS = {
     "marian": "marian",
     "huggingface": "huggingface",
+    "opennmt_tf": "opennmt_tf",
+    "tensor2tensor": "tensor2tensor",
 }
 
 
@@ -30,14 +33,39 @@ class ConvertOptions:
 
     Attributes:
         positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
-            trained, such as OPUS-MT, or "huggingface" for models that transformers trained.
+            trained, such as OPUS-MT, or "huggingface" for models that transformers trained. If
+            None, exports of this package have their own, and all others "marian".
+        config: for `opennmt_tf`, the configuration that trained the model, such as "data.yml". By
+            default it is the only `.yml` file in the directory.
+        source_sentencepiece, target_sentencepiece: for `opennmt_tf`, the SentencePiece models of
+            the training data. The default for the target is the model of the source. Without any,
+            texts must be tokenized already.
+        source_vocabulary, target_vocabulary: for `tensor2tensor`, the files of subwords. By default
+            both are the only `.subwords` file in the directory.
+        target_space: for `tensor2tensor`, the id of the target space that the problem of the model
+            sets, 0 for most.
+        num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.
 
     Example:
-    >>> ConvertOptions().positions
-    'marian'
+    >>> ConvertOptions(positions="huggingface").sentencepiece is None
+    True
     """
 
-    positions: Literal["marian", "huggingface"] = "marian"
+    positions: Literal["marian", "huggingface"] | None = None
+    config: str | None = None
+    source_sentencepiece: str | None = None
+    target_sentencepiece: str | None = None
+    source_vocabulary: str | None = None
+    target_vocabulary: str | None = None
+    target_space: NonNegativeInt = 0
+    num_heads: PositiveInt | None = None
+
+    @property
+    def sentencepiece(self) -> tuple[str, str] | None:
+        """The SentencePiece models of source and target, or None."""
+        source = self.source_sentencepiece or self.target_sentencepiece
+        target = self.target_sentencepiece or source
+        return None if source is None or target is None else (source, target)
 
 
 def make_options(**options: Any) -> ConvertOptions:
@@ -50,7 +78,7 @@ def make_options(**options: Any) -> ConvertOptions:
     >>> make_options(positions="huggingface").positions
     'huggingface'
     """
-    hints = get_type_hints(ConvertOptions)
+    hints = get_type_hints(ConvertOptions, include_extras=True)
     check_names(options, list(hints), "an option of convert")
     for name, value in options.items():
         check_scalar(name, hints[name], value)

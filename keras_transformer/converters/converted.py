@@ -32,13 +32,16 @@ class ConvertedModel:
     weights: Arrays
     vocabulary: Vocabulary
 
-    def transformer(self) -> Transformer:
+    def transformer(self, dtype: str | None = None) -> Transformer:
         """Returns the Keras model with the converted weights.
+
+        Args:
+            dtype: type of weights and computation; Keras's default if None.
 
         Raises:
             InputError: if the weights do not fit the configuration.
         """
-        transformer = Transformer(self.config.model)
+        transformer = Transformer(self.config.model, dtype=dtype)
         transformer.assign_weights(self.weights)
         return transformer
 
@@ -65,11 +68,15 @@ class SourceWeights:
 
     def __init__(self, arrays: Mapping[str, np.ndarray], place: str):
         self._arrays = arrays
-        self._place = place
+        self.place = place
         self._used: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
+
+    def names(self) -> list[str]:
+        """Returns the names of all weights."""
+        return list(self._arrays)
 
     def take(self, name: str) -> np.ndarray:
         """Returns a weight as float32, and marks it as used.
@@ -79,13 +86,13 @@ class SourceWeights:
         """
         if name not in self._arrays:
             raise InputError(
-                f"{self._place} lacks the weight {name}. It is damaged, or its configuration "
+                f"{self.place} lacks the weight {name}. It is damaged, or its configuration "
                 "belongs to another model."
             )
         self._used.add(name)
         array = np.asarray(self._arrays[name], np.float32)
         if not np.isfinite(array).all():
-            raise InputError(f"{self._place}: the weight {name} contains NaN or infinite values.")
+            raise InputError(f"{self.place}: the weight {name} contains NaN or infinite values.")
         return array
 
     def take_one_of(self, *names: str) -> np.ndarray:
@@ -98,7 +105,7 @@ class SourceWeights:
         for name in found[1:]:
             if not np.array_equal(self.take(name), array):
                 raise InputError(
-                    f"{self._place}: {found[0]} and {name} differ, but the configuration ties them."
+                    f"{self.place}: {found[0]} and {name} differ, but the configuration ties them."
                 )
         return array
 
@@ -130,7 +137,7 @@ class SourceWeights:
             if len({(part.ndim, part.shape[:-1]) for part in parts}) > 1:
                 shapes = ", ".join(str(part.shape) for part in parts)
                 raise InputError(
-                    f"{self._place}: {', '.join(names)} have the shapes {shapes}, which cannot be "
+                    f"{self.place}: {', '.join(names)} have the shapes {shapes}, which cannot be "
                     "joined to one matrix."
                 )
             arrays[path] = np.concatenate(parts, axis=-1)
@@ -142,7 +149,7 @@ class SourceWeights:
         if unused:
             more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
             raise InputError(
-                f"{self._place} has the weight {unused[0]}{more}, which this converter does not "
+                f"{self.place} has the weight {unused[0]}{more}, which this converter does not "
                 "know. The model is of another architecture."
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from keras_transformer.text.model_proto import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
+    WORD,
     ModelProto,
 )
 from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
 _SPACE = "\u2581"
+_SPECIAL_TOKENS = {"<blank>", "<pad>", "<unk>", "<s>", "</s>"}  # in vocabularies of all toolkits
 _LANGUAGE = re.compile(r">>[^\s<>]+<<")
 
 
@@ -111,6 +113,37 @@ def read_sentencepiece(file: Path) -> bytes:
     return model
 
 
+def same_pieces(
+    source_model: bytes,
+    target_model: bytes,
+    source_ids: Mapping[str, int],
+    target_ids: Mapping[str, int],
+    start_id: int,
+) -> PieceOrder | None:
+    """Returns the vocabulary of two models whose ids are already those of the tables.
+
+    Exports of this package are of this kind. For all others, the result is None.
+
+    Args:
+        source_model: serialized SentencePiece model of the source language.
+        target_model: serialized SentencePiece model of the target language.
+        source_ids: id of each source piece.
+        target_ids: id of each target piece; the same object if there is one table.
+        start_id: id of the start token.
+    """
+    is_joint = source_ids is target_ids and source_model == target_model
+    try:
+        vocabulary = Vocabulary(source_model, None if is_joint else target_model)
+    except InputError:  # a special piece is missing
+        return None
+    source, target = vocabulary.pieces()
+    tables = [{piece: i for i, piece in enumerate(pieces)} for pieces in (source, target)]
+    if tables != [source_ids, target_ids] or vocabulary.start_id != start_id:
+        return None
+    sources, targets = range(len(source)), range(len(target))
+    return PieceOrder(vocabulary, sources, targets, len(sources), len(targets))
+
+
 def order_pieces(
     source_model: bytes,
     target_model: bytes,
@@ -182,6 +215,44 @@ def order_pieces(
         num_sources=len(source_table),
         num_targets=len(target_table),
     )
+
+
+def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
+    """Returns a SentencePiece model that splits text only at spaces, and the ids of its pieces.
+
+    It is for vocabularies of words or subwords that another program makes, such as "do@@ g". The
+    text must already be tokenized, and translations stay tokenized.
+
+    Args:
+        tokens: the tokens in the order of their ids. Special tokens keep their names as pieces.
+
+    Raises:
+        InputError: for a token that is there twice, or that such a text cannot contain.
+
+    Example:
+    >>> model, ids = word_model(["<blank>", "<s>", "</s>", "<unk>", "do@@", "g"])
+    >>> [piece.piece.lstrip(_SPACE) for piece in ModelProto.FromString(model).pieces][4:]
+    ['do@@', 'g']
+    """
+    ids: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        if _SPACE in token:
+            raise InputError(
+                f"The vocabulary has {token!r}, which is a piece of SentencePiece. Give the "
+                "SentencePiece model of the training data with --source_sentencepiece."
+            )
+        if token.split() != [token]:
+            raise InputError(f"The vocabulary has {token!r}, which is empty or contains a space.")
+        piece = token if token in _SPECIAL_TOKENS else _SPACE + token
+        if ids.setdefault(piece, i) != i:
+            raise InputError(f"The vocabulary has {token!r} twice. It is damaged.")
+    proto = ModelProto()
+    proto.trainer_spec.model_type = WORD
+    proto.normalizer_spec.name = "identity"
+    for piece in ids:
+        kind = UNKNOWN if piece == "<unk>" else CONTROL
+        proto.pieces.add(piece=piece, type=NORMAL if piece[0] == _SPACE else kind)
+    return bytes(proto.SerializeToString(deterministic=True)), ids
 
 
 def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Exports of a trained run: TensorFlow SavedModel, LiteRT and CTranslate2."""
+"""Exports of a trained run: TensorFlow SavedModel, LiteRT, CTranslate2 and MarianMT."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.model_card import ModelCardData, TaskCard
+from keras_transformer.inference import hub
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class ExportResult(NamedTuple):
             between the log-probabilities of a translation in the run and in the export.
         scores: scores of the export's translations, if there are references.
         warning: a limitation of this export.
+        url: the page of the model on the Hugging Face Hub, if it was uploaded.
 
     Example:
     >>> ExportResult(Path("build/export/1"), sentences=1000, ties=[]).path.name
@@ -83,6 +85,7 @@ class ExportResult(NamedTuple):
     largest_difference: float | None = None
     scores: Scores | None = None
     warning: str | None = None
+    url: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +103,8 @@ class ExportOptions:
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         card: facts for the model card of a SavedModel that the run does not contain.
         extra_signatures: adds the signatures of another task to a SavedModel.
+        push_to_hub: name of a model on the Hugging Face Hub, as in "user/en-de". The export is
+            uploaded there.
 
     Example:
     >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
@@ -113,6 +118,7 @@ class ExportOptions:
     tokenize: str | None = None
     card: ModelCardData | None = None
     extra_signatures: ExtraSignaturesFn | None = None
+    push_to_hub: str | None = None
 
 
 def export(
@@ -138,7 +144,7 @@ def export(
 
     Raises:
         InputError: if the format, a setting or an option is invalid, if there are no
-            sentences, or if the export does not translate like the run.
+            sentences, if the export does not translate like the run, or if the upload fails.
 
     Example:
     >>> export("build/run", "build/new", ["a dog"]).path
@@ -160,6 +166,10 @@ def export(
                 f"The format {format} does not support {shown}. "
                 f"Leave it out, or use the format {' or '.join(formats)}."
             )
+    if options.push_to_hub is not None:
+        hub.check_name(options.push_to_hub)
     exporter = importlib.import_module(_MODULES[format])
     result: ExportResult = exporter.export(run, Path(output_dir), sentences, settings, options)
+    if options.push_to_hub is not None:
+        result = result._replace(url=hub.upload(result.path, options.push_to_hub))
     return result

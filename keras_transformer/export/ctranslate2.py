@@ -168,7 +168,7 @@ def _save(
     spec.config.bos_token = target[vocabulary.start_id]
     spec.config.eos_token = target[vocabulary.end_id]
     spec.config.decoder_start_token = target[vocabulary.start_id]
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = _has_source_end(translator)
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
     spec.save(str(path))
@@ -276,6 +276,11 @@ def _compare_tokens(translator: TranslationModule, path: Path, texts: Sequence[s
     check_tokens(translator, texts, found)
 
 
+def _has_source_end(translator: TranslationModule) -> bool:
+    assert isinstance(translator.transformer, Transformer)
+    return not translator.transformer.config.mask_source_end
+
+
 def _differences(
     translator: TranslationModule, vocabulary: Vocabulary, exported: Any, texts: Sequence[str]
 ) -> list[tuple[float, float]]:
@@ -299,6 +304,10 @@ def _differences(
         )
         ended = tf.ragged.constant([[*ids, end_id] for ids in targets], tf.int32)
         scores = scorer.score_ids(text, ended.to_tensor(), tf.cast(ended.row_lengths(), tf.int32))
-        for index, own, found in zip(batch, scores["log_probs"].numpy(), results, strict=True):
-            log_probs[index] = float(np.sum(found.log_probs)), float(own)
+        for index, source, own, found in zip(
+            batch, sources, scores["log_probs"].numpy(), results, strict=True
+        ):
+            # Without any source token, the engine returns no log-probabilities.
+            if source or _has_source_end(translator):
+                log_probs[index] = float(np.sum(found.log_probs)), float(own)
     return log_probs

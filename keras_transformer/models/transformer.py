@@ -278,13 +278,13 @@ class Transformer(EncoderDecoder):
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         source_ids = padded(source_ids, self.config.pad_id)
-        mask = padding_mask(source_ids, self.config.pad_id)
+        mask = self._source_mask(source_ids)
         embedded = self._embed_source(source_ids, training)
         return Memory(self.encoder(embedded, mask=mask, training=training), mask)
 
     def encoder_attention(self, source_ids: Any) -> list[Any]:
         """Returns the attention weights of each encoder layer for int `[B, S]`, `[B, H, S, S]`."""
-        mask = padding_mask(source_ids, self.config.pad_id)
+        mask = self._source_mask(source_ids)
         embedded = self._embed_source(source_ids, training=False)
         _, weights = self.encoder(embedded, mask=mask, return_attention_scores=True, training=False)
         return list(weights)
@@ -320,6 +320,13 @@ class Transformer(EncoderDecoder):
             training,
         )
         return Decoded(result.output, result.cache, result.weights)
+
+    def _source_mask(self, source_ids: Any) -> Any:
+        """Returns which tokens of int `[B, S]` may be attended to, bool `[B, S]`."""
+        mask = padding_mask(source_ids, self.config.pad_id)
+        if self.config.mask_source_end:
+            mask = ops.logical_and(mask, ops.not_equal(source_ids, self.config.end_id))
+        return mask
 
     def _embed_source(self, source_ids: Any, training: bool | None) -> Any:
         embedded = self.source_embedding(source_ids)

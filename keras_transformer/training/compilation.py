@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.console import duration
+from keras_transformer.console import duration, say
 from keras_transformer.data.batching.batches import Batches, Shape
 from keras_transformer.training.step import TrainingStep
 
@@ -86,9 +86,11 @@ class BackgroundCompilation:
     def __exit__(self, *error: object) -> None:
         self._waiting.clear()
         self._use_graph_executor = False  # for steps after the block
-        for thread in self._threads:
-            if thread.ident is not None:  # it was started
-                thread.join()
+        running = [thread for thread in self._threads if thread.is_alive()]
+        if running:
+            say(f"Waiting for XLA (compilations in progress: {len(running)}).")
+        for thread in running:
+            thread.join()
 
     @property
     def finished(self) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
+from keras_transformer.converters import read_model
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.huggingface import directory, tensors
@@ -139,19 +139,33 @@ def test_transformers_computed_the_logits_and_translations_of_the_run(
     assert texts == [*theirs["translations"][:-1], ""]
 
 
-def test_weights_keep_their_bits(
-    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult]
+@pytest.mark.parametrize("name", VARIANTS)
+def test_weights_and_vocabularies_come_back_with_the_same_bits(
+    runs: Callable[[str], RunDirectory], exported: Callable[[str], ExportResult], name: str
 ) -> None:
-    run = runs("untied")
-    weights = run.read_weights(run.checkpoints()[-1])
-    written = safetensors.numpy.load_file(exported("untied").path / "model.safetensors")
-    assert sum(each.size for each in weights.values()) == sum(
-        each.size for each in written.values()
-    )
-    place = "decoder.layers.1.encoder_attn"
-    ours = weights["decoder/layer_1/cross_attention/key_value_kernel"]
-    theirs = [written[f"model.{place}.{name}_proj.weight"] for name in "kv"]
-    np.testing.assert_array_equal(np.concatenate(theirs), ours.T)
+    run = runs(name)
+    config, weights = tensors.to_marian(run.config.model, run.read_weights(run.checkpoints()[-1]))
+    converted = read_model(exported(name).path, "huggingface")
+    assert converted.weights.keys() == weights.keys()
+    for path, each in weights.items():
+        assert each.tobytes() == converted.weights[path].tobytes(), path
+    assert converted.vocabulary.models() == run.tokenizer().vocabulary.models()
+    ours, theirs = (dataclasses.asdict(each) for each in (config, converted.config.model))
+    unknown = {name for name in ours if name.endswith("_dropout")} | {"max_positions", "final_norm"}
+    assert {name for name in ours if ours[name] != theirs[name]} <= unknown
+    assert converted.config.model.has_final_norm == config.has_final_norm
+
+
+def test_a_wrong_tensor_is_noticed(
+    runs: Callable[[str], RunDirectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped = {**tensors._LINEAR}
+    queries, keys, values = swapped["self_attention/qkv"]
+    swapped["self_attention/qkv"] = (keys, queries, values)
+    monkeypatch.setattr(tensors, "_LINEAR", swapped)
+    with pytest.raises(InputError, match=mentions("sentence 1", "log-probability")):
+        export(runs("paper"), tmp_path / "export", PHRASES[:1], format="huggingface")
+    assert list((tmp_path / "export").iterdir()) == []
 
 
 def test_a_version_has_a_model_card_and_the_search(exported: Callable[[str], ExportResult]) -> None:
@@ -176,6 +190,7 @@ def test_a_version_has_a_model_card_and_the_search(exported: Callable[[str], Exp
         ({"model__positions": "learned"}, mentions("model.positions", "learned", "sinusoidal")),
         ({"model__embedding_norm": True}, mentions("model.embedding_norm", "true", "false")),
         ({"model__final_norm": True}, mentions("model.final_norm", "true", "false")),
+        ({"model__first_position": 2}, mentions("model.first_position", "2", "0")),
         ({"model__attention_window": 3}, mentions("model.attention_window", "3", "none")),
         ({"model__key_dim": 5}, mentions("model.key_dim", "5", "8")),
         ({"model__value_dim": 4}, mentions("model.value_dim", "4", "8")),

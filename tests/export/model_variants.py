@@ -27,6 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "model__sinusoid_layout": "halves",
         "model__sinusoid_frequencies": "tensor2tensor",
         "model__first_position": 2,
+        "model__mask_source_end": True,
         "model__layer_norm_epsilon": 0.1,
         "decoding__length_penalty": 1.0,
         "decoding__length_penalty_formula": "power",

@@ -273,6 +273,20 @@ def test_later_and_padded_tokens_change_nothing(name: str) -> None:
     np.testing.assert_allclose(to_numpy(model(more))[:, :T], before, atol=1e-5)
 
 
+def test_a_masked_end_of_the_source_counts_as_no_token() -> None:
+    config = make_config("paper", mask_source_end=True)
+    model, values = make_model(config)
+    inputs, labels = make_batch(config)
+    inputs, labels = {name: ids[:2] for name, ids in inputs.items()}, labels[:2]
+    logits = to_numpy(model(inputs))
+    unended = np.where(inputs["source_ids"] == config.end_id, config.pad_id, inputs["source_ids"])
+    expected = reference.transformer(unended, inputs["target_ids"], values, config)
+    tokens = labels != config.pad_id
+    assert_same(logits[tokens], expected[tokens])
+    weights = to_numpy(model.encoder_attention(inputs["source_ids"])[0])
+    assert np.all(weights[..., -1] == 0)
+
+
 def test_empty_rows_give_finite_logits() -> None:
     config = make_config("paper")
     for policy in ("float32", "mixed_bfloat16", "mixed_float16"):

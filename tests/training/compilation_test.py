@@ -17,7 +17,9 @@ from keras_transformer.training import compilation as compilation_module
 from keras_transformer.training.compilation import BackgroundCompilation, background_compilation
 from tests.training.tiny_model import (
     MODEL,
+    Arrays,
     Batch,
+    assert_same_bits,
     batches,
     dataset,
     make_batch,
@@ -124,7 +126,9 @@ def test_the_graph_executor_is_never_used_if_bits_must_not_depend_on_time(step: 
         step.programs[FIRST].set()
 
 
-def test_the_end_drops_the_waiting_shapes_and_later_steps_use_xla(step: Step) -> None:
+def test_the_end_drops_the_waiting_shapes_and_later_steps_use_xla(
+    step: Step, capsys: pytest.CaptureFixture[str]
+) -> None:
     compilation = BackgroundCompilation(step, [FIRST, SECOND])  # type: ignore[arg-type]
     with compilation:
         take_steps(compilation, batches(1))
@@ -132,6 +136,7 @@ def test_the_end_drops_the_waiting_shapes_and_later_steps_use_xla(step: Step) ->
             time.sleep(0.01)
         threading.Timer(0.2, step.programs[FIRST].set).start()
     assert step.compiled == [FIRST]
+    assert capsys.readouterr().err == "Waiting for XLA (compilations in progress: 1).\n"
     take_steps(compilation, batches(2))
     assert step.taken == [False, True, True]
 
@@ -238,18 +243,27 @@ def test_only_gpus_with_xla_compile_in_the_background(
         assert (found is None) == (name != "on_several_workers")
 
 
-def test_the_graph_executor_takes_the_same_steps_as_xla_with_the_same_dropout() -> None:
+def test_the_graph_executor_takes_the_same_steps_as_xla_with_the_same_dropout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Not even the program that is ready takes a step.
+    monkeypatch.setattr(BackgroundCompilation, "finished", False)
+    monkeypatch.setattr(BackgroundCompilation, "_is_ready", lambda *_: False)
     model = dataclasses.replace(MODEL, residual_dropout=0.3)
-    data = batches(2)
-    trainer = shared_trainer(model, jit_compile=True)
-    train(trainer, data)
+    data = batches(1) * 2
+    train(trainer := shared_trainer(model, jit_compile=True), data)
     expected = weights(trainer)
 
-    trainer = shared_trainer(model, jit_compile=True)
-    trainer.compilation = BackgroundCompilation(trainer.training_step, [FIRST, SECOND])
-    trainer.compilation._is_ready = lambda _: False  # type: ignore[method-assign]
-    with trainer.compilation:
-        train(trainer, data)
-    trainer.compilation = None
-    for path, weight in weights(trainer).items():
+    def found(use_graph_executor: bool) -> Arrays:
+        shared_trainer(model, jit_compile=True)  # back to the start
+        trainer.compilation = BackgroundCompilation(
+            trainer.training_step, [FIRST], use_graph_executor=use_graph_executor
+        )
+        with trainer.compilation:
+            train(trainer, data)
+        trainer.compilation = None
+        return weights(trainer)
+
+    assert_same_bits(found(use_graph_executor=False), expected)
+    for path, weight in found(use_graph_executor=True).items():
         assert relative_difference(weight, expected[path]) < 1e-5, path

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.converters.huggingface import POSITIONS_FIELD
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.huggingface.tensors import (
     ACTIVATIONS,
@@ -69,11 +70,32 @@ def check_search(decoding: DecodingConfig) -> None:
             )
 
 
+def hf_length_penalty(decoding: DecodingConfig, mean_length: float) -> float:
+    """Returns the exponent of `generate`, which divides log P by length^exponent.
+
+    For GNMT's formula, ((5 + length) / 6)^α, it is the exponent that favors longer translations
+    as much at the mean length.
+
+    Args:
+        decoding: options of the search.
+        mean_length: mean number of tokens of a translation.
+
+    Example:
+    >>> hf_length_penalty(DecodingConfig(length_penalty=0.6), mean_length=25)
+    0.5
+    """
+    if decoding.length_penalty_formula == "power":
+        return decoding.length_penalty
+    # The derivatives of both logarithms are equal: α / (5 + length) and exponent / length.
+    return round(decoding.length_penalty * mean_length / (5 + mean_length), 3)
+
+
 def write_directory(
     path: Path,
     translator: TranslationModule,
     transformer: Transformer,
     languages: tuple[str, str] | None,
+    length_penalty: float,
 ) -> None:
     """Writes everything that `transformers` reads.
 
@@ -82,9 +104,17 @@ def write_directory(
         translator: its tokenizer and its options of the search are written.
         transformer: a model with the configuration and the weights of `to_marian`.
         languages: codes of the source and the target language, if known.
+        length_penalty: the exponent of `generate`.
 
     Raises:
         InputError: if two tokens of the vocabulary have the same piece.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run")
+    >>> write_directory(Path("hf"), translator, translator.transformer, ("en", "de"), 1.0)
+    >>> json.loads(Path("hf/tokenizer_config.json").read_text())["source_lang"]
+    'en'
     """
     path.mkdir()
     vocabulary = translator.tokenizer.vocabulary
@@ -92,7 +122,7 @@ def write_directory(
     longest = max(translator.max_source_tokens, translator.max_output_tokens + 1, _POSITIONS)
     model_config = _model_config(transformer, vocabulary, longest)
     _write_json(path / "config.json", model_config)
-    _write_json(path / "generation_config.json", _generation_config(translator, vocabulary))
+    _write_json(path / "generation_config.json", _generation_config(translator, length_penalty))
     _write_json(path / "tokenizer_config.json", _tokenizer_config(translator, languages))
     # `save_file` would write a file that only its owner can read.
     tensors = to_tensors(transformer, longest)
@@ -149,8 +179,8 @@ def _model_config(
         "scale_embedding": config.scale_embeddings,
         "static_position_embeddings": True,
         "max_position_embeddings": num_positions,
-        # `transformers` ignores this; a converter needs it.
-        "positions": "huggingface" if has_usual_positions(config) else "marian",
+        # `transformers` ignores this; the converter of this package needs it.
+        POSITIONS_FIELD: "huggingface" if has_usual_positions(config) else "marian",
         "dropout": config.residual_dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
@@ -163,14 +193,14 @@ def _model_config(
     }
 
 
-def _generation_config(translator: TranslationModule, vocabulary: Vocabulary) -> dict[str, Any]:
-    decoding = translator.config
+def _generation_config(translator: TranslationModule, length_penalty: float) -> dict[str, Any]:
+    decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     never = [vocabulary.pad_id, vocabulary.start_id]
     if not decoding.allow_unknown:
         never.append(vocabulary.unknown_id)
     return {
         "num_beams": decoding.beam_size,
-        "length_penalty": decoding.length_penalty,
+        "length_penalty": length_penalty,
         "early_stopping": False,
         "max_length": translator.max_output_tokens + 1,  # here the start token counts
         "min_length": decoding.min_length,

@@ -24,9 +24,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import sentencepiece
 import tensorflow as tf
 
+from keras_transformer.converters import ConvertOptions
+from keras_transformer.converters.huggingface import read as read_marian_mt
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult
@@ -37,6 +40,7 @@ from keras_transformer.export.huggingface.directory import (
     CARD_USE,
     WEIGHTS,
     check_search,
+    hf_length_penalty,
     write_directory,
 )
 from keras_transformer.export.huggingface.tensors import (
@@ -72,9 +76,9 @@ _STORED_POSITIONS = (
     "transformers reads them, but save_pretrained leaves them out."
 )
 _PENALTY = (
-    "The run divides log-probabilities by ((5 + length) / 6)^α, but generate divides by length^α. "
-    "A few translations differ. To search in the same way here, set "
-    "decoding.length_penalty_formula=power."
+    "The run divides log-probabilities by ((5 + length) / 6)^α, but generate divides by a power of "
+    "the length, which was chosen to be similar. A few translations differ. To search in the same "
+    "way here, set decoding.length_penalty_formula=power."
 )
 
 
@@ -87,10 +91,10 @@ def export(
 ) -> ExportResult:
     """Writes the next version under `output_dir`.
 
-    The version gets its number only if MarianMT's form of the model gives the run's translations of
-    `sentences` and of a few generated texts the same log-probabilities as the run, and if its
-    tokenizer gives the ids of the run. If `transformers` is installed, it loads the version, and
-    its log-probabilities and ids are compared, too.
+    The version gets its number only if the converter for MarianMT models reads it, if it gives the
+    run's translations of `sentences` and of a few generated texts the same log-probabilities as the
+    run, and if its tokenizer gives the ids of the run. If `transformers` is installed, it loads the
+    version, and its log-probabilities and ids are compared, too.
 
     Args:
         run: a run, or any other value that `load_translator` accepts.
@@ -127,17 +131,23 @@ def export(
 
     def write(path: Path) -> tuple[float, metrics.Scores | None]:
         marian = _marian_model(transformer)
-        write_directory(path, translator, marian, card.languages)
-        check_tokens(translator, tokenized, _token_ids(path, vocabulary, tokenized))
         texts = [*sentences, *probes.translated]
         translations = _translations(translator, texts)
+        lengths = [len(ids) for ids, _ in translations[: len(sentences)]]
+        exponent = hf_length_penalty(translator.config, float(np.mean(lengths)))
+        write_directory(path, translator, marian, card.languages, exponent)
+        check_tokens(translator, tokenized, _token_ids(path, vocabulary, tokenized))
         scored = _Scored(
             [text_name(text, number, len(sentences)) for number, text in enumerate(texts, 1)],
             texts,
             [ids for ids, _ in translations],
         )
         expected = scored.log_probs(translator)
-        changed = TranslationModule([marian], translator.tokenizer, translator.config)
+        # The converter reads the files with a separate table of names.
+        converted = read_marian_mt(path, ConvertOptions())
+        changed = TranslationModule(
+            [converted.transformer()], converted.tokenizer(), translator.config
+        )
         difference = scored.largest_difference(scored.log_probs(changed), expected)
         if has_transformers:
             ids, log_probs = _with_transformers(path, tokenized, scored)

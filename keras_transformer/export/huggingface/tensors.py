@@ -44,6 +44,7 @@ _FIXED: Mapping[str, Any] = {
     "attention_window": None,
     "embedding_norm": False,
     "has_final_norm": False,
+    "first_position": 0,
 }
 # The axis of each weight that has the width of the model, by the end of its path. Other weights,
 # such as the biases of queries, have no such axis.
@@ -130,7 +131,7 @@ def has_usual_positions(config: ModelConfig) -> bool:
     >>> has_usual_positions(ModelConfig(sinusoid_frequencies="tensor2tensor"))
     False
     """
-    return config.sinusoid_frequencies == "paper" and config.first_position == 0
+    return config.sinusoid_frequencies == "paper"
 
 
 def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.ndarray]:

@@ -1,0 +1,129 @@
+"""Configurations and vocabularies that come with the models of other toolkits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.converters import ConvertOptions
+from keras_transformer.converters.pieces import (
+    PieceOrder,
+    order_pieces,
+    read_sentencepiece,
+    word_model,
+)
+from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.runs.checkpoints import reading
+
+
+def read_tokens(path: Path) -> list[str]:
+    """Returns the lines of a vocabulary file.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    with reading(path, "a vocabulary"):
+        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
+    """Reads a YAML mapping.
+
+    Args:
+        directory: where the file is looked for if `path` is None: the only `.yml` file there.
+        path: the file, or None.
+
+    Raises:
+        InputError: if there is no such file, several of them, or invalid YAML.
+    """
+    with needs_extra("convert", "reading a YAML configuration"):
+        import yaml
+    if path is None:
+        found = sorted([*directory.glob("*.yml"), *directory.glob("*.yaml")])
+        if len(found) != 1:
+            names = ", ".join(each.name for each in found) or "none"
+            raise InputError(
+                f"{directory} must contain one configuration (.yml), but has {names}. Give the "
+                "configuration that trained the model with --config."
+            )
+        path = str(found[0])
+    with reading(Path(path), "a YAML configuration"):
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a mapping")
+        return content
+
+
+def find_vocabularies(directory: Path, pattern: str, options: ConvertOptions) -> list[Path]:
+    """Returns the vocabulary files of source and target.
+
+    Args:
+        directory: where the only file with `pattern` is the default for both.
+        pattern: a pattern of names, such as "*.subwords".
+        options: `source_vocabulary` and `target_vocabulary` are used.
+
+    Raises:
+        InputError: if a file is not named, and the directory has none or several.
+    """
+    named = [options.source_vocabulary, options.target_vocabulary]
+    if all(named):
+        return [Path(str(name)) for name in named]
+    found = sorted(directory.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found) or "none"
+        raise InputError(
+            f"{directory} must contain one vocabulary {pattern}, but has {names}. Give the files "
+            "with --source_vocabulary and --target_vocabulary."
+        )
+    return [Path(name) if name else found[0] for name in named]
+
+
+def order_tokens(
+    token_lists: Sequence[Sequence[str]],
+    sentencepiece: Sequence[str] | None,
+    *,
+    joint: bool,
+    pad_piece: str,
+    start_row: int,
+) -> PieceOrder:
+    """Returns the vocabulary of lists of tokens, with their ids.
+
+    Args:
+        token_lists: the tokens of the source and of the target, in the order of their ids.
+        sentencepiece: paths of the SentencePiece models of source and target. Without them, texts
+            must be tokenized already: tokens are split at spaces.
+        joint: True if both languages share one embedding matrix.
+        pad_piece: name of the padding token.
+        start_row: row of the embeddings for the start token.
+
+    Raises:
+        InputError: for a missing or damaged file, or lists and models that do not fit.
+    """
+    if joint and list(token_lists[0]) != list(token_lists[1]):
+        raise InputError(
+            "The model shares its embeddings between source and target, but the two vocabularies "
+            "differ. Give the vocabulary of this model."
+        )
+    if sentencepiece is not None:
+        models = [read_sentencepiece(Path(path)) for path in sentencepiece]
+        tables = [_ids(tokens) for tokens in token_lists]
+    else:
+        models, tables = map(list, zip(*map(word_model, token_lists), strict=True))
+    source, target = tables
+    return order_pieces(
+        models[0],
+        models[1],
+        source,
+        source if joint else target,
+        pad_piece=pad_piece,
+        start_row=start_row,
+    )
+
+
+def _ids(tokens: Sequence[str]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        if ids.setdefault(token, i) != i:
+            raise InputError(f"The vocabulary has {token!r} twice. It is damaged.")
+    return ids
