@@ -45,6 +45,10 @@ class ConvertOptions:
         target_space: for `tensor2tensor`, the id of the target space that the problem of the model
             sets, 0 for most.
         num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.
+
+    Example:
+    >>> ConvertOptions(positions="huggingface").sentencepiece is None
+    True
     """
 
     positions: Literal["marian", "huggingface"] | None = None
@@ -96,9 +100,9 @@ def read_model(
             cannot express.
 
     Example:
-    ```python
-    model = read_model("opus-mt-en-de", "marian")
-    ```
+    >>> model = read_model("build/opus-mt", "marian")
+    >>> model.config.model.tie_embeddings, model.vocabulary.source_symbols()
+    ('all', {...})
     """
     if source_format not in FORMATS:
         raise InputError(
@@ -121,6 +125,11 @@ def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
     Raises:
         InputError: if the weights do not fit the configuration, or if the directory exists or
             cannot be written.
+
+    Example:
+    >>> write_run(read_model("build/opus-mt", "marian"), "build/new")
+    >>> Path("build/new/config.json").is_file()
+    True
     """
     from keras_transformer.runs import new_run
 
