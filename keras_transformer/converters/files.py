@@ -55,28 +55,34 @@ def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
         return content
 
 
-def find_vocabularies(directory: Path, pattern: str, options: ConvertOptions) -> list[Path]:
+def find_vocabularies(
+    directory: Path, pattern: str, options: ConvertOptions, names: Sequence[str] = ("", "")
+) -> list[Path]:
     """Returns the vocabulary files of source and target.
 
     Args:
         directory: where the only file with `pattern` is the default for both.
         pattern: a pattern of names, such as "*.subwords".
         options: `source_vocabulary` and `target_vocabulary` are used.
+        names: the usual names of the files of source and target.
 
     Raises:
         InputError: if a file is not named, and the directory has none or several.
     """
-    named = [options.source_vocabulary, options.target_vocabulary]
-    if all(named):
-        return [Path(str(name)) for name in named]
+    given = (options.source_vocabulary, options.target_vocabulary)
+    usual = [directory / name if (directory / name).is_file() else None for name in names]
+    chosen = [Path(path) if path else file for path, file in zip(given, usual, strict=True)]
+    named = [path for path in chosen if path is not None]
+    if len(named) == len(chosen):
+        return named
     found = sorted(directory.glob(pattern))
     if len(found) != 1:
-        names = ", ".join(each.name for each in found) or "none"
+        found_names = ", ".join(each.name for each in found) or "none"
         raise InputError(
-            f"{directory} must contain one vocabulary {pattern}, but has {names}. Give the files "
+            f"{directory} must contain one vocabulary {pattern}, but has {found_names}. Give them "
             "with --source_vocabulary and --target_vocabulary."
         )
-    return [Path(name) if name else found[0] for name in named]
+    return [path or found[0] for path in chosen]
 
 
 def order_tokens(

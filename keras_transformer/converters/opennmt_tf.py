@@ -2,7 +2,7 @@
 
 Files of the directory:
 
-    checkpoint, ckpt-N.*    weights; those of an average are in the subdirectory avg
+    checkpoint, ckpt-N.*    weights; averaged ones are in the subdirectory avg
     model_description.py    the model; it is read, but never executed
     data.yml                the configuration given to `onmt-main --config`, under any name
     *.vocab, *.model        vocabularies, and SentencePiece models
@@ -89,6 +89,8 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     """
     checkpoint = TFCheckpoint.find(path)
     directory = checkpoint.directory
+    if directory.name == "avg":  # averaged weights, in a subdirectory of the model
+        directory = directory.parent
     description = _description(directory, options.num_heads)
     configuration = read_yaml(directory, options.config)
     data = _section(configuration, "data")

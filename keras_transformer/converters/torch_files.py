@@ -18,10 +18,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import reading
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
     "DoubleStorage": np.dtype("<f8"),
     "HalfStorage": np.dtype("<f2"),
@@ -117,13 +118,16 @@ def read_torch_file(path: Path) -> Any:
     state = read_torch_file(Path("checkpoint_best.pt"))["model"]
     ```
     """
-    with reading(path, "a file of PyTorch"), path.open("rb") as file:
-        if zipfile.is_zipfile(file):
-            content, storages = _read_archive(file)
-        else:
-            file.seek(0)
-            content, storages = _read_legacy(file)
-        return _with_arrays(content, storages)
+    try:
+        with reading(path, "a file of PyTorch"), path.open("rb") as file:
+            if zipfile.is_zipfile(file):
+                content, storages = _read_archive(file)
+            else:
+                file.seek(0)
+                content, storages = _read_legacy(file)
+            return _with_arrays(content, storages)
+    except MemoryError:  # also for a damaged length
+        raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
 
 
 def _read_archive(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
@@ -145,9 +149,10 @@ def _read_legacy(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
         raise ValueError("it lacks the mark of PyTorch")
     sizes = _item_sizes(content)
     storages = {}
+    rest = memoryview(file.read())
     for key in keys:  # each storage: the number of its values, and the values
-        count = int.from_bytes(file.read(8), "little")
-        storages[key] = file.read(count * sizes[key])
+        end = 8 + int.from_bytes(rest[:8], "little") * sizes[key]
+        storages[key], rest = bytes(rest[8:end]), rest[end:]
     return content, storages
 
 
