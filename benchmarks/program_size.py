@@ -4,6 +4,7 @@ r"""Counts the instructions and operations of a training step, without running i
 Examples:
     benchmarks/program_size.py --preset=base --precision=bfloat16
     benchmarks/program_size.py --preset=tiny --data_dir=build/data --compile
+    benchmarks/program_size.py --preset=base --compile --noexecutor --replicas=2
 
 These counts predict the cost of a training step on a GPU. XLA's time to compile grows with the
 number of HLO instructions, and every batch shape is compiled. Without XLA, a GPU waits for each
@@ -16,6 +17,7 @@ Prints one JSON object:
   in total and by opcode. With --compile also `compile_seconds` on this CPU.
 * `graph_executor`: operations that one step runs without XLA, in total and by kind.
 * `outside_xla`: with --compile, the operations that one step runs outside of XLA's programs.
+  Both counts are of all --replicas together.
 * `programs`: with --data_dir, the number of batch shapes for --batch_tokens.
 """
 
@@ -50,6 +52,7 @@ flags.DEFINE_enum(
 flags.DEFINE_integer("layers", None, "layers of each stack; default: the preset's", lower_bound=1)
 flags.DEFINE_integer("rows", 16, "sentence pairs of the batch", lower_bound=1)
 flags.DEFINE_integer("row_tokens", 16, "tokens of each sentence", lower_bound=2)
+flags.DEFINE_integer("replicas", 1, "replicas that share the batch", lower_bound=1)
 flags.DEFINE_integer("vocab_size", 16_000, "pieces of the joint vocabulary", lower_bound=8)
 flags.DEFINE_integer("batch_tokens", 25_000, "target positions of a batch, for the shapes")
 flags.DEFINE_string("data_dir", None, "prepared data, to count its batch shapes")
@@ -73,20 +76,21 @@ def most_common(counts: collections.Counter[str]) -> dict[str, int]:
     return {**found, **({"others": rest} if rest else {})}
 
 
-def make_step(config: Config, jit_compile: bool) -> Any:
-    """Returns the training step of a new model with random weights, as on a GPU if compiled."""
+def make_trainer(config: Config, jit_compile: bool) -> Any:
+    """Returns the trainer of a new model with random weights, as on GPUs if compiled."""
     import keras  # late: TensorFlow takes seconds
 
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.training import step
+    from keras_transformer.training.devices import choose_platform
     from keras_transformer.training.trainer import Trainer
 
-    precision = FLAGS.precision
-    policy = precision if precision == "float32" else f"mixed_{precision}"
+    config = config.replace(training__mixed_precision=FLAGS.precision)
+    platform = choose_platform(config.training, num_shapes=1, device="cpu")
     keras.utils.set_random_seed(SEED)
-    with mock.patch.object(step, "uses_gpus", lambda _: jit_compile):
-        trainer = Trainer(Transformer(config.model, dtype=policy), config.training, jit_compile)
-    return trainer.training_step
+    with mock.patch.object(step, "uses_gpus", lambda _: jit_compile), platform.strategy.scope():
+        transformer = Transformer(config.model, dtype=platform.policy())
+        return Trainer(transformer, config.training, jit_compile)
 
 
 def make_batch() -> tuple[dict[str, Any], Any]:
@@ -101,12 +105,27 @@ def make_batch() -> tuple[dict[str, Any], Any]:
     return {"source_ids": source, "target_ids": target}, labels
 
 
+def distributed_batch(strategy: Any) -> tuple[Any, Any]:
+    """Returns a batch for all replicas, and its specification with unknown sizes."""
+    import tensorflow as tf
+
+    def with_unknown_sizes(ids: Any) -> Any:
+        return tf.ensure_shape(ids, [None, None])
+
+    def own_rows(_: Any) -> Any:
+        rows = tf.data.Dataset.from_tensors(make_batch()).repeat()
+        return rows.map(lambda *batch: tf.nest.map_structure(with_unknown_sizes, batch))
+
+    iterator = iter(strategy.distribute_datasets_from_function(own_rows))
+    return next(iterator), iterator.element_spec
+
+
 def measure_hlo(config: Config) -> dict[str, Any]:
     """Counts the instructions of the program that XLA compiles for each replica."""
     import tensorflow as tf
 
     say("Lowering the step to HLO.")
-    differentiate = make_step(config, jit_compile=True).differentiate
+    differentiate = make_trainer(config, jit_compile=True).training_step.differentiate
     begun = time.perf_counter()
     seed, scale = tf.constant([1, 2], tf.int64), tf.constant(1.0)
     ir = differentiate.experimental_get_compiler_ir(*make_batch(), seed, scale)
@@ -136,11 +155,10 @@ def measure_executor(config: Config, jit_compile: bool) -> dict[str, Any]:
     from engines import graphs
 
     say(f"Running the step {'with XLA' if jit_compile else 'with the graph executor'}.")
+    trainer = make_trainer(config, jit_compile)
     # Unknown sizes, as in a dataset: operations that compute shapes count, too.
-    ids = tf.TensorSpec([None, None], tf.int32)
-    signature = [({"source_ids": ids, "target_ids": ids}, ids)]
-    step = tf.function(make_step(config, jit_compile).__call__, input_signature=signature)
-    batch = make_batch()
+    batch, spec = distributed_batch(trainer.distribute_strategy)
+    step = tf.function(trainer.training_step.__call__, input_signature=[spec])
     step(batch)
     operations = graphs.profiled_operations(lambda: float(step(batch)["loss"]))
     kinds = collections.Counter(kind for _, kind, _ in operations)
@@ -169,7 +187,14 @@ def main() -> int:
     if FLAGS.layers:
         stacks = ("model.num_encoder_layers", "model.num_decoder_layers")
         config = config.updated(dict.fromkeys(stacks, FLAGS.layers))
-    names = ("preset", "layers", "precision", "rows", "row_tokens", "vocab_size", "batch_tokens")
+    if FLAGS.replicas > 1:
+        from keras_transformer.training.devices import use_logical_cpus  # late, as above
+
+        use_logical_cpus(FLAGS.replicas)
+    names = (
+        *("preset", "layers", "precision", "rows", "row_tokens", "replicas", "vocab_size"),
+        "batch_tokens",
+    )
     result = {
         "machine": describe_machine(),
         "settings": {name: getattr(FLAGS, name) for name in names},

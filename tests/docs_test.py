@@ -172,3 +172,25 @@ def test_the_walks_name_functions_that_exist() -> None:
     assert max(int(number) for number, *_ in steps) <= 10
     for _, module, name in steps:
         assert name in defined_names(ROOT / "keras_transformer" / module), f"{module}:{name}"
+
+
+def test_gpu_hours_of_the_recipes_follow_from_the_measured_rates() -> None:
+    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    rates = {
+        preset: float(rate.replace(",", ""))
+        for preset, rate in re.findall(
+            r"^\| H200 \| `(\w+)`[^|]*\| ([\d,]+) \|", text, re.MULTILINE
+        )
+    }
+    rows = re.findall(r"^\| (\[wmt14_.*) \| ([\d,]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    hours_of = {
+        recipe: (int(steps.replace(",", "")), float(hours))
+        for names, steps, hours in rows
+        for recipe in re.findall(r"\[(wmt14_\w+)\]", names)
+    }
+    assert hours_of.keys() == {path.name for path in (ROOT / "recipes").glob("wmt14_*")}
+    for recipe, found in hours_of.items():
+        settings = json.loads((ROOT / "recipes" / recipe / "recipe.json").read_text())["settings"]
+        steps, tokens = settings["training.max_steps"], settings["training.batch_tokens"]
+        rate = rates[recipe.rpartition("_")[2]]
+        assert found == (steps, round(steps * tokens / rate / 3600, 1)), recipe

@@ -58,6 +58,10 @@ def example_folder(run_directory: RunDirectory, exported_run: Path, tmp_path_fac
     prepare(corpora, folder / "build/data", PrepareOptions(vocab_size=60, valid_pairs=1))
     shutil.copytree(run_directory.path, folder / "build" / "run")
     shutil.copytree(exported_run, folder / "build" / "export")
+    marian = folder / "build" / "opus-mt"
+    marian.mkdir()
+    for name in ("post_norm.npz", "vocab.yml", "source.spm", "target.spm"):
+        shutil.copy(PACKAGE.parent / "tests" / "fixtures" / "marian" / name, marian)
     return folder
 
 

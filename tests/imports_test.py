@@ -33,19 +33,19 @@ COMPONENTS: dict[str, set[str]] = {
     "decoding": {"config", "models"},
     "evaluation": {"data"},
     "runs.report": {"config", "console", "runs", "schema"},
+    "converters": {"config", "models", "runs", "schema", "text"},
     "inference": {
-        *("config", "console", "data", "decoding", "evaluation", "models", "runs", "schema"),
-        "text",
+        *("config", "console", "converters", "data", "decoding", "evaluation", "models", "runs"),
+        *("schema", "text"),
     },
     "training": {
         *("config", "console", "data", "evaluation", "inference", "layers", "models", "presets"),
         *("runs", "runs.report", "text", "tf_import"),
     },
     "export": {
-        *("config", "console", "decoding", "evaluation", "inference", "models", "runs", "schema"),
-        "text",
+        *("config", "console", "converters", "decoding", "evaluation", "inference", "models"),
+        *("runs", "schema", "text"),
     },
-    "converters": {"config", "models", "runs", "schema", "text"},
     # Clients may run on machines without TensorFlow.
     "serving": {"inference", "runs"},
     "visualization": {

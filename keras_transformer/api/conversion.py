@@ -33,10 +33,10 @@ def convert(
             package cannot express, or an existing `output_dir`.
 
     Example:
-    ```python
-    translator = kt.convert("opus-mt-en-de", "build/en-de", source_format="marian")
-    translator("This is a test.")
-    ```
+    >>> import keras_transformer as kt
+    >>> translator = kt.convert("build/opus-mt", "build/converted", source_format="marian")
+    >>> translator("the old tree.") == kt.load("build/converted")("the old tree.")
+    True
     """
     model = converters.read_model(path, source_format, converters.make_options(**options))
     translator = Translator(model.transformer(), model.tokenizer(), model.config)

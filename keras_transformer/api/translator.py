@@ -287,7 +287,9 @@ def load(
 
     Args:
         model: a run directory, `RUN@WEIGHTS` such as "run@best", a list of runs for an ensemble,
-            a SavedModel, a LiteRT file, or the address of a server such as "localhost:8501".
+            a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, the address of a
+            server such as "localhost:8501", or the address of a model on the Hugging Face Hub,
+            "hf://user/name" or "hf://user/name@revision".
         precision: type of a run's weights and computation: float32, bfloat16 or float16.
         jit_compile: compile the search of a run with XLA, for each batch shape.
         threads: threads of a LiteRT model. The default is the number of cores.

@@ -33,7 +33,12 @@ def define_flags() -> None:
     flags.DEFINE_enum("from", None, list(FORMATS), "format of the model", required=True)
     flags.DEFINE_string("input", None, "directory or file of the model", required=True)
     flags.DEFINE_string("output", None, "run directory to write", required=True)
-    config_flags.define_choice_flag("positions", "marian", "huggingface")
+    flags.DEFINE_enum(
+        "positions",
+        None,
+        ["marian", "huggingface"],
+        config_flags.CHOICES["positions"],
+    )
     flags.DEFINE_string("config", None, "configuration that trained a model of OpenNMT-tf")
     flags.DEFINE_string(
         "source_sentencepiece",

@@ -11,8 +11,9 @@ ensemble of runs with one vocabulary.
 Writes the next version under the output directory, such as build/export/1. Before that, the export
 is loaded and compared with the run on the validation sentences of --data_dir or --valid_source. A
 SavedModel (for TF Serving) and a LiteRT model (one file for phones) must give the same tokens. With
-fewer bits, they may lose at most --max_bleu_loss BLEU. A CTranslate2 model must give the same
-probabilities. --languages and --license go into the model card of a SavedModel.
+fewer bits, they may lose at most --max_bleu_loss BLEU. CTranslate2 and MarianMT models must give
+the same probabilities. --languages and --license go into the model cards of SavedModels and
+MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from keras_transformer.cli import app, config_flags
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_transformer.export.saved_model.model_card import ModelCardData
+    from keras_transformer.export.model_card import ModelCardData
 
 FLAGS = flags.FLAGS
 
@@ -35,7 +36,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag("format", "saved_model", "litert", "ctranslate2")
+    config_flags.define_choice_flag("format", "saved_model", "litert", "ctranslate2", "huggingface")
     flags.DEFINE_string(
         "quantization",
         None,
@@ -49,6 +50,9 @@ def define_flags() -> None:
     config_flags.define_option_flags("tokenize")
     flags.DEFINE_list(
         "languages", None, "source and target language, for the model card, as in en,de"
+    )
+    flags.DEFINE_string(
+        "push_to_hub", None, "upload the export to this model on the Hugging Face Hub: USER/NAME"
     )
     flags.DEFINE_string("license", None, "license in the model card, as in cc-by-4.0")
     config_flags.define_path_flags("data_dir", "valid_source", "valid_target")
@@ -74,9 +78,9 @@ def _sentences() -> tuple[list[str], list[str] | None]:
 
 def _card() -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
-    if FLAGS.format != "saved_model" and FLAGS.languages is FLAGS.license is None:
+    if FLAGS.format in ("litert", "ctranslate2") and FLAGS.languages is FLAGS.license is None:
         return None
-    from keras_transformer.export.saved_model.model_card import ModelCardData
+    from keras_transformer.export.model_card import ModelCardData
 
     languages = FLAGS.languages
     if languages is not None and len(languages) != 2:
@@ -110,6 +114,7 @@ def main() -> None:
             tokenize=FLAGS.tokenize,
             card=_card(),
             extra_signatures=parser_signatures,
+            push_to_hub=FLAGS.push_to_hub,
         ),
         format=FLAGS.format,
         settings=config_flags.config_settings(),
@@ -130,3 +135,5 @@ def main() -> None:
             f"Exported {exported.path}. On {compared}, its log-probabilities differ from the run "
             f"by at most {exported.largest_difference:.2g}."
         )
+    if exported.url is not None:
+        print(f"Uploaded to {exported.url}")

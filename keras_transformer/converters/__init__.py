@@ -34,7 +34,8 @@ class ConvertOptions:
 
     Attributes:
         positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
-            trained, such as OPUS-MT, or "huggingface" for models that transformers trained.
+            trained, such as OPUS-MT, or "huggingface" for models that transformers trained. If
+            None, exports of this package have their own, and all others "marian".
         config: for `opennmt_tf`, the configuration that trained the model, such as "data.yml". By
             default it is the only `.yml` file in the directory.
         source_sentencepiece, target_sentencepiece: for `opennmt_tf` and `fairseq`, the
@@ -45,9 +46,13 @@ class ConvertOptions:
         target_space: for `tensor2tensor`, the id of the target space that the problem of the model
             sets, 0 for most.
         num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.
+
+    Example:
+    >>> ConvertOptions(positions="huggingface").sentencepiece is None
+    True
     """
 
-    positions: Literal["marian", "huggingface"] = "marian"
+    positions: Literal["marian", "huggingface"] | None = None
     config: str | None = None
     source_sentencepiece: str | None = None
     target_sentencepiece: str | None = None
@@ -96,9 +101,9 @@ def read_model(
             cannot express.
 
     Example:
-    ```python
-    model = read_model("opus-mt-en-de", "marian")
-    ```
+    >>> model = read_model("build/opus-mt", "marian")
+    >>> model.config.model.tie_embeddings, model.vocabulary.source_symbols()
+    ('all', {...})
     """
     if source_format not in FORMATS:
         raise InputError(
@@ -121,6 +126,11 @@ def write_run(model: ConvertedModel, output_dir: str | Path) -> None:
     Raises:
         InputError: if the weights do not fit the configuration, or if the directory exists or
             cannot be written.
+
+    Example:
+    >>> write_run(read_model("build/opus-mt", "marian"), "build/new")
+    >>> Path("build/new/config.json").is_file()
+    True
     """
     from keras_transformer.runs import new_run
 

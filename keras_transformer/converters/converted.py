@@ -32,13 +32,16 @@ class ConvertedModel:
     weights: Arrays
     vocabulary: Vocabulary
 
-    def transformer(self) -> Transformer:
+    def transformer(self, dtype: str | None = None) -> Transformer:
         """Returns the Keras model with the converted weights.
+
+        Args:
+            dtype: type of weights and computation; Keras's default if None.
 
         Raises:
             InputError: if the weights do not fit the configuration.
         """
-        transformer = Transformer(self.config.model)
+        transformer = Transformer(self.config.model, dtype=dtype)
         transformer.assign_weights(self.weights)
         return transformer
 

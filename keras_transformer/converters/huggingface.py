@@ -8,6 +8,7 @@ which sets the search.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,12 @@ from keras_transformer.converters.converted import (
     WeightTable,
     make_model,
 )
-from keras_transformer.converters.pieces import PieceOrder, order_pieces, read_sentencepiece
+from keras_transformer.converters.pieces import (
+    PieceOrder,
+    order_pieces,
+    read_sentencepiece,
+    same_pieces,
+)
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.checkpoints import Arrays, reading
 
@@ -61,6 +67,8 @@ _BIAS = "final_logits_bias"
 _POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
+# A field of config.json in exports of this package.
+POSITIONS_FIELD = "positions"
 # The paper's frequencies, 10000^(-2i/d), or Marian's, 10000^(-i/(d/2 - 1)).
 _FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
 
@@ -93,7 +101,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     weights = {**source.read(table, transpose=True), **_embeddings(source, config.model, order)}
     source.ignore(*_POSITIONS)
     source.check_all_used()
-    return make_model(config, weights, order.vocabulary)
+    return make_model(*_without_zero_biases(config, weights), order.vocabulary)
 
 
 # Files.
@@ -150,6 +158,7 @@ def _check_supported(config: Mapping[str, Any], path: Path) -> None:
 
 def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, Any]:
     """Returns the settings of the model, named like `model.d_model`."""
+    positions = options.positions or config.get(POSITIONS_FIELD, "marian")
     tying = "none"
     if config.get("tie_word_embeddings", True):
         tying = "all" if config.get("share_encoder_decoder_embeddings", True) else "target"
@@ -172,7 +181,7 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
         "model.attention_bias": True,
         "model.output_bias": True,
         "model.sinusoid_layout": "halves",
-        "model.sinusoid_frequencies": _FREQUENCIES[options.positions],
+        "model.sinusoid_frequencies": _FREQUENCIES[positions],
     }
 
 
@@ -230,12 +239,27 @@ def _embeddings(source: SourceWeights, model: ModelConfig, order: PieceOrder) ->
     return arrays
 
 
+def _without_zero_biases(config: Config, weights: Arrays) -> tuple[Config, Arrays]:
+    """Leaves out biases that are all zero, as in exports of models without biases."""
+    for field, end in (
+        ("model__attention_bias", re.compile(r"attention/\w+_bias$")),
+        ("model__output_bias", re.compile(r"^output_projection/bias$")),
+    ):
+        biases = [path for path in weights if end.search(path)]
+        if not any(np.any(weights[path]) for path in biases):
+            config = config.replace(**{field: False})
+            weights = {path: each for path, each in weights.items() if path not in biases}
+    return config, weights
+
+
 # The vocabulary.
 
 
 def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
     """Returns the vocabulary with the ids of MarianTokenizer."""
-    models = [read_sentencepiece(path / name) for name in ("source.spm", "target.spm")]
+    source_model, target_model = (
+        read_sentencepiece(path / name) for name in ("source.spm", "target.spm")
+    )
     source = target = _ids(path / "vocab.json", config)
     if (path / "target_vocab.json").is_file():
         target = _ids(path / "target_vocab.json", config)
@@ -245,7 +269,10 @@ def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
             f"{path / 'config.json'} has the decoder_start_token_id {start}, but the vocabulary "
             f"has {len(target):,} entries."
         )
-    return order_pieces(models[0], models[1], source, target, pad_piece="<pad>", start_row=start)
+    order = same_pieces(source_model, target_model, source, target, start)
+    return order or order_pieces(
+        source_model, target_model, source, target, pad_piece="<pad>", start_row=start
+    )
 
 
 def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:

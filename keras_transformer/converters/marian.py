@@ -97,9 +97,8 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
         InputError: for a missing or damaged file, or a model that this package cannot express.
 
     Example:
-    ```python
-    model = read(Path("opus-mt-en-de"), ConvertOptions())
-    ```
+    >>> read(Path("build/opus-mt"), ConvertOptions()).config.model.norm_position
+    'post'
     """
     del options
     files = _find_files(path)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import reading
 from keras_transformer.text.model_proto import (
     CONTROL,
@@ -27,10 +28,6 @@ from keras_transformer.text.model_proto import (
     ModelProto,
 )
 from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
-
-# Bias of tokens that a model cannot generate. Their probability is 0 in float32, and a float16 can
-# represent it. Label smoothing is finite, so that the model can be trained further.
-NEVER = -1_000.0
 
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
 _SPACE = "\u2581"
@@ -83,7 +80,7 @@ class PieceOrder:
         """
         column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
         selected = self.target_embeddings(column)[:, 0]
-        selected[self.num_targets :] = NEVER
+        selected[self.num_targets :] = EXCLUDED_TOKEN_BIAS
         return selected.astype(np.float32)
 
 
@@ -114,6 +111,37 @@ def read_sentencepiece(file: Path) -> bytes:
         if not pieces or not all(isinstance(piece, str) for piece in pieces):
             raise ValueError("it has no pieces, or pieces of invalid UTF-8")
     return model
+
+
+def same_pieces(
+    source_model: bytes,
+    target_model: bytes,
+    source_ids: Mapping[str, int],
+    target_ids: Mapping[str, int],
+    start_id: int,
+) -> PieceOrder | None:
+    """Returns the vocabulary of two models whose ids are already those of the tables.
+
+    Exports of this package are of this kind. For all others, the result is None.
+
+    Args:
+        source_model: serialized SentencePiece model of the source language.
+        target_model: serialized SentencePiece model of the target language.
+        source_ids: id of each source piece.
+        target_ids: id of each target piece; the same object if there is one table.
+        start_id: id of the start token.
+    """
+    is_joint = source_ids is target_ids and source_model == target_model
+    try:
+        vocabulary = Vocabulary(source_model, None if is_joint else target_model)
+    except InputError:  # a special piece is missing
+        return None
+    source, target = vocabulary.pieces()
+    tables = [{piece: i for i, piece in enumerate(pieces)} for pieces in (source, target)]
+    if tables != [source_ids, target_ids] or vocabulary.start_id != start_id:
+        return None
+    sources, targets = range(len(source)), range(len(target))
+    return PieceOrder(vocabulary, sources, targets, len(sources), len(targets))
 
 
 def order_pieces(
@@ -163,7 +191,11 @@ def order_pieces(
     source_table, target_table = (_names_by_id(ids, special) for ids in (source_ids, target_ids))
     source_proto, target_proto = map(ModelProto.FromString, (source_model, target_model))
     source_texts, target_texts = _texts(source_proto), _texts(target_proto)
-    missing = [text for text in source_texts if text not in source_ids]
+    missing = [
+        text
+        for text in source_texts
+        if text not in source_ids and not _is_language(text.lstrip(_SPACE), source_ids)
+    ]
 
     size = max(len(source_table), len(target_table))
     added = [(_START, start_row)] if pad_piece else [(_PAD, -1), (_START, start_row)]
@@ -244,6 +276,10 @@ def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str
     return [_filler(i) if name is None else name for i, name in enumerate(names)]
 
 
+def _is_language(text: str, ids: Mapping[str, int]) -> bool:
+    return _LANGUAGE.fullmatch(text) is not None and text in ids
+
+
 def _filler(i: int) -> str:
     return f"<unused {i}>"
 
@@ -278,11 +314,11 @@ def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
     for name in names:
         if name in types:
             piece = new.pieces.add(piece=name, type=types[name])
+        elif _LANGUAGE.fullmatch(name):
+            piece = new.pieces.add(piece=_SPACE + name, type=USER_DEFINED)
         elif name in known:
             piece = new.pieces.add()
             piece.CopyFrom(old[name])
-        elif _LANGUAGE.fullmatch(name):
-            piece = new.pieces.add(piece=_SPACE + name, type=USER_DEFINED)
         elif len(name) == 1 and name not in characters and name != _SPACE:
             # Its score decides nothing, because no other piece contains the character.
             piece = new.pieces.add(piece=name, type=NORMAL, score=lowest)
@@ -292,5 +328,7 @@ def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
             piece.piece += "_"
         used.add(piece.piece)
     spec = new.trainer_spec
-    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = _PAD, _UNKNOWN, _START, _END
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
+    # SentencePiece finds the ids by the pieces, but LiteRT's tokenizer reads these fields.
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = map(names.index, SPECIAL_PIECES)
     return bytes(new.SerializeToString(deterministic=True))

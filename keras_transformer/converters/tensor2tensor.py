@@ -28,9 +28,10 @@ from keras_transformer.converters.converted import (
     make_model,
 )
 from keras_transformer.converters.files import find_vocabularies, order_tokens
-from keras_transformer.converters.pieces import NEVER, PieceOrder
+from keras_transformer.converters.pieces import PieceOrder
 from keras_transformer.converters.tf_checkpoints import TFCheckpoint
 from keras_transformer.errors import InputError
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import Arrays, reading
 from keras_transformer.text.subword_text import SubwordText
 
@@ -223,7 +224,7 @@ def _embeddings(
     inputs = order.source_embeddings(matrices["inputs"] + space)
     # Tensor2Tensor has no unknown token.
     bias = np.zeros(len(matrices["softmax"]), np.float32)
-    bias[order.vocabulary.unknown_id] = NEVER
+    bias[order.vocabulary.unknown_id] = EXCLUDED_TOKEN_BIAS
     arrays = {"output_projection/bias": order.output_bias(bias)}
     if settings["model.tie_embeddings"] == "all" and _TARGET_SPACE not in source:
         return {**arrays, "embedding/embeddings": target}

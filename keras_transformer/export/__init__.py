@@ -1,4 +1,4 @@
-"""Exports of a trained run: TensorFlow SavedModel, LiteRT and CTranslate2."""
+"""Exports of a trained run: TensorFlow SavedModel, LiteRT, CTranslate2 and MarianMT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.export.saved_model.model_card import ModelCardData, TaskCard
+from keras_transformer.export.model_card import ModelCardData, TaskCard
+from keras_transformer.inference import hub
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
+    "huggingface": "keras_transformer.export.huggingface.export",
 }
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
@@ -28,7 +30,7 @@ _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "quantization": ("litert", "ctranslate2"),
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "litert"),
-    "card": ("saved_model",),
+    "card": ("saved_model", "huggingface"),
 }
 
 
@@ -44,7 +46,7 @@ class ExtraSignatures:
         owner: an object that keeps the variables of the functions alive.
 
     Example:
-    >>> from keras_transformer.export.saved_model.model_card import TRANSLATION
+    >>> from keras_transformer.export.model_card import TRANSLATION
     >>> ExtraSignatures(functions={}, compared={}, card=TRANSLATION).card.name
     'translation'
     """
@@ -70,6 +72,7 @@ class ExportResult(NamedTuple):
             between the log-probabilities of a translation in the run and in the export.
         scores: scores of the export's translations, if there are references.
         warning: a limitation of this export.
+        url: the page of the model on the Hugging Face Hub, if it was uploaded.
 
     Example:
     >>> ExportResult(Path("build/export/1"), sentences=1000, ties=[]).path.name
@@ -82,6 +85,7 @@ class ExportResult(NamedTuple):
     largest_difference: float | None = None
     scores: Scores | None = None
     warning: str | None = None
+    url: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +103,8 @@ class ExportOptions:
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         card: facts for the model card of a SavedModel that the run does not contain.
         extra_signatures: adds the signatures of another task to a SavedModel.
+        push_to_hub: name of a model on the Hugging Face Hub, as in "user/en-de". The export is
+            uploaded there.
 
     Example:
     >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
@@ -112,6 +118,7 @@ class ExportOptions:
     tokenize: str | None = None
     card: ModelCardData | None = None
     extra_signatures: ExtraSignaturesFn | None = None
+    push_to_hub: str | None = None
 
 
 def export(
@@ -137,7 +144,7 @@ def export(
 
     Raises:
         InputError: if the format, a setting or an option is invalid, if there are no
-            sentences, or if the export does not translate like the run.
+            sentences, if the export does not translate like the run, or if the upload fails.
 
     Example:
     >>> export("build/run", "build/new", ["a dog"]).path
@@ -159,6 +166,10 @@ def export(
                 f"The format {format} does not support {shown}. "
                 f"Leave it out, or use the format {' or '.join(formats)}."
             )
+    if options.push_to_hub is not None:
+        hub.check_name(options.push_to_hub)
     exporter = importlib.import_module(_MODULES[format])
     result: ExportResult = exporter.export(run, Path(output_dir), sentences, settings, options)
+    if options.push_to_hub is not None:
+        result = result._replace(url=hub.upload(result.path, options.push_to_hub))
     return result

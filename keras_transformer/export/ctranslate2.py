@@ -29,7 +29,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.errors import InputError, needs_extra
@@ -162,7 +161,7 @@ def _save(
     # CTranslate2 needs PyTorch to convert to bfloat16.
     dtype = tf.bfloat16.as_numpy_dtype if quantization == "bfloat16" else np.float32
     spec = _make_spec(translator.transformer, max(longest, _POSITIONS), dtype)
-    source, target = _pieces(vocabulary)
+    source, target = vocabulary.pieces()
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.unk_token = target[vocabulary.unknown_id]
@@ -173,18 +172,6 @@ def _save(
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
     spec.save(str(path))
-
-
-def _pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
-    """Returns the source and target pieces by id. Special pieces have the target's names."""
-    models = [
-        sentencepiece.SentencePieceProcessor(model_proto=model)
-        for model in (vocabulary.source_model, vocabulary.target_model)
-    ]
-    source, target = ([m.id_to_piece(i) for i in range(m.get_piece_size())] for m in models)
-    for i in (vocabulary.pad_id, vocabulary.unknown_id, vocabulary.start_id, vocabulary.end_id):
-        source[i] = target[i]
-    return source, target
 
 
 def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
@@ -280,7 +267,7 @@ def _compare_tokens(translator: TranslationModule, path: Path, texts: Sequence[s
     The pieces of these tokens must also be in the engine's vocabulary under the same ids.
     """
     vocabulary, limit = Vocabulary.load(path), translator.max_source_tokens
-    pieces, _ = _pieces(vocabulary)
+    pieces, _ = vocabulary.pieces()
     ids_of_pieces = {piece: i for i, piece in enumerate(pieces)}
     found = []
     for ids in vocabulary.encode_source([text.encode() for text in texts]):
@@ -299,7 +286,7 @@ def _differences(
 ) -> list[tuple[float, float]]:
     """Returns log P of the run's translation of each text, in the export and in the run."""
     scorer, end_id = Scorer(translator), vocabulary.end_id
-    source_pieces, target_pieces = _pieces(vocabulary)
+    source_pieces, target_pieces = vocabulary.pieces()
     log_probs = [(0.0, 0.0)] * len(texts)
     for batch in batches(texts):
         text = tf.constant([texts[i] for i in batch])

@@ -1,4 +1,4 @@
-"""Loads models for inference: runs, ensembles of runs, SavedModels and LiteRT models."""
+"""Loads models for inference: runs, ensembles of runs, exports and MarianMT models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
 from keras_transformer.config import Config
+from keras_transformer.converters import read_model
 from keras_transformer.errors import InputError
-from keras_transformer.inference import manifest
+from keras_transformer.inference import hub, manifest
 from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
 from keras_transformer.models.encoder_decoder import get_architecture
 from keras_transformer.runs.machine import available_cores
@@ -126,8 +127,9 @@ def load_model(
     """Loads a model. Its kind is recognized by its content.
 
     Args:
-        model_dir: a SavedModel, a LiteRT file, or any value that `load_translator` accepts. If it
-            is a directory of numbered versions, the highest one is loaded.
+        model_dir: a SavedModel, a LiteRT file, a MarianMT directory of Hugging Face, or any value
+            that `load_translator` accepts. If it is a directory of numbered versions, the highest
+            one is loaded. `hf://USER/NAME` downloads a model from the Hugging Face Hub.
         settings: changes of the run's `decoding.` configuration, as in
             `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
             and `decoding.max_length`, a SavedModel none.
@@ -142,6 +144,7 @@ def load_model(
     >>> load_model("build/run", {"decoding.n_best": 3}).n_best
     3
     """
+    model_dir = hub.resolve(str(model_dir))
     path = Path(model_dir)
     if RunDirectory.is_run(path) or (not path.exists() and path.suffix != ".tflite"):
         if threads is not None:
@@ -150,6 +153,15 @@ def load_model(
         longest = max_train_source_length(model_dir)
         return LoadedModel.of(module, str(model_dir), longest, jit_compile)
     path = _newest_version(path)
+    if (path / "source.spm").is_file():  # a MarianMT model of Hugging Face
+        if threads is not None:
+            raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
+        manifest.check_needed_files(path)
+        converted = read_model(path, "huggingface")
+        config = converted.config.updated(settings or {})
+        transformer = converted.transformer(dtype=precision)
+        module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
+        return LoadedModel.of(module, str(model_dir), jit_compile=jit_compile)
     if precision != "float32" or jit_compile:
         raise InputError(
             f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "
@@ -281,7 +293,7 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
     runs = []
-    whole = str(model_dir)
+    whole = hub.resolve(str(model_dir))
     # A comma may be part of the name of a directory.
     path, name = RunDirectory.split_weights(whole)
     is_one = "," not in (name or "") and RunDirectory.is_run(path)

@@ -13,7 +13,11 @@ from keras_transformer.errors import InputError
 FORMAT_VERSION = 1
 FILE = "manifest.json"
 # Programs need only these to load a version. People may edit the others, such as the model card.
-_NEEDED = ("saved_model.pb", "model.tflite", "variables/", "assets/")
+_NEEDED = (
+    *("saved_model.pb", "model.tflite", "variables/", "assets/"),
+    *("model.safetensors", "config.json", "source.spm", "target.spm", "vocab.json"),
+    "target_vocab.json",
+)
 
 
 def file_hashes(path: Path) -> dict[str, str]:

@@ -357,6 +357,24 @@ class Vocabulary:
         """Returns the piece of a source id."""
         return str(self._source.id_to_piece(piece_id))
 
+    def pieces(self) -> tuple[list[str], list[str]]:
+        """Returns the source and the target pieces by id. Special pieces have the target's names.
+
+        Other engines look tokens up by their pieces, and know the special pieces by name.
+
+        Example:
+        >>> source, target = Vocabulary(learn_vocabulary([b"the cat"], vocab_size=30)).pieces()
+        >>> source[:4], source == target
+        (['<pad>', '<unk>', '<s>', '</s>'], True)
+        """
+        source, target = (
+            [model.id_to_piece(i) for i in range(model.get_piece_size())]
+            for model in (self._source, self._target)
+        )
+        for i in (self.pad_id, self.unknown_id, self.start_id, self.end_id):
+            source[i] = target[i]
+        return source, target
+
     def target_text_pieces(self) -> list[bool]:
         """Returns for each target id whether it is text of a line.
 

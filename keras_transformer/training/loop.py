@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import resource
 import time
@@ -27,6 +28,7 @@ from keras_transformer.training.callbacks import (
     StopTraining,
     Validation,
 )
+from keras_transformer.training.compilation import background_compilation
 from keras_transformer.training.multi_worker import Cluster
 from keras_transformer.training.progress import NotFiniteError, Progress
 from keras_transformer.training.trainer import Trainer
@@ -250,17 +252,20 @@ def fit(
     (1, True)
     """
     config = run.config.training
+    compilation = background_compilation(trainer.training_step, batches, trainer.step, config)
+    trainer.compilation = compilation
     progress = Progress(
         trainer.step,
         config,
         run.append_metrics,
         run.tensorboard_directory,
+        compilation.status if compilation else str,
         is_shown=is_chief,
     )
     writer = _CheckpointWriter(run, progress, metrics, is_chief)
     stop = callbacks.stop
     try:
-        with stop, progress:
+        with stop, progress, compilation or contextlib.nullcontext():
             for length, count in _intervals(trainer.step, config):
                 trainer.fit(
                     batches.distributed(trainer.distribute_strategy, trainer.step),

@@ -39,6 +39,7 @@ class Progress(keras.callbacks.Callback):
         config: configuration of the training.
         write: gets the metrics, with their "step".
         tensorboard_directory: directory for event files.
+        status: returns what else happens now, such as the state of a compilation, or "".
         is_shown: False if another worker shows the progress.
 
     Raises:
@@ -59,6 +60,7 @@ class Progress(keras.callbacks.Callback):
         config: TrainingConfig,
         write: Callable[[Mapping[str, Any]], None],
         tensorboard_directory: Path,
+        status: Callable[[], str] = str,
         is_shown: bool = True,
     ):
         super().__init__()
@@ -67,6 +69,7 @@ class Progress(keras.callbacks.Callback):
         self._tensorboard_directory = tensorboard_directory
         with self._writing():
             self._summaries = tf.summary.create_file_writer(str(tensorboard_directory))
+        self._status = status
         self._is_shown = is_shown
         self._recent: list[Mapping[str, Any]] = []
         self._step = (
@@ -141,6 +144,8 @@ class Progress(keras.callbacks.Callback):
         time_left = (self._config.max_steps - self._step) * seconds / len(recent)
         loss = f"loss {metrics['loss']:.4f}" if "loss" in metrics else "all gradients not finite"
         text = f"{loss}, {metrics['tokens_per_second']:,.0f} tokens/s, {duration(time_left)} left"
+        if status := self._status():
+            text += f"; {status}"
         if self._bar.disable:
             self._print(f"step {self._step} of {self._config.max_steps}: {text}")
         else:

@@ -95,6 +95,9 @@ class TrainingStep:
         counters: other state than weights and optimizer, by name.
         averages: the moving averages of the weights.
         output: the map from features to logits.
+        num_replicas: number of replicas.
+        on_gpus: whether the replicas are on GPUs.
+        jit_compile: whether XLA compiles `differentiate`.
         differentiate: the forward and backward pass of the rows of one replica, a `tf.function`.
         stop_flag: a variable that is 1 if this process wants training to end, or None. Its sum over
             replicas is logged as `stop`, so that all workers know it after the same step.
@@ -128,7 +131,7 @@ class TrainingStep:
         self._auxiliary_loss = auxiliary_loss
         self._dropout_masks = hashed_masks if jit_compile else philox_masks
         self._strategy = tf.distribute.get_strategy()
-        self._num_replicas = self._strategy.num_replicas_in_sync
+        self.num_replicas = self._strategy.num_replicas_in_sync
         self.trained = _trained_weights(transformer, config.freeze)
         self.output = _OutputMap(transformer)
         self.stop_flag: tf.Variable | None = None
@@ -140,43 +143,97 @@ class TrainingStep:
             self.counters["finite_steps"] = loss_scale.finite_steps
         self.averages = WeightAverages(transformer.weights_by_path(), config.ema_decay, add_weight)
         state = TrainingState(self.trained, self.averages, self.counters, loss_scale)
-        compiled = jit_compile and uses_gpus(self._strategy)
-        self._update = Update(state, optimizer, config.clip_norm, compiled)
+        self.on_gpus = uses_gpus(self._strategy)
+        self._update = Update(state, optimizer, config.clip_norm, jit_compile and self.on_gpus)
+        self.jit_compile = jit_compile
         self.differentiate = tf.function(
             self._loss_and_gradients, jit_compile=jit_compile, autograph=False
         )
+        self._differentiate_without_xla = tf.function(self._loss_and_gradients, autograph=False)
 
-    def __call__(self, data: Any) -> dict[str, tf.Tensor]:
+    def __call__(self, data: Any, use_xla: bool = True) -> dict[str, tf.Tensor]:
         """Takes one step, and returns its logs. Call it once, outside of the replicas.
 
         Args:
             data: the inputs and labels of a global batch, distributed over the replicas.
+            use_xla: False runs the same forward and backward pass with the graph executor, although
+                `jit_compile` is on. Only the rounding differs.
         """
         strategy = self._strategy
-        if self._update.compiled and not tf.executing_eagerly():  # while the step is traced
-            renumber_functions()
-        logs, gradients = strategy.run(self._replica_step, args=(data,))
+        self._renumber_functions()
+        logs, gradients = strategy.run(self._replica_step, args=(data, use_xla))
         # All replicas have the same logs.
         logs = {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
         if not self._update.compiled:
             logs |= self._update.step(gradients, logs["gradient_norm"])
         return logs
 
-    def _replica_step(self, data: Any) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+    @property
+    def on_several_workers(self) -> bool:
+        """True if other processes take part in every step."""
+        return isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+    def local_shape(self, ids: Any) -> tuple[int, ...]:
+        """Returns the shape of the rows of one replica in a distributed batch."""
+        return tuple(self._strategy.experimental_local_results(ids)[0].shape)
+
+    def compile_shape(
+        self, rows: tf.Tensor, source_length: tf.Tensor, target_length: tf.Tensor
+    ) -> tf.Tensor:
+        """Compiles the forward and backward pass for the batches of one shape, without an update.
+
+        Call it inside a `tf.function`. XLA compiles the program of each replica when this function
+        runs, because it computes the gradients of a batch of padding. A call of `differentiate`
+        outside of the strategy would compile another program.
+
+        Args:
+            rows: rows of a replica, an int32 scalar.
+            source_length: length of the source sentences, an int32 scalar.
+            target_length: length of the target sentences, an int32 scalar.
+
+        Returns:
+            A scalar that has a value as soon as the programs have run.
+        """
+        self._renumber_functions()
+        pad_id, parts = self._transformer.config.pad_id, self._config.num_microbatches
+        rows = (rows + parts - 1) // parts
+
+        def run_on_padding() -> tf.Tensor:
+            source = tf.fill([rows, source_length], pad_id)
+            target = tf.fill([rows, target_length], pad_id)
+            inputs = {"source_ids": source, "target_ids": target}
+            sums, _ = self.differentiate(inputs, target, tf.zeros([2], tf.int64), tf.constant(1.0))
+            return sums.loss
+
+        losses = self._strategy.run(run_on_padding)
+        return tf.add_n(self._strategy.experimental_local_results(losses))
+
+    def _renumber_functions(self) -> None:
+        if self._update.compiled and not tf.executing_eagerly():  # while the step is traced
+            renumber_functions()
+
+    def _replica_step(
+        self, data: Any, use_xla: bool
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         """Returns the logs of the step, and the gradients if they have not been applied. Both are
         sums over all replicas.
         """
         inputs, labels = data
         tokens = tf.reduce_sum(real_tokens(labels, self._transformer.config.pad_id))
         stop = tf.constant(0.0) if self.stop_flag is None else tf.cast(self.stop_flag, tf.float32)
-        if self._num_replicas > 1:
+        if self.num_replicas > 1:
             tokens, stop = tf.unstack(self._sum(tf.stack([tokens, stop])))
         # A step without a token has gradients of 0, not NaN.
         loss_scale, divisor = self._update.loss_scale(), tf.maximum(tokens, 1.0)
-        sums, gradients = self._accumulate(inputs, labels, self._seed(), loss_scale / divisor)
-        sums, gradients = LossSums(*self._sum(list(sums))), self._sum(gradients)
+        differentiate = self.differentiate if use_xla else self._differentiate_without_xla
+        sums, gradients = self._accumulate(
+            differentiate, inputs, labels, self._seed(), loss_scale / divisor
+        )
+        # One collective: TensorFlow packs all tensors of a call into one buffer.
+        totals = self._sum([*sums, *gradients])
+        sums, gradients = LossSums(*totals[: len(sums)]), totals[len(sums) :]
         norm = self._update.global_norm(gradients) / loss_scale
-        if self._num_replicas > 1:
+        if self.num_replicas > 1:
             # Already equal, except for the last bit if workers have different processors.
             context = tf.distribute.get_replica_context()
             norm = context.all_reduce(tf.distribute.ReduceOp.MEAN, norm)
@@ -196,7 +253,7 @@ class TrainingStep:
 
     def _sum(self, values: Any) -> Any:
         """Sums tensors over the replicas."""
-        if self._num_replicas == 1:
+        if self.num_replicas == 1:
             return values  # without an operation for each of them
         context = tf.distribute.get_replica_context()
         return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
@@ -208,21 +265,24 @@ class TrainingStep:
         """
         parts = self._config.num_microbatches
         step = tf.convert_to_tensor(self.counters["step"].value)
-        count = step * (self._num_replicas * parts)
-        if self._num_replicas > 1:
+        count = step * (self.num_replicas * parts)
+        if self.num_replicas > 1:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             count += tf.cast(replica, tf.int64) * parts
         return tf.stack([tf.constant(self._config.seed << 32, tf.int64), count])
 
     def _accumulate(
-        self, inputs: dict[str, tf.Tensor], labels: tf.Tensor, seed: tf.Tensor, scale: tf.Tensor
+        self,
+        differentiate: Callable[..., tuple[LossSums, list[tf.Tensor]]],
+        inputs: dict[str, tf.Tensor],
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        scale: tf.Tensor,
     ) -> tuple[LossSums, list[tf.Tensor]]:
-        """Calls `_loss_and_gradients` for `num_microbatches` parts of the rows, one after the
-        other.
-        """
+        """Calls `differentiate` for `num_microbatches` parts of the rows, one after the other."""
         count = self._config.num_microbatches
         if count == 1:
-            return self.differentiate(inputs, labels, seed, scale)
+            return differentiate(inputs, labels, seed, scale)
 
         def split(ids: tf.Tensor) -> tf.Tensor:
             rows, length = tf.unstack(tf.shape(ids))
@@ -234,7 +294,7 @@ class TrainingStep:
 
         def add_part(i: tf.Tensor, total: Any) -> Any:
             part = tf.nest.map_structure(lambda ids: ids[i], parts)
-            more = self.differentiate(*part, seed + [0, tf.cast(i, tf.int64)], scale)
+            more = differentiate(*part, seed + [0, tf.cast(i, tf.int64)], scale)
             return i + 1, tf.nest.map_structure(tf.add, total, more)
 
         zeros = [tf.zeros(weight.shape, tf.float32) for weight in self.trained.values()]

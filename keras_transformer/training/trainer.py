@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.training.compilation import BackgroundCompilation
 from keras_transformer.training.loss import AuxiliaryLoss, EvaluationSums, evaluation_sums
 from keras_transformer.training.optimizer import make_optimizer
 from keras_transformer.training.step import TrainingStep
@@ -57,6 +58,8 @@ class Trainer(keras.Model):
     Attributes:
         transformer: the model.
         training_step: one update of the weights.
+        compilation: takes the steps until it has compiled all shapes; None compiles each shape at
+            its first step.
 
     Raises:
         InputError: if `config.freeze` matches no weight or all weights, or if
@@ -90,6 +93,7 @@ class Trainer(keras.Model):
             jit_compile,
             auxiliary_loss if config.auxiliary_loss_weight else None,
         )
+        self.compilation: BackgroundCompilation | None = None
         self._evaluation_function: Any = None
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -127,7 +131,7 @@ class Trainer(keras.Model):
         if getattr(self, "train_function", None) is None or force:
 
             @tf.function(reduce_retracing=True, autograph=False)
-            def train_function(iterator: Any) -> dict[str, tf.Tensor]:
+            def next_step(iterator: Any) -> dict[str, tf.Tensor]:
                 data = next(iterator)
                 if len(data) != 2:
                     raise InputError(
@@ -135,6 +139,11 @@ class Trainer(keras.Model):
                         "no weights of samples."
                     )
                 return self.training_step(data)
+
+            def train_function(iterator: Any) -> dict[str, tf.Tensor]:
+                if self.compilation is None or self.compilation.finished:
+                    return next_step(iterator)
+                return self.compilation.take_step(iterator)
 
             self.train_function = train_function
         return self.train_function

@@ -172,7 +172,8 @@ class Update:
             "learning_rate": learning_rate,
         }
         skipped.assign(logs["skipped"])
-        step.assign_add(1)
+        with tf.control_dependencies([finite]):  # a step whose gradients fail is not counted
+            step.assign_add(1)
         if self._state.loss_scale is not None:
             self._state.loss_scale.adapt(finite)
             logs["loss_scale"] = scale

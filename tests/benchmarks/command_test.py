@@ -15,9 +15,11 @@ from tests.messages import mentions
 
 COMMANDS = {
     *("train_step", "decode", "litert_model", "serve", "prepare", "layer_complexity", "startup"),
+    "gpu_scaling",
     "kerashub",
     "program_size",
     "scaling",
+    "training_start",
 }
 SERVE = ("--export=nowhere", "--source=nowhere.txt")
 

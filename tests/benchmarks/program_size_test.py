@@ -41,7 +41,14 @@ def test_rare_opcodes_are_summed() -> None:
 
 def test_the_command_counts_a_training_step() -> None:
     command = (sys.executable, str(ROOT / "benchmarks" / "program_size.py"))
-    flags = ("--preset=tiny", "--layers=1", "--rows=2", "--row_tokens=4", "--vocab_size=50", "--compile")
+    flags = (
+        "--preset=tiny",
+        "--layers=1",
+        "--rows=2",
+        "--row_tokens=4",
+        "--vocab_size=50",
+        "--compile",
+    )
     done = subprocess.run([*command, *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

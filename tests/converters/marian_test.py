@@ -21,7 +21,9 @@ from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
 from keras_transformer.inference.scoring import Scorer
 from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.model_proto import USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import ROOT
 from tests.messages import mentions
@@ -146,11 +148,23 @@ class TestVocabulary:
     def test_language_tokens_are_symbols(self) -> None:
         assert read("post_norm").vocabulary.source_symbols() == {">>deu<<", ">>gsw<<"}
 
+    @pytest.mark.parametrize("space", ["", "\u2581"])
+    def test_language_tokens_may_be_in_the_sentencepiece_model(
+        self, folder: Path, space: str
+    ) -> None:
+        proto = ModelProto.FromString((folder / "source.spm").read_bytes())
+        proto.pieces.add(piece=f"{space}>>deu<<", type=USER_DEFINED)
+        (folder / "source.spm").write_bytes(proto.SerializeToString())
+        vocabulary = read_model(folder, "marian").vocabulary
+        assert vocabulary.source_vocab_size == read("post_norm").vocabulary.source_vocab_size
+        text = ">>deu<< the old tree"
+        assert vocabulary.encode_source([text.encode()]) == [marian_ids(text)]
+
     def test_tokens_that_marian_lacks_are_never_generated(self) -> None:
         model = read("post_norm")
         bias = model.weights["output_projection/bias"]
         size = len(yaml.safe_load((FIXTURE / "vocab.yml").read_text("utf-8")))
-        assert (bias[size:] == -1000).all() and (bias[:size] > -100).all()
+        assert (bias[size:] == EXCLUDED_TOKEN_BIAS).all() and (bias[:size] > -100).all()
 
     def test_the_start_token_is_a_vector_of_zeros(self) -> None:
         model = read("post_norm")

@@ -203,7 +203,7 @@ def test_special_pieces_with_other_names(tmp_path: Path) -> None:
             minloglevel=2,
         )  # fmt: skip
         models.append((tmp_path / "model.model").read_bytes())
-    source, target = exporter._pieces(Vocabulary(*models))
+    source, target = Vocabulary(*models).pieces()
     assert source[:4] == target[:4] == ["<pad>", "[UNK]", "<s>", "</s>"]
     assert source[4:] != target[4:]
 

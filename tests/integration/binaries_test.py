@@ -13,7 +13,7 @@ import pytest
 
 from keras_transformer.inference import loading, translate
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.conftest import PHRASES, ROOT
 from tests.driver import Driver
 from tests.messages import tells
 from tests.paper.recipes.recipes import write_corpus, write_recipe
@@ -23,6 +23,7 @@ AVERAGE = "average-last-3-step-300"
 TEXT = "".join(f"{phrase}\n" for phrase in PHRASES)
 PREFIXES = ("", "ein", "das", "", "zwei", "mit")
 SAMPLED = "translate --model_dir=run --sample --n_best=3 --set=decoding.temperature=2"
+MARIAN = ROOT / "tests" / "fixtures" / "marian" / "post_norm.npz"
 COMMANDS = {
     "plain": "translate --model_dir=run",
     "compiled": "translate --model_dir=run --compile_search",
@@ -44,6 +45,8 @@ COMMANDS = {
     "CTranslate2": "export --run_dir=run --format=ctranslate2 --output_dir=ctranslate2 "
     "--valid_source=text",
     "exported": "translate --model_dir=export --format=jsonl",
+    "conversion": f"convert --from=marian --input={MARIAN} --output=converted",
+    "converted": "translate --model_dir=converted",
     "exported, in files": "translate --model_dir=export --input=text --output=out.de",
 }
 
@@ -99,6 +102,13 @@ def test_prefixes_and_details(results: Results) -> None:
     assert [result["translations"][0]["text"] for result in details] == texts
     assert [len(result["translations"]) for result in details] == [2] * len(PHRASES)
     assert "attention" not in details[0]["translations"][0]
+
+
+def test_a_converted_model_translates(results: Results) -> None:
+    assert tells(results.out["conversion"], "converted", "1 + 2 layers", "d_model 16")
+    model = loading.load_model(results.folder / "converted")
+    found = translate.translate_lines(model, PHRASES)
+    assert results.out["converted"] == translate.format_translations(model, found)
 
 
 def test_attention_in_a_file(results: Results) -> None:

@@ -24,6 +24,7 @@ from tests.site_test import code_of
 COMMANDS = {
     "ctranslate2": "export --run_dir=run --valid_source=a.en --output_dir=c --format=ctranslate2",
     "demo": "demo --model_dir=run --port=0 --nobrowser",
+    "huggingface": "export --run_dir=run --valid_source=a.en --output_dir=h --format=huggingface",
     "languages": "prepare --source=a.en --target=a.de --output_dir=l --check_languages=en,de",
     "litert": "export --run_dir=run --valid_source=a.en --output_dir=lite --format=litert",
     "moses": "evaluate --hypothesis=a.de --reference=a.de --paper_bleu",

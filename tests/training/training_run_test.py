@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -26,6 +27,7 @@ from keras_transformer.runs.checkpoints import Arrays, Restored
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.training import loop, training_run
 from keras_transformer.training.data import TrainingData
+from keras_transformer.training.step import TrainingStep
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.training_run import TrainOptions
 from tests.messages import mentions, tells
@@ -115,6 +117,36 @@ def validate_as(patch: pytest.MonkeyPatch, losses: list[float]) -> None:
         return {"loss": next(left), "perplexity": 2.0, "accuracy": 0.5}
 
     patch.setattr(Trainer, "evaluate", evaluate)
+
+
+class Compilation(contextlib.AbstractContextManager["Compilation"]):
+    """A background compilation that takes all steps itself."""
+
+    finished = False
+    first_step = ends = 0
+
+    def start(self, step: TrainingStep, batches: Any, first_step: int, config: Any) -> Compilation:
+        self.first_step, self.take = first_step, tf.function(step.__call__)
+        return self
+
+    def status(self) -> str:
+        return "compiling 1 of 2 batch shapes"
+
+    def take_step(self, iterator: Any) -> Any:
+        return self.take(next(iterator))
+
+    def __exit__(self, *error: object) -> None:
+        self.ends += 1
+
+
+def test_a_background_compilation_takes_the_steps_and_is_shown(
+    copy: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compilation = Compilation()
+    monkeypatch.setattr(loop, "background_compilation", compilation.start)
+    assert train(data, copy, training__max_steps=7).step == 7
+    assert (compilation.first_step, compilation.ends) == (6, 1)
+    assert "compiling 1 of 2 batch shapes" in capsys.readouterr().err
 
 
 def test_a_run_contains_everything_to_resume(finished: Path, data: Path) -> None:

@@ -10,13 +10,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = """
+import dataclasses
 import re
 import sys
+import time
 from pathlib import Path
 
 from keras_transformer.training import step
+from keras_transformer.training.compilation import BackgroundCompilation
 from keras_transformer.training.devices import use_logical_cpus
-from tests.training.tiny_model import batches, make_batch, make_trainer, train
+from tests.training.tiny_model import TRAINING, batches, make_batch, make_trainer, train
 
 
 def compiled():
@@ -27,6 +30,9 @@ def compiled():
 
 use_logical_cpus(2)
 step.uses_gpus = lambda strategy: True
+"""
+
+AT_FIRST_STEPS = """
 trainer = make_trainer(devices=("CPU:0", "CPU:1"), jit_compile=True)
 # One shape twice, then a second one, then both again.
 first, second = batches(2)
@@ -35,20 +41,44 @@ for data in ([first, make_batch([7, 1, 1, 0], [8, 3, 2, 1], 5)], [second], batch
     print(*compiled())
 """
 
+IN_BACKGROUND = """
+training = dataclasses.replace(TRAINING, num_microbatches=2)
+trainer = make_trainer(training=training, devices=("CPU:0", "CPU:1"), jit_compile=True)
+shapes = [(4, 7, 8), (4, 5, 6)]
+trainer.compilation = BackgroundCompilation(
+    trainer.training_step, shapes, use_graph_executor=False
+)
+with trainer.compilation:
+    train(trainer, batches(1))
+    while not trainer.compilation.finished:
+        time.sleep(0.1)
+print(*compiled())
+train(trainer, batches(4))
+print(*compiled())
+"""
 
-def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path: Path) -> None:
+
+def run(script: str, *arguments: str | Path, **variables: str) -> list[str]:
+    """Runs a script in a new process, and returns the lines that it prints."""
     environment = {
-        **os.environ,
-        "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0",
-        "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1",
+        **os.environ, **variables, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1",
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path],
+        [sys.executable, "-c", script, *arguments],
         env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
-    assert done.stdout.splitlines() == ["2 2", "4 2", "4 2"]
+
+def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path: Path) -> None:
+    flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
+    assert run(SCRIPT + AT_FIRST_STEPS, tmp_path, XLA_FLAGS=flags) == ["2 2", "4 2", "4 2"]
+
+
+def test_steps_compile_nothing_after_the_background_compilation(tmp_path: Path) -> None:
+    flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
+    assert run(SCRIPT + IN_BACKGROUND, tmp_path, XLA_FLAGS=flags) == ["4 2", "4 2"]
 
 
 CACHED = """
@@ -57,26 +87,24 @@ import sys
 import tensorflow as tf
 
 from keras_transformer.training import step
+from keras_transformer.training.compilation import BackgroundCompilation
 from tests.training.tiny_model import batches, make_trainer, train
 
 for number in range(int(sys.argv[1])):  # functions of other code
     tf.function(lambda x: x + number)(tf.constant(1.0))
 step.uses_gpus = lambda strategy: True
-train(make_trainer(jit_compile=True), batches(1))
+trainer = make_trainer(jit_compile=True)
+trainer.compilation = BackgroundCompilation(
+    trainer.training_step, [(4, 7, 8)], use_graph_executor=False
+)
+with trainer.compilation:
+    train(trainer, batches(1))
 """
 
 
 def test_another_process_finds_all_programs_in_the_cache(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "TF_XLA_FLAGS": f"--tf_xla_persistent_cache_directory={tmp_path}",
-        "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1",
-    }  # fmt: skip
+    flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
     for functions in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", CACHED, str(functions)],
-            env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        run(CACHED, str(functions), TF_XLA_FLAGS=flags)
         # Forward and backward pass, norm and update.
         assert len(list(tmp_path.iterdir())) == 3

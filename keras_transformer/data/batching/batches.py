@@ -71,6 +71,17 @@ class Batches(abc.ABC):
     filler_rows: int
 
     @abc.abstractmethod
+    def shape(self, step: int) -> Shape:
+        """Returns the (rows, S, T) of the batch of a step, without making the batch.
+
+        Args:
+            step: number of the step over all epochs, from 0.
+
+        Raises:
+            InputError: for a negative step.
+        """
+
+    @abc.abstractmethod
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step, or one part of its rows.
 
@@ -283,12 +294,16 @@ class CorpusBatches(Batches):
             random.shuffle(batches)
         return batches, pairs
 
-    def _planned(self, step: int) -> tuple[int, IntArray]:
-        """Returns the shape of a step, and the pairs in its rows, filler rows left out."""
+    def _place(self, step: int) -> tuple[int, int, Pairs]:
+        """Returns the shape of a step, the number of its batch, and the order of all pairs."""
         epoch, place = divmod(step, self.steps_per_epoch)
         batches, pairs = self._epoch(epoch)
         batch = int(batches[place])
-        shape = int(np.searchsorted(self._first_batch, batch, side="right")) - 1
+        return int(np.searchsorted(self._first_batch, batch, side="right")) - 1, batch, pairs
+
+    def _planned(self, step: int) -> tuple[int, IntArray]:
+        """Returns the shape of a step, and the pairs in its rows, filler rows left out."""
+        shape, batch, pairs = self._place(step)
         rows = self.shapes[shape][0]
         first = self._first_place[shape] + (batch - self._first_batch[shape]) * rows
         end = min(first + rows, self._first_place[shape + 1])
@@ -296,8 +311,7 @@ class CorpusBatches(Batches):
 
     def _rows(self, step: int) -> tuple[int, IntArray, Sentences | None]:
         """Returns the result of `_planned`, and the sentences if segmentations are sampled."""
-        if step < 0:
-            raise InputError(f"The step is {step}, but it must be at least 0.")
+        _check_step(step)
         if self._sampler is None:
             return *self._planned(step), None
         block, place = divmod(step, self._steps_at_once)
@@ -331,6 +345,11 @@ class CorpusBatches(Batches):
         """Returns int64[rows]: the pair of the corpus in each row, -1 for filler rows."""
         shape, pairs, _ = self._rows(step)
         return np.pad(pairs, (0, self.shapes[shape][0] - len(pairs)), constant_values=-1)
+
+    def shape(self, step: int) -> Shape:
+        """Returns the shape of a step; see `Batches.shape`."""
+        _check_step(step)
+        return self.shapes[self._place(step)[0]]
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step; see `Batches.batch`."""
@@ -421,6 +440,11 @@ def _planned_lengths(
         tokens = source.sum(dtype=np.int64) + target.sum(dtype=np.int64)
         return PlannedLengths(source, target, int(tokens))
     return sampler.planned_lengths(store, batch_tokens)
+
+
+def _check_step(step: int) -> None:
+    if step < 0:
+        raise InputError(f"The step is {step}, but it must be at least 0.")
 
 
 def _begins(counts: Lengths) -> IntArray:

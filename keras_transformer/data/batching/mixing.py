@@ -11,7 +11,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from keras_transformer.data.batching.batches import Batch, Batches, CorpusBatches, common_shapes
+from keras_transformer.data.batching.batches import (
+    Batch,
+    Batches,
+    CorpusBatches,
+    Shape,
+    common_shapes,
+)
 from keras_transformer.data.batching.bucketing import MAX_SHAPES
 from keras_transformer.data.batching.subword_sampling import SubwordSampler
 from keras_transformer.data.batching.token_pairs import TokenPairs
@@ -148,12 +154,21 @@ class MixedBatches(Batches):
             found += steps * count / corpus.steps_per_epoch
         return found
 
+    def shape(self, step: int) -> Shape:
+        """Returns the shape of a step; see `Batches.shape`."""
+        corpus, own_step = self._place(step)
+        return corpus.shape(own_step)
+
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """Returns the batch of a step; see `Batches.batch`."""
+        corpus, own_step = self._place(step)
+        return corpus.batch(own_step, part, parts)
+
+    def _place(self, step: int) -> tuple[CorpusBatches, int]:
         if step < 0:
             raise InputError(f"The step is {step}, but it must be at least 0.")
         corpus, own_step = place_of_step(step, self._weights)
-        return self.corpora[corpus].batch(own_step, part, parts)
+        return self.corpora[corpus], own_step
 
 
 def _tempered(size: int, temperature: float) -> Fraction:

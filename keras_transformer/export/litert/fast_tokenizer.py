@@ -18,6 +18,7 @@ import tensorflow_text
 from keras_transformer.errors import InputError
 from keras_transformer.export.probes import token_difference
 from keras_transformer.text.model_proto import (
+    CONTROL,
     MODEL_TYPES,
     NORMAL,
     UNIGRAM,
@@ -88,8 +89,6 @@ def _model_problems(proto: Any) -> Iterator[str]:
         yield f"the text of the unknown piece is {trainer.unk_surface!r}"
     if proto.denormalizer_spec.precompiled_charsmap:
         yield "the vocabulary has denormalization rules"
-    if any(piece.type == UNUSED for piece in proto.pieces):
-        yield "the vocabulary has unused pieces"
 
 
 def _source_problems(proto: Any) -> Iterator[str]:
@@ -115,7 +114,12 @@ def _source_problems(proto: Any) -> Iterator[str]:
 
 
 def _symbols(proto: Any) -> list[str]:
-    return [piece.piece for piece in proto.pieces if piece.type == USER_DEFINED]
+    """Returns the symbols that SentencePiece finds before it normalizes a text.
+
+    A symbol with a space, such as "\u2581>>deu<<", can only match after the normalization.
+    """
+    symbols = (piece.piece for piece in proto.pieces if piece.type == USER_DEFINED)
+    return [symbol for symbol in symbols if not symbol.startswith(_SPACE)]
 
 
 def _without_symbols(proto: Any) -> sentencepiece.SentencePieceProcessor:
@@ -132,6 +136,7 @@ def fast_model(model: bytes) -> bytes:
     """Changes a SentencePiece model so that FastSentencepiece returns the original tokens.
 
     Each symbol gets the score that SentencePiece uses, and a normalization rule that keeps it.
+    Unused pieces become control pieces, which no text contains either.
 
     Args:
         model: a serialized model for which `text_problem` returns None.
@@ -148,16 +153,40 @@ def fast_model(model: bytes) -> bytes:
     True
     """
     proto = ModelProto.FromString(model)
-    symbols = _symbols(proto)
-    if not symbols:
+    types = {piece.type for piece in proto.pieces}
+    if not types & {USER_DEFINED, UNUSED}:
         return model
     highest = max((piece.score for piece in proto.pieces if piece.type == NORMAL), default=0.0)
     for piece in proto.pieces:
+        if piece.type == UNUSED:
+            piece.type = CONTROL
         if piece.type == USER_DEFINED:  # the formula is from SentencePiece's `unigram_model.cc`
             piece.score = len(piece.piece.encode()) * max(highest, 0.0) - 0.1
-    spec = proto.normalizer_spec
-    spec.precompiled_charsmap = _with_symbols(spec.precompiled_charsmap, symbols)
+    if symbols := _symbols(proto):
+        spec = proto.normalizer_spec
+        spec.precompiled_charsmap = _with_symbols(spec.precompiled_charsmap, symbols)
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def fast_detokenizer_model(model: bytes) -> bytes:
+    """Changes a SentencePiece model so that FastSentencepiece detokenizes unused pieces too.
+
+    They become normal pieces. Ids and texts stay the same.
+
+    Args:
+        model: a serialized model for which `text_problem` returns None.
+
+    Example:
+    >>> from keras_transformer.text.vocabulary import learn_vocabulary
+    >>> model = learn_vocabulary([b"the cat"], 30)
+    >>> fast_detokenizer_model(model) == model
+    True
+    """
+    proto = ModelProto.FromString(model)
+    unused = [piece for piece in proto.pieces if piece.type == UNUSED]
+    for piece in unused:
+        piece.type = NORMAL
+    return bytes(proto.SerializeToString(deterministic=True)) if unused else model
 
 
 def _with_symbols(charsmap: bytes, symbols: Iterable[str]) -> bytes:

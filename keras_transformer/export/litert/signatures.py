@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.decoding import SearchInputs, SearchResult
-from keras_transformer.export.litert.fast_tokenizer import fast_model
+from keras_transformer.export.litert.fast_tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.export.request_params import (
     Status,
     clamp_alpha,
@@ -55,10 +55,11 @@ class LiteRTSignatures(tf.Module):
         vocabulary = translator.tokenizer.vocabulary
         if with_text:
             source_model = fast_model(vocabulary.source_model)
+            target_model = fast_detokenizer_model(vocabulary.target_model)
             self._source = tensorflow_text.FastSentencepieceTokenizer(source_model)
-            self._target = self._source
-            if not vocabulary.joint:
-                self._target = tensorflow_text.FastSentencepieceTokenizer(vocabulary.target_model)
+            self._target = self._source  # a joint model is stored once
+            if not vocabulary.joint or target_model != vocabulary.target_model:
+                self._target = tensorflow_text.FastSentencepieceTokenizer(target_model)
 
     def by_name(self) -> dict[str, Any]:
         """Returns the functions as `tf.saved_model.save` accepts them."""

@@ -14,7 +14,7 @@ The files in EXPORT itself are never overwritten, because the operator may have 
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,14 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.manifest import Provenance, write_manifest
-from keras_transformer.export.saved_model.model_card import ModelCardData, model_card
+from keras_transformer.export.model_card import (
+    FormatCard,
+    ModelCardData,
+    TaskCard,
+    model_card,
+    model_name,
+    table,
+)
 from keras_transformer.runs.atomic import write_text
 
 MAX_REQUEST_ROWS = 256  # the most sentences of a request
@@ -65,6 +72,18 @@ _MODELS_HEADER = """\
 # --model_config_file_poll_wait_seconds.
 """
 
+# Texts of the model card.
+_ABOUT = """\
+This TensorFlow SavedModel was made with keras_transformer. It contains the tokenizer, the model and
+the search, and TF Serving can serve it directly."""
+_USE = """\
+    curl -d '{request}' http://localhost:8501/v1/models/{name}:predict
+
+{signatures}
+
+B is the number of sentences in the request. `translations` are sorted, best first. An unused place
+has an empty text and the score -1e9.{usage}"""
+
 _WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"  # where TF Serving looks
 _WARMUP_ROWS = 16  # sentences of the request that has sentences of all lengths
 
@@ -101,7 +120,7 @@ def write_version_files(
     write_warmup_requests(path, sentences, signatures, provenance.decoding.length_penalty)
     (path / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     described = {each: _described(signature) for each, signature in signatures.items()}
-    text = model_card(path, name, provenance, card, described)
+    text = model_card(name, provenance, card, format_card(path, name, card.task, described))
     (path / "README.md").write_text(text, encoding="utf-8")
     write_manifest(path, provenance, described)
 
@@ -117,6 +136,46 @@ def _described(signature: Function) -> dict[str, Any]:
 
     _, inputs = signature.structured_input_signature
     return {"inputs": tensors(inputs), "outputs": tensors(signature.structured_outputs)}
+
+
+def format_card(
+    path: Path, name: str, task: TaskCard, signatures: Mapping[str, Mapping[str, Any]]
+) -> FormatCard:
+    """Returns the part of the model card that is about the SavedModel.
+
+    Args:
+        path: directory of the SavedModel.
+        name: name of the model.
+        task: texts about the model's task.
+        signatures: inputs and outputs of each signature, as in `manifest.json`.
+
+    Example:
+    >>> from keras_transformer.export.model_card import TRANSLATION
+    >>> format_card(Path("build/export/1"), "en-de", TRANSLATION, {}).tags[-1]
+    'tf-serving'
+    """
+    rows = [
+        (f"`{each}`", _tensors(described["inputs"]), _tensors(described["outputs"]))
+        for each, described in signatures.items()
+    ]
+    use = _USE.format(
+        request=json.dumps(task.request),
+        name=name,
+        signatures=table(("signature", "inputs", "outputs"), rows),
+        usage=f"\n\n{task.usage}" if task.usage else "",
+    )
+    weights_bytes = sum(file.stat().st_size for file in (path / "variables").iterdir())
+    tags = ("transformer", "tensorflow", "saved-model", "tf-serving")
+    return FormatCard(_ABOUT, use, tags, weights_bytes)
+
+
+def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
+    described = []
+    for name, tensor in tensors.items():
+        _, *rest = tensor["shape"]
+        dims = ["B", *("any" if dim is None else str(dim) for dim in rest)]
+        described.append(f"{name}: {tensor['dtype']}[{', '.join(dims)}]")
+    return ", ".join(described)
 
 
 def write_base_files(output_dir: Path) -> None:
@@ -149,16 +208,6 @@ def write_base_files(output_dir: Path) -> None:
                 write_text(output_dir / file, text)
         except OSError as error:
             raise InputError(f"{output_dir / file} cannot be written: {error.strerror}.") from error
-
-
-def model_name(output_dir: Path) -> str:
-    """Returns the last name of a directory in a form that can be part of a URL.
-
-    Example:
-    >>> model_name(Path("build/en de"))
-    'en_de'
-    """
-    return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
 
 
 # Warm-up requests: the first call of a signature is slow, because it optimizes the graph, starts

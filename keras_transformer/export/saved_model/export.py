@@ -19,14 +19,13 @@ from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult, ExtraSignatures
 from keras_transformer.export.comparison import Comparison, check_loss, check_references, compare
 from keras_transformer.export.manifest import Provenance
+from keras_transformer.export.model_card import ModelCardData, model_name
 from keras_transformer.export.probes import probe_texts
 from keras_transformer.export.saved_model import serving_checks
 from keras_transformer.export.saved_model.deployment import (
-    model_name,
     write_base_files,
     write_version_files,
 )
-from keras_transformer.export.saved_model.model_card import ModelCardData
 from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.inference.loading import (
     load_model,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExtraSignatures
-from keras_transformer.export.saved_model.model_card import TaskCard
+from keras_transformer.export.model_card import TaskCard
 from keras_transformer.inference import batching, loading
 from keras_transformer.inference.translation_module import TranslationModule, sample_offsets
 from keras_transformer.paper.parsing.constraint import TreeConstraint

@@ -13,9 +13,13 @@ import tensorflow as tf
 import tensorflow_text
 from hypothesis import strategies as st
 
-from keras_transformer.export.litert.fast_tokenizer import fast_model, text_problem
+from keras_transformer.export.litert.fast_tokenizer import (
+    fast_detokenizer_model,
+    fast_model,
+    text_problem,
+)
 from keras_transformer.export.probes import probe_texts
-from keras_transformer.text.model_proto import UNUSED, ModelProto
+from keras_transformer.text.model_proto import UNUSED, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import PHRASES
 from tests.messages import tells
@@ -112,10 +116,27 @@ def test_both_models_of_separate_vocabularies_are_checked() -> None:
         assert tells(text_problem(Vocabulary(*models), []) or "", "bpe")
 
 
-def test_models_of_other_tools_are_refused_with_a_reason() -> None:
+def test_unused_pieces_and_symbols_at_the_start_of_words() -> None:
+    """The pieces of a converted Marian model that only the other language or a tag uses."""
     proto = ModelProto.FromString(learn({}))
-    proto.pieces[-1].type = UNUSED
-    assert tells(text_problem(Vocabulary(proto.SerializeToString()), []) or "", "unused")
+    unused = next(i for i, piece in enumerate(proto.pieces) if len(piece.piece) > 2 and i > 3)
+    text = proto.pieces[unused].piece.replace("\u2581", " ")
+    proto.pieces[unused].type = UNUSED
+    proto.pieces.add(piece="\u2581>>deu<<", type=USER_DEFINED)
+    model = proto.SerializeToString()
+    vocabulary = Vocabulary(model)
+    lines = [f">>deu<< {text}{text}", f"{text} >>deu<<{text}>>deu<<", "a>>deu<<", "\u2603>>deu<<"]
+    assert text_problem(vocabulary, lines) is None
+    [ids, *_] = vocabulary.encode_source([line.encode() for line in lines])
+    assert ids[0] == len(proto.pieces) - 1 and unused not in ids
+
+    detokenizer = tensorflow_text.FastSentencepieceTokenizer(fast_detokenizer_model(model))
+    written = [unused, ids[1], unused]
+    found = detokenizer.detokenize(tf.ragged.constant([written])).numpy()[0].decode()
+    assert found == vocabulary.target_text(written)
+
+
+def test_models_of_other_tools_are_refused_with_a_reason() -> None:
     proto = ModelProto.FromString(learn({}))
     proto.pieces[-1].piece = "ab\u2603"
     assert tells(

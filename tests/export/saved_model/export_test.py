@@ -18,9 +18,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.comparison import Comparison
+from keras_transformer.export.model_card import ModelCardData
 from keras_transformer.export.saved_model import export as saved_model
 from keras_transformer.export.saved_model import serving_checks
-from keras_transformer.export.saved_model.model_card import ModelCardData
 from keras_transformer.inference import loading, translate
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import blocks

@@ -14,7 +14,8 @@ import yaml
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores
 from keras_transformer.export.manifest import Member, Provenance
-from keras_transformer.export.saved_model.model_card import ModelCardData, model_card
+from keras_transformer.export.model_card import ModelCardData, model_card
+from keras_transformer.export.saved_model.deployment import format_card
 from keras_transformer.inference import loading
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.runs.run_directory import RunDirectory
@@ -35,9 +36,8 @@ def version(exported_run: Path) -> Path:
 
 
 def write_card(version: Path, provenance: Provenance, data: ModelCardData) -> str:
-    return model_card(
-        version, "de-en_model", provenance, data, check_manifest(version)["signatures"]
-    )
+    name, signatures = "de-en_model", check_manifest(version)["signatures"]
+    return model_card(name, provenance, data, format_card(version, name, data.task, signatures))
 
 
 def front_matter(card: str) -> dict[str, Any]:

@@ -25,18 +25,12 @@ _CARD = """\
 # {name}
 
 A Transformer (Vaswani et al., 2017) that {description}. Languages: {languages}.
-This TensorFlow SavedModel was made with keras_transformer. It contains the tokenizer, the model and
-the search, and TF Serving can serve it directly. `manifest.json` has every setting and hash.
+{about} `manifest.json` has every setting and hash.
 
 ## Use
 
-    curl -d '{request}' http://localhost:8501/v1/models/{name}:predict
+{use}
 
-{signatures}
-
-B is the number of sentences in the request. `translations` are sorted, best first. An unused place
-has an empty text and the score -1e9.
-{usage}
 ## Evaluation
 
 {scores}
@@ -134,27 +128,45 @@ class ModelCardData:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class FormatCard:
+    """The texts of the model card that depend on the format of the export.
+
+    Attributes:
+        about: sentences about the files.
+        use: Markdown, how to use the model.
+        tags: tags of Hugging Face.
+        weights_bytes: size of the weights.
+        library: the `library_name` of Hugging Face, if there is one.
+
+    Example:
+    >>> FormatCard("A SavedModel.", "    curl ...", ("tensorflow",), 1000).library is None
+    True
+    """
+
+    about: str
+    use: str
+    tags: tuple[str, ...]
+    weights_bytes: int
+    library: str | None = None
+
+
 def model_card(
-    path: Path,
-    name: str,
-    provenance: Provenance,
-    data: ModelCardData,
-    signatures: Mapping[str, Mapping[str, Any]],
+    name: str, provenance: Provenance, data: ModelCardData, format_card: FormatCard
 ) -> str:
     """Returns the model card of a version.
 
     Args:
-        path: directory of the SavedModel.
         name: name of the model.
         provenance: origin and settings.
         data: facts that the run does not contain.
-        signatures: inputs and outputs of each signature, as `describe_signatures` returns them.
+        format_card: the texts about the format.
 
     Example:
     >>> from keras_transformer.inference.loading import load_translator
     >>> provenance = Provenance.of("build/run", load_translator("build/run"), "float32")
-    >>> card = model_card(Path("build/export/1"), "en-de", provenance, ModelCardData(), {})
-    >>> card.splitlines()[0]
+    >>> format_card = FormatCard("A SavedModel.", "    curl ...", ("tensorflow",), 1000)
+    >>> model_card("en-de", provenance, ModelCardData(), format_card).splitlines()[0]
     '---'
     """
     decoding, task = provenance.decoding, data.task
@@ -167,22 +179,17 @@ def model_card(
         search = f"sampling at temperature {decoding.temperature:g}"
     if len(provenance.members) > 1:
         search += f", averaging the probabilities of {len(provenance.members)} models"
-    rows = [
-        (f"`{each}`", _tensors(described["inputs"]), _tensors(described["outputs"]))
-        for each, described in signatures.items()
-    ]
     return _CARD.format(
-        front_matter=_front_matter(name, data),
+        front_matter=_front_matter(name, data, format_card),
         name=name,
         description=task.description,
         languages=" to ".join(data.languages) if data.languages else "not known",
-        request=json.dumps(task.request),
-        signatures=_table(("signature", "inputs", "outputs"), rows),
-        usage=f"\n{task.usage}\n" if task.usage else "",
+        about=format_card.about,
+        use=format_card.use,
         scores=_scores(data),
         members="\n\n".join(_member(each) for each in provenance.members),
         precision=provenance.precision,
-        weights_bytes=sum(file.stat().st_size for file in (path / "variables").iterdir()),
+        weights_bytes=format_card.weights_bytes,
         search=search,
         trained="not known" if longest is None else f"{longest:,} tokens",
         limit=task.limit,
@@ -194,14 +201,25 @@ def model_card(
     )
 
 
-def _front_matter(name: str, data: ModelCardData) -> str:
+def model_name(output_dir: Path) -> str:
+    """Returns the last name of a directory in a form that can be part of a URL.
+
+    Example:
+    >>> model_name(Path("build/en de"))
+    'en_de'
+    """
+    return re.sub(r"[^\w.-]", "_", output_dir.resolve().name, flags=re.ASCII) or "model"
+
+
+def _front_matter(name: str, data: ModelCardData, format_card: FormatCard) -> str:
     """Returns YAML; JSON values are valid YAML."""
     fields: dict[str, Any] = {
         "model_name": name,
         "language": list(dict.fromkeys(data.languages or ())),
         "license": data.license or "unknown",
+        "library_name": format_card.library,
         "pipeline_tag": data.task.pipeline_tag,
-        "tags": [data.task.name, "transformer", "tensorflow", "saved-model", "tf-serving"],
+        "tags": [data.task.name, *format_card.tags],
         "metrics": ["bleu", "chrf"] if data.scores else [],
     }
     return "\n".join(f"{field}: {json.dumps(value)}" for field, value in fields.items() if value)
@@ -214,8 +232,8 @@ def _scores(data: ModelCardData) -> str:
         ("BLEU", f"{data.scores.bleu:.2f}", f"`{data.scores.signature}`"),
         ("chrF", f"{data.scores.chrf:.2f}", f"`{data.scores.chrf_signature}`"),
     ]
-    table = _table(("metric", "score", "signature of sacreBLEU"), rows)
-    return f"On {data.test_set}:\n\n{table}"
+    scores = table(("metric", "score", "signature of sacreBLEU"), rows)
+    return f"On {data.test_set}:\n\n{scores}"
 
 
 def _member(member: Member) -> str:
@@ -237,19 +255,16 @@ def _member(member: Member) -> str:
         ("optimizer", f"{training.optimizer}, learning rate schedule {training.schedule}"),
         ("initial weights", f"`{member.run.init_from}`" if member.run.init_from else "random"),
     ]
-    return _table((f"`{member.name}`", ""), facts)
+    return table((f"`{member.name}`", ""), facts)
 
 
-def _tensors(tensors: Mapping[str, Mapping[str, Any]]) -> str:
-    described = []
-    for name, tensor in tensors.items():
-        _, *rest = tensor["shape"]
-        dims = ["B", *("any" if dim is None else str(dim) for dim in rest)]
-        described.append(f"{name}: {tensor['dtype']}[{', '.join(dims)}]")
-    return ", ".join(described)
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Returns a Markdown table.
 
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    Example:
+    >>> table(("metric", "score"), [("BLEU", "31.4")]).splitlines()[-1]
+    '| BLEU | 31.4 |'
+    """
     lines = [head, ("---",) * len(head), *rows]
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

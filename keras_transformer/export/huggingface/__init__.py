@@ -1,0 +1,1 @@
+"""MarianMT directories of Hugging Face, which the library `transformers` loads."""

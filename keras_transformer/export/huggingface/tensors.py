@@ -1,0 +1,190 @@
+"""Names and layouts of the tensors of MarianMT, the model of Hugging Face for Marian's models.
+
+MarianMT is the Transformer of the paper with fixed choices: post-norm, biases everywhere, sinusoids
+with all sines first, and an epsilon of 1e-5. `to_marian` moves a model to these choices where this
+does not change its function, and `to_tensors` renames its weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.errors import InputError
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.checkpoints import Arrays
+
+EPSILON = 1e-5  # of all layer norms; MarianMT cannot change it
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
+
+# Our parts of a layer, and theirs. A fused kernel becomes several tensors.
+_LINEAR = {
+    "self_attention/qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention/output": ("self_attn.out_proj",),
+    "cross_attention/query": ("encoder_attn.q_proj",),
+    "cross_attention/key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_attention/output": ("encoder_attn.out_proj",),
+    "feed_forward/inner": ("fc1",),
+    "feed_forward/outer": ("fc2",),
+}
+_NORMS = {
+    "self_attention_norm": "self_attn_layer_norm",
+    "cross_attention_norm": "encoder_attn_layer_norm",
+    "feed_forward_norm": "final_layer_norm",
+}
+# The only values of these fields that MarianMT can express.
+_FIXED: Mapping[str, Any] = {
+    "norm_position": "post",
+    "positions": "sinusoidal",
+    "attention_window": None,
+    "embedding_norm": False,
+    "has_final_norm": False,
+    "first_position": 0,
+}
+# The axis of each weight that has the width of the model, by the end of its path. Other weights,
+# such as the biases of queries, have no such axis.
+_MODEL_AXES = {
+    "embeddings": 1,
+    "qkv_kernel": 0,
+    "query_kernel": 0,
+    "key_value_kernel": 0,
+    "output_kernel": 1,
+    "output_bias": 0,
+    "inner_kernel": 0,
+    "outer_kernel": 1,
+    "outer_bias": 0,
+    "gamma": 0,
+    "beta": 0,
+    "output_projection/kernel": 0,
+}
+
+
+def check_expressible(config: ModelConfig) -> None:
+    """Raises an error if MarianMT cannot express a model.
+
+    Args:
+        config: configuration of the model.
+
+    Raises:
+        InputError: if a field has a value that MarianMT does not support.
+
+    Example:
+    >>> check_expressible(ModelConfig())
+    """
+    for name, supported in _FIXED.items():
+        value = getattr(config, name)
+        if value != supported:
+            name = name.removeprefix("has_")
+            raise InputError(
+                f"model.{name} is {value}, but MarianMT supports only {supported}. Export the "
+                "model in another format, such as ctranslate2."
+            )
+    for name in ("key_dim", "value_dim"):
+        value = getattr(config, name)
+        if value * config.num_heads != config.d_model:
+            raise InputError(
+                f"model.{name} is {value}, but MarianMT supports only model.d_model / "
+                f"model.num_heads, {config.d_model / config.num_heads:g}. Export the model in "
+                "another format, such as ctranslate2."
+            )
+
+
+def to_marian(config: ModelConfig, weights: Arrays) -> tuple[ModelConfig, Arrays]:
+    """Returns the configuration and the weights of the same model in MarianMT's form.
+
+    If sines and cosines alternate, the features of the whole model are reordered, so that all
+    sines come first. This only changes the order of sums. The epsilon of the layer norms changes to
+    `EPSILON`, which changes the outputs slightly.
+
+    Args:
+        config: a configuration that `check_expressible` accepts.
+        weights: the weights by path, float32.
+
+    Example:
+    >>> config = ModelConfig(source_vocab_size=9, target_vocab_size=9, d_model=4, num_heads=2)
+    >>> _, weights = to_marian(config, {"embedding/embeddings": np.arange(4)[None]})
+    >>> weights["embedding/embeddings"]
+    array([[0, 2, 1, 3]])
+    """
+    features = np.arange(config.d_model)
+    if config.sinusoid_layout == "interleaved":
+        features = np.concatenate([features[::2], features[1::2]])
+    reordered = {}
+    for path, array in weights.items():
+        axes = [axis for end, axis in _MODEL_AXES.items() if f"/{path}".endswith(f"/{end}")]
+        reordered[path] = np.take(array, features, axes[0]) if axes else array
+    changed = dataclasses.replace(config, sinusoid_layout="halves", layer_norm_epsilon=EPSILON)
+    return changed, reordered
+
+
+def has_usual_positions(config: ModelConfig) -> bool:
+    """Returns True if MarianMT computes the positions of a model itself.
+
+    Otherwise, they are tensors of the file. `transformers` reads them, but does not save them.
+
+    Example:
+    >>> has_usual_positions(ModelConfig(sinusoid_frequencies="tensor2tensor"))
+    False
+    """
+    return config.sinusoid_frequencies == "paper"
+
+
+def to_tensors(transformer: Transformer, num_positions: int) -> dict[str, np.ndarray]:
+    """Returns MarianMT's tensors by name, float32.
+
+    Args:
+        transformer: a model with the configuration and the weights of `to_marian`.
+        num_positions: length of the position tables, if the file needs them.
+
+    Example:
+    >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
+    >>> model = Transformer({**sizes, "source_vocab_size": 20, "target_vocab_size": 20})
+    >>> to_tensors(model, 1024)["model.encoder.layers.0.self_attn.q_proj.weight"].shape
+    (8, 8)
+    """
+    config = transformer.config
+    weights = {path: each.numpy() for path, each in transformer.weights_by_path().items()}
+    source = weights[f"{transformer.source_embedding.name}/embeddings"]
+    target = weights[f"{transformer.target_embedding.name}/embeddings"]
+    if config.tie_embeddings == "all":
+        tensors = {"model.shared.weight": target}
+    else:
+        tensors = {
+            "model.encoder.embed_tokens.weight": source,
+            "model.decoder.embed_tokens.weight": target,
+        }
+    if config.tie_embeddings == "none":
+        tensors["lm_head.weight"] = weights["output_projection/kernel"].T
+    bias = np.zeros(config.target_vocab_size, np.float32)
+    tensors["final_logits_bias"] = weights.get("output_projection/bias", bias)[None]
+    if not has_usual_positions(config):
+        places = keras.ops.arange(num_positions)
+        for stack, positions in (
+            ("encoder", transformer.source_positions),
+            ("decoder", transformer.target_positions),
+        ):
+            table = keras.ops.convert_to_numpy(positions(places))
+            tensors[f"model.{stack}.embed_positions.weight"] = table
+    layers = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+    for stack, num_layers in layers.items():
+        for index in range(num_layers):
+            ours, theirs = f"{stack}/layer_{index}", f"model.{stack}.layers.{index}"
+            for part, names in _LINEAR.items():
+                if f"{ours}/{part}_kernel" in weights:  # only the decoder has cross-attention
+                    kernel = weights[f"{ours}/{part}_kernel"].T  # --> [outputs, inputs]
+                    bias = weights.get(f"{ours}/{part}_bias", np.zeros(len(kernel), np.float32))
+                    for name, matrix, vector in zip(
+                        names, np.split(kernel, len(names)), np.split(bias, len(names)), strict=True
+                    ):
+                        tensors[f"{theirs}.{name}.weight"] = matrix
+                        tensors[f"{theirs}.{name}.bias"] = vector
+            for part, name in _NORMS.items():
+                if f"{ours}/{part}/gamma" in weights:
+                    tensors[f"{theirs}.{name}.weight"] = weights[f"{ours}/{part}/gamma"]
+                    tensors[f"{theirs}.{name}.bias"] = weights[f"{ours}/{part}/beta"]
+    return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}

@@ -1,0 +1,158 @@
+"""Models on the Hugging Face Hub: `hf://USER/NAME`, perhaps with `@REVISION`.
+
+Downloads are in the cache of `huggingface_hub` (`HF_HOME`), which other programs share. A file
+appears there when it is complete, and an incomplete model is never used. Without a connection, a
+complete model in the cache is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.errors import InputError, needs_extra
+
+_PREFIX = "hf://"
+_ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+# Files that no model needs here: weights for other libraries, logs, and the state of training.
+_NOT_LOADED = ("*.bin", "*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", "*/state.npz")
+
+
+def resolve(place: str) -> str:
+    """Replaces addresses on the Hub by directories of this machine, after downloading them.
+
+    Args:
+        place: a path or an address of a model, or several separated by commas.
+
+    Returns:
+        The paths. A place without an address is returned unchanged.
+
+    Raises:
+        InputError: for an invalid address, or if a model cannot be downloaded.
+
+    Example:
+    >>> resolve("build/run,build/run@best")
+    'build/run,build/run@best'
+    """
+    if _PREFIX not in place:
+        return place
+    parts = place.split(",")
+    return ",".join(str(download(part)) if part.startswith(_PREFIX) else part for part in parts)
+
+
+def download(address: str) -> Path:
+    """Downloads a model and returns its directory.
+
+    Only files that are not in the cache are downloaded, and no weights for other libraries.
+
+    Args:
+        address: `hf://USER/NAME`, or `hf://USER/NAME@REVISION` for a branch, tag or commit.
+
+    Raises:
+        InputError: for an invalid address, or if the model cannot be downloaded completely.
+
+    Example:
+    ```python
+    path = download("hf://someone/opus-en-de")
+    ```
+    """
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        raise InputError(
+            f"{address} is not an address on the Hub. It must be hf://USER/NAME, or "
+            "hf://USER/NAME@REVISION."
+        )
+    with needs_extra("huggingface", "the Hugging Face Hub"):
+        import huggingface_hub
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                parts["name"],
+                revision=parts["revision"],
+                ignore_patterns=list(_NOT_LOADED),
+                endpoint=_endpoint(),
+                library_name="keras_transformer",
+            )
+        )
+    except Exception as error:  # the library raises exceptions of several other libraries
+        raise InputError(f"{address} cannot be downloaded: {_reason(error)}.") from error
+
+
+def check_name(name: str) -> None:
+    """Checks the name of a model on the Hub.
+
+    Args:
+        name: the name, as in "user/en-de".
+
+    Raises:
+        InputError: if it is not of this form.
+
+    Example:
+    >>> check_name("user/en-de")
+    """
+    if not _ADDRESS.fullmatch(f"{_PREFIX}{name}") or "@" in name:
+        raise InputError(f"{name!r} is not the name of a model on the Hub. It must be USER/NAME.")
+    with needs_extra("huggingface", "the Hugging Face Hub"):
+        import huggingface_hub  # noqa: F401  before a long export, not after it
+
+
+def upload(path: Path, name: str) -> str:
+    """Uploads the files of a directory as one commit, and returns the address of the web page.
+
+    A model that does not exist is created, and is public. Files of the model that are not in the
+    directory stay.
+
+    Args:
+        path: the directory.
+        name: name of the model, as in "user/en-de".
+
+    Raises:
+        InputError: if the files cannot be uploaded.
+
+    Example:
+    ```python
+    upload(Path("build/hf/1"), "someone/en-de")
+    ```
+    """
+    check_name(name)
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(endpoint=_endpoint(), library_name="keras_transformer")
+    try:
+        address = api.create_repo(name, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=path, commit_message="Upload a model of keras_transformer"
+        )
+    except Exception as error:  # the library raises exceptions of several other libraries
+        raise InputError(
+            f"{path} is complete, but cannot be uploaded to {name}: {_reason(error)}."
+        ) from error
+    return str(address)
+
+
+def _endpoint() -> str | None:
+    """Returns `HF_ENDPOINT`, which the library reads only when it is imported."""
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def _reason(error: Exception) -> str:
+    """Returns the reason of a failure, in a few words."""
+    from huggingface_hub import errors
+
+    cause: Any = error
+    while isinstance(cause, errors.LocalEntryNotFoundError) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, errors.GatedRepoError):
+        return "its owner has to grant you access"
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return "it has no such revision"
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
+        return "it does not exist, or you have no access. Check the name, or run: hf auth login"
+    if status is not None:
+        return f"the server answers with the status {status}"
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, and the cache does not contain all of it"
+    return " ".join(str(cause).split())[:200].rstrip(".") or type(cause).__name__
