@@ -82,9 +82,9 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
         InputError: for a missing or damaged file, or a model that this package cannot express.
 
     Example:
-    ```python
-    model = read(Path("checkpoints/checkpoint_best.pt"), ConvertOptions())
-    ```
+    >>> model = read(Path("build/fairseq/checkpoint_best.pt"), ConvertOptions())
+    >>> model.config.decoding.beam_size
+    5
     """
     file = _find_checkpoint(path)
     content = read_torch_file(file)

@@ -22,6 +22,10 @@ def read_tokens(path: Path) -> list[str]:
 
     Raises:
         InputError: if it cannot be read.
+
+    Example:
+    >>> read_tokens(Path("build/opennmt_tf/joint.vocab"))[:3]
+    ['<blank>', '<s>', '</s>']
     """
     with reading(path, "a vocabulary"):
         return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -36,6 +40,10 @@ def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
 
     Raises:
         InputError: if there is no such file, several of them, or invalid YAML.
+
+    Example:
+    >>> sorted(read_yaml(Path("build/opennmt_tf"), None))
+    ['data', 'params']
     """
     with needs_extra("convert", "reading a YAML configuration"):
         import yaml
@@ -68,6 +76,11 @@ def find_vocabularies(
 
     Raises:
         InputError: if a file is not named, and the directory has none or several.
+
+    Example:
+    >>> paths = find_vocabularies(Path("build/tensor2tensor"), "*.subwords", ConvertOptions())
+    >>> [path.name for path in paths]
+    ['joint.subwords', 'joint.subwords']
     """
     given = (options.source_vocabulary, options.target_vocabulary)
     usual = [directory / name if (directory / name).is_file() else None for name in names]
@@ -105,6 +118,12 @@ def order_tokens(
 
     Raises:
         InputError: for a missing or damaged file, or lists and models that do not fit.
+
+    Example:
+    >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "do@@", "g"]
+    >>> order = order_tokens([tokens] * 2, None, joint=True, pad_piece="<pad>", start_row=2)
+    >>> order.vocabulary.encode_source([b"do@@ g"])
+    [[4, 5, 2]]
     """
     if joint and list(token_lists[0]) != list(token_lists[1]):
         raise InputError(

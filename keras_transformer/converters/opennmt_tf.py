@@ -86,6 +86,11 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
 
     Raises:
         InputError: for a missing or damaged file, or a model that this package cannot express.
+
+    Example:
+    >>> options = ConvertOptions(source_sentencepiece="build/opennmt_tf/joint.model")
+    >>> read(Path("build/opennmt_tf"), options).config.model.first_position
+    1
     """
     checkpoint = TFCheckpoint.find(path)
     directory = checkpoint.directory

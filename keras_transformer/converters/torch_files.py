@@ -37,7 +37,13 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class Inert:
-    """An object of a class that is not known. It has the attributes of the original object."""
+    """An object of a class that is not known. It has the attributes of the original object.
+
+    Example:
+    >>> content = read_torch_file(Path("build/fairseq/checkpoint_best.pt"))
+    >>> isinstance(content["args"], Inert), content["args"].encoder_layers
+    (True, 1)
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         """Ignores all arguments."""
@@ -114,9 +120,9 @@ def read_torch_file(path: Path) -> Any:
         InputError: if it is missing or damaged, or has a type of tensor that is not supported.
 
     Example:
-    ```python
-    state = read_torch_file(Path("checkpoint_best.pt"))["model"]
-    ```
+    >>> state = read_torch_file(Path("build/fairseq/checkpoint_best.pt"))["model"]
+    >>> state["encoder.layers.0.fc1.bias"].shape
+    (24,)
     """
     try:
         with reading(path, "a file of PyTorch"), path.open("rb") as file:
