@@ -62,6 +62,13 @@ def example_folder(run_directory: RunDirectory, exported_run: Path, tmp_path_fac
     marian.mkdir()
     for name in ("post_norm.npz", "vocab.yml", "source.spm", "target.spm"):
         shutil.copy(PACKAGE.parent / "tests" / "fixtures" / "marian" / name, marian)
+    for toolkit, variant in (
+        ("opennmt_tf", "shared"),
+        ("tensor2tensor", "shared"),
+        ("fairseq", "words"),
+    ):
+        fixture = PACKAGE.parent / "tests" / "fixtures" / toolkit / variant
+        shutil.copytree(fixture, folder / "build" / toolkit)
     return folder
 
 

@@ -24,6 +24,7 @@ FORMATS = {
     "huggingface": "huggingface",
     "opennmt_tf": "opennmt_tf",
     "tensor2tensor": "tensor2tensor",
+    "fairseq": "fairseq",
 }
 
 
@@ -37,11 +38,11 @@ class ConvertOptions:
             None, exports of this package have their own, and all others "marian".
         config: for `opennmt_tf`, the configuration that trained the model, such as "data.yml". By
             default it is the only `.yml` file in the directory.
-        source_sentencepiece, target_sentencepiece: for `opennmt_tf`, the SentencePiece models of
-            the training data. The default for the target is the model of the source. Without any,
-            texts must be tokenized already.
-        source_vocabulary, target_vocabulary: for `tensor2tensor`, the files of subwords. By default
-            both are the only `.subwords` file in the directory.
+        source_sentencepiece, target_sentencepiece: for `opennmt_tf` and `fairseq`, the
+            SentencePiece models of the training data. The default for the target is the model of
+            the source. Without any, texts must be tokenized already.
+        source_vocabulary, target_vocabulary: for `tensor2tensor`, the files of subwords, and for
+            `fairseq`, the dictionaries. By default they are looked for beside the model.
         target_space: for `tensor2tensor`, the id of the target space that the problem of the model
             sets, 0 for most.
         num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.

@@ -22,6 +22,10 @@ def read_tokens(path: Path) -> list[str]:
 
     Raises:
         InputError: if it cannot be read.
+
+    Example:
+    >>> read_tokens(Path("build/opennmt_tf/joint.vocab"))[:3]
+    ['<blank>', '<s>', '</s>']
     """
     with reading(path, "a vocabulary"):
         return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -36,6 +40,10 @@ def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
 
     Raises:
         InputError: if there is no such file, several of them, or invalid YAML.
+
+    Example:
+    >>> sorted(read_yaml(Path("build/opennmt_tf"), None))
+    ['data', 'params']
     """
     with needs_extra("convert", "reading a YAML configuration"):
         import yaml
@@ -55,28 +63,39 @@ def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
         return content
 
 
-def find_vocabularies(directory: Path, pattern: str, options: ConvertOptions) -> list[Path]:
+def find_vocabularies(
+    directory: Path, pattern: str, options: ConvertOptions, names: Sequence[str] = ("", "")
+) -> list[Path]:
     """Returns the vocabulary files of source and target.
 
     Args:
         directory: where the only file with `pattern` is the default for both.
         pattern: a pattern of names, such as "*.subwords".
         options: `source_vocabulary` and `target_vocabulary` are used.
+        names: the usual names of the files of source and target.
 
     Raises:
         InputError: if a file is not named, and the directory has none or several.
+
+    Example:
+    >>> paths = find_vocabularies(Path("build/tensor2tensor"), "*.subwords", ConvertOptions())
+    >>> [path.name for path in paths]
+    ['joint.subwords', 'joint.subwords']
     """
-    named = [options.source_vocabulary, options.target_vocabulary]
-    if all(named):
-        return [Path(str(name)) for name in named]
+    given = (options.source_vocabulary, options.target_vocabulary)
+    usual = [directory / name if (directory / name).is_file() else None for name in names]
+    chosen = [Path(path) if path else file for path, file in zip(given, usual, strict=True)]
+    named = [path for path in chosen if path is not None]
+    if len(named) == len(chosen):
+        return named
     found = sorted(directory.glob(pattern))
     if len(found) != 1:
-        names = ", ".join(each.name for each in found) or "none"
+        found_names = ", ".join(each.name for each in found) or "none"
         raise InputError(
-            f"{directory} must contain one vocabulary {pattern}, but has {names}. Give the files "
+            f"{directory} must contain one vocabulary {pattern}, but has {found_names}. Give them "
             "with --source_vocabulary and --target_vocabulary."
         )
-    return [Path(name) if name else found[0] for name in named]
+    return [path or found[0] for path in chosen]
 
 
 def order_tokens(
@@ -99,6 +118,12 @@ def order_tokens(
 
     Raises:
         InputError: for a missing or damaged file, or lists and models that do not fit.
+
+    Example:
+    >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "do@@", "g"]
+    >>> order = order_tokens([tokens] * 2, None, joint=True, pad_piece="<pad>", start_row=2)
+    >>> order.vocabulary.encode_source([b"do@@ g"])
+    [[4, 5, 2]]
     """
     if joint and list(token_lists[0]) != list(token_lists[1]):
         raise InputError(

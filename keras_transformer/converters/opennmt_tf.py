@@ -2,7 +2,7 @@
 
 Files of the directory:
 
-    checkpoint, ckpt-N.*    weights; those of an average are in the subdirectory avg
+    checkpoint, ckpt-N.*    weights; averaged ones are in the subdirectory avg
     model_description.py    the model; it is read, but never executed
     data.yml                the configuration given to `onmt-main --config`, under any name
     *.vocab, *.model        vocabularies, and SentencePiece models
@@ -86,9 +86,16 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
 
     Raises:
         InputError: for a missing or damaged file, or a model that this package cannot express.
+
+    Example:
+    >>> options = ConvertOptions(source_sentencepiece="build/opennmt_tf/joint.model")
+    >>> read(Path("build/opennmt_tf"), options).config.model.first_position
+    1
     """
     checkpoint = TFCheckpoint.find(path)
     directory = checkpoint.directory
+    if directory.name == "avg":  # averaged weights, in a subdirectory of the model
+        directory = directory.parent
     description = _description(directory, options.num_heads)
     configuration = read_yaml(directory, options.config)
     data = _section(configuration, "data")

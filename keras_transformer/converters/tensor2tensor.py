@@ -98,9 +98,9 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
         InputError: for a missing or damaged file, or a model that this package cannot express.
 
     Example:
-    ```python
-    model = read(Path("train"), ConvertOptions(target_space=8))
-    ```
+    >>> model = read(Path("build/tensor2tensor"), ConvertOptions(target_space=8))
+    >>> model.config.model.norm_position
+    'pre'
     """
     checkpoint = TFCheckpoint.find(path)
     file = checkpoint.directory / "hparams.json"

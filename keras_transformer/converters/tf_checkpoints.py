@@ -31,6 +31,11 @@ class TFCheckpoint:
 
     Raises:
         InputError: if the checkpoint is missing or damaged.
+
+    Example:
+    >>> checkpoint = TFCheckpoint.find(Path("build/opennmt_tf"))
+    >>> checkpoint.object_weights("model")["encoder/layers/0/ffn/layer/inner/bias"].shape
+    (32,)
     """
 
     def __init__(self, prefix: str | Path):

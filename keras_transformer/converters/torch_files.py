@@ -18,10 +18,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from keras_transformer.errors import InputError
 from keras_transformer.runs.checkpoints import reading
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
     "DoubleStorage": np.dtype("<f8"),
     "HalfStorage": np.dtype("<f2"),
@@ -36,7 +37,13 @@ _DTYPES = {
 
 
 class Inert:
-    """An object of a class that is not known. It has the attributes of the original object."""
+    """An object of a class that is not known. It has the attributes of the original object.
+
+    Example:
+    >>> content = read_torch_file(Path("build/fairseq/checkpoint_best.pt"))
+    >>> isinstance(content["args"], Inert), content["args"].encoder_layers
+    (True, 1)
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         """Ignores all arguments."""
@@ -113,17 +120,20 @@ def read_torch_file(path: Path) -> Any:
         InputError: if it is missing or damaged, or has a type of tensor that is not supported.
 
     Example:
-    ```python
-    state = read_torch_file(Path("checkpoint_best.pt"))["model"]
-    ```
+    >>> state = read_torch_file(Path("build/fairseq/checkpoint_best.pt"))["model"]
+    >>> state["encoder.layers.0.fc1.bias"].shape
+    (24,)
     """
-    with reading(path, "a file of PyTorch"), path.open("rb") as file:
-        if zipfile.is_zipfile(file):
-            content, storages = _read_archive(file)
-        else:
-            file.seek(0)
-            content, storages = _read_legacy(file)
-        return _with_arrays(content, storages)
+    try:
+        with reading(path, "a file of PyTorch"), path.open("rb") as file:
+            if zipfile.is_zipfile(file):
+                content, storages = _read_archive(file)
+            else:
+                file.seek(0)
+                content, storages = _read_legacy(file)
+            return _with_arrays(content, storages)
+    except MemoryError:  # also for a damaged length
+        raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
 
 
 def _read_archive(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
@@ -145,9 +155,10 @@ def _read_legacy(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
         raise ValueError("it lacks the mark of PyTorch")
     sizes = _item_sizes(content)
     storages = {}
+    rest = memoryview(file.read())
     for key in keys:  # each storage: the number of its values, and the values
-        count = int.from_bytes(file.read(8), "little")
-        storages[key] = file.read(count * sizes[key])
+        end = 8 + int.from_bytes(rest[:8], "little") * sizes[key]
+        storages[key], rest = bytes(rest[8:end]), rest[end:]
     return content, storages
 
 

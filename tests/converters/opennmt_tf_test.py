@@ -132,6 +132,15 @@ def test_a_directory_without_a_checkpoint_is_refused(copy: Path) -> None:
     assert by_file.weights.keys() == model.weights.keys()
 
 
+def test_averaged_weights_are_in_a_subdirectory(copy: Path) -> None:
+    expected = convert(copy).weights
+    (copy / "avg").mkdir()
+    for file in [copy / "checkpoint", *copy.glob("ckpt-*")]:
+        file.rename(copy / "avg" / file.name)
+    model = read_model(copy / "avg", "opennmt_tf", make_options(**sentencepiece(copy)))
+    assert all(np.array_equal(model.weights[path], expected[path]) for path in expected)
+
+
 def test_damaged_checkpoints_are_refused_or_complete(copy: Path) -> None:
     generator, whole, refused = random.Random(3), convert(copy).weights, 0
     for name in ("ckpt-1.index", _WEIGHTS):
