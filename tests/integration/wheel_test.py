@@ -22,6 +22,8 @@ from tests.site_test import code_of
 
 # For each extra a command that fails without it. The files are made by `files`.
 COMMANDS = {
+    "argos": "export --run_dir=run --valid_source=a.en --output_dir=q --format=argos "
+    "--languages=en,de",
     "ctranslate2": "export --run_dir=run --valid_source=a.en --output_dir=c --format=ctranslate2",
     "demo": "demo --model_dir=run --port=0 --nobrowser",
     "huggingface": "export --run_dir=run --valid_source=a.en --output_dir=h --format=huggingface",
