@@ -54,7 +54,7 @@ class BackgroundCompilation:
     >>> trainer = Trainer(Transformer(config.model), config.training, jit_compile=True)
     >>> compilation = BackgroundCompilation(trainer.training_step, [(8, 3, 4)])
     >>> compilation.finished, compilation.status()
-    (False, 'compiling 0 of 1 batch shapes')
+    (False, '0 of 1 batch shapes compiled')
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BackgroundCompilation:
         done = len(self._seconds)
         if done == len(self._ready):
             return ""
-        text = f"compiling {done} of {len(self._ready)} batch shapes"
+        text = f"{done} of {len(self._ready)} batch shapes compiled"
         if not done:
             return text
         mean, now = sum(self._seconds) / done, time.monotonic()
