@@ -197,6 +197,16 @@ def background_compilation(
 
     Returns:
         The compilation, or None on CPUs, if XLA is off, or if TensorFlow has too few threads.
+
+    Example:
+    >>> from keras_transformer import Transformer, preset
+    >>> from keras_transformer.training.data import TrainingData
+    >>> from keras_transformer.training.trainer import Trainer
+    >>> config = preset("tiny").replace(model__d_model=8, model__num_heads=2)
+    >>> trainer = Trainer(Transformer(config.model), config.training)
+    >>> batches, _ = TrainingData.open("build/data").batches(config.training)
+    >>> print(background_compilation(trainer.training_step, batches, 0, config.training))
+    None
     """
     if not (step.on_gpus and step.jit_compile):
         return None
