@@ -113,6 +113,25 @@ def read_sentencepiece(file: Path) -> bytes:
     return model
 
 
+def table_pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
+    """Returns the source and the target pieces by id, as in the tables of Marian and MarianMT.
+
+    A language token such as `>>deu<<` has no mark of a space there. Special pieces have the
+    target's names.
+
+    Args:
+        vocabulary: the vocabulary.
+    """
+    source, target = (
+        [
+            name if _LANGUAGE.fullmatch(name := piece.removeprefix(_SPACE)) else piece
+            for piece in each
+        ]
+        for each in vocabulary.pieces()
+    )
+    return source, target
+
+
 def same_pieces(
     source_model: bytes,
     target_model: bytes,
@@ -136,7 +155,7 @@ def same_pieces(
         vocabulary = Vocabulary(source_model, None if is_joint else target_model)
     except InputError:  # a special piece is missing
         return None
-    source, target = vocabulary.pieces()
+    source, target = table_pieces(vocabulary)
     tables = [{piece: i for i, piece in enumerate(pieces)} for pieces in (source, target)]
     if tables != [source_ids, target_ids] or vocabulary.start_id != start_id:
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.converters.huggingface import POSITIONS_FIELD
+from keras_transformer.converters.pieces import table_pieces
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.huggingface.tensors import (
     ACTIVATIONS,
@@ -140,7 +141,7 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
     """Writes the ids by piece, and the SentencePiece models."""
     (path / "source.spm").write_bytes(vocabulary.source_model)
     (path / "target.spm").write_bytes(vocabulary.target_model)
-    source, target = vocabulary.pieces()
+    source, target = table_pieces(vocabulary)
     files = {"vocab.json": source} if vocabulary.joint else _separate(source, target)
     for name, pieces in files.items():
         ids = {piece: i for i, piece in enumerate(pieces)}
