@@ -189,7 +189,7 @@ class TestBadInput:
             ({"normalize_before": True}, ("normalize_before",)),
             ({"encoder_layers": 2}, ("model.encoder.layers.1.self_attn.q_proj.weight",)),
             ({"encoder_layers": "many"}, ("config.json", "many")),
-            ({"d_model": 20}, ("shape", "20")),
+            ({"d_model": 20}, ("weights", "values")),
             ({"pad_token_id": 3}, ("<pad>", 46, 3)),
             ({"decoder_start_token_id": 99}, ("decoder_start_token_id", 99)),
             ({"decoder_start_token_id": None}, ("decoder_start_token_id",)),
