@@ -35,8 +35,10 @@ def code_of(page: str, language: str) -> str:
 
 
 def script(page: str) -> str:
-    """A page's commands, then its Python code in one process; training and small sets are short."""
+    """A page's commands, then its Python code in one process; models and test sets are small."""
     commands = re.sub(r"--max_steps=\d+", "--max_steps=20", code_of(page, "sh"))
+    layers = "--set=model.num_encoder_layers=1 --set=model.num_decoder_layers=1"
+    commands = commands.replace("--preset=tiny", f"--preset=tiny {layers}")
     shorten = "for file in text/test.* text/valid.*; do sed -i '9,$d' $file; done\n"
     commands = re.sub(r"(phrasebook --output_dir=text\n)", rf"\1{shorten}", commands)
     lines = ["set -eu", commands]

@@ -36,11 +36,13 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
-    config_flags.define_choice_flag("format", "saved_model", "litert", "ctranslate2", "huggingface")
+    config_flags.define_choice_flag(
+        "format", "saved_model", "litert", "ctranslate2", "huggingface", "argos"
+    )
     flags.DEFINE_string(
         "quantization",
         None,
-        "type of stored weights: litert none|float16|int8; ctranslate2 also "
+        "type of stored weights: litert none|float16|int8; ctranslate2 and argos also "
         "int8_float32|int8_float16|int16|bfloat16",
     )
     config_flags.define_choice_flag("precision", "float32", "bfloat16")

@@ -41,6 +41,14 @@ class ConvertedModel:
         Raises:
             InputError: if the weights do not fit the configuration.
         """
+        # First, because a damaged configuration may describe a model that fits into no memory.
+        found = sum(array.size for array in self.weights.values())
+        needed = self.config.model.num_parameters()
+        if found != needed:
+            raise InputError(
+                f"The weights have {found:,} values, but a model of this configuration has "
+                f"{needed:,}. They belong to another model."
+            )
         transformer = Transformer(self.config.model, dtype=dtype)
         transformer.assign_weights(self.weights)
         return transformer

@@ -1,4 +1,4 @@
-"""Exports of a trained run: TensorFlow SavedModel, LiteRT, CTranslate2 and MarianMT."""
+"""Exports of a trained run: SavedModel, LiteRT, CTranslate2, MarianMT and Argos Translate."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _MODULES = {
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
     "huggingface": "keras_transformer.export.huggingface.export",
+    "argos": "keras_transformer.export.argos",
 }
 FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
 # The formats that each option applies to.
 _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
-    "quantization": ("litert", "ctranslate2"),
+    "quantization": ("litert", "ctranslate2", "argos"),
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "litert"),
-    "card": ("saved_model", "huggingface"),
+    "card": ("saved_model", "huggingface", "argos"),
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchResult
@@ -241,6 +242,68 @@ def check_tokens(
     difference = token_difference(texts, own, found)
     if difference is not None:
         raise InputError(f"The export tokenizes differently: {difference}. Nothing was exported.")
+
+
+# Engines that look tokens up by their pieces.
+
+
+def ids_by_pieces(
+    sentencepiece_file: Path,
+    ids: Mapping[str, int],
+    texts: Sequence[str],
+    *,
+    unknown_id: int,
+    end_id: int,
+    max_tokens: int,
+) -> list[list[int]]:
+    """Returns the ids of an engine that encodes texts into pieces, and looks up their ids.
+
+    Args:
+        sentencepiece_file: the SentencePiece model.
+        ids: the id of each piece.
+        texts: the texts.
+        unknown_id: id of all other pieces.
+        end_id: id that follows each text.
+        max_tokens: longer texts are truncated; the end id counts.
+
+    Example:
+    >>> file = Path("build/run/tokenizer/joint.model")
+    >>> ids_by_pieces(file, {}, ["a"], unknown_id=1, end_id=3, max_tokens=2)
+    [[1, 3]]
+    """
+    model = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_file))
+    rows = model.encode(list(texts), out_type=str)
+    return [
+        [*(ids.get(piece, unknown_id) for piece in row[: max_tokens - 1]), end_id] for row in rows
+    ]
+
+
+def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str]:
+    """Returns the texts that engines with pieces can encode like the run.
+
+    Such an engine takes an unknown word that is the name of a special token for that token. It may
+    take `>>` at the beginning for a language token, and it does not truncate by bytes.
+
+    Args:
+        translator: the translator of the run.
+        texts: the texts.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> plain_texts(load_translator("build/run"), ["a dog", "</s>", ">>de<< a dog"])
+    ['a dog']
+    """
+    vocabulary = translator.tokenizer.vocabulary
+    _, pieces = vocabulary.pieces()
+    special = (vocabulary.pad_id, vocabulary.unknown_id, vocabulary.start_id, vocabulary.end_id)
+    names = [pieces[i] for i in special]
+    return [
+        text
+        for text in texts
+        if not text.startswith(">>")
+        and not any(name in text for name in names)
+        and len(text.encode()) <= translator.config.max_source_bytes
+    ]
 
 
 # Exports with rounded weights are judged by BLEU.

@@ -96,6 +96,47 @@ def export(
     PosixPath('build/ct2/1')
     """
     quantization = options.quantization or "none"
+    translator = load_supported(run, settings, quantization)
+    provenance = Provenance.of(run, translator, precision_name(quantization))
+
+    def write(path: Path) -> float:
+        translator.tokenizer.vocabulary.save(path)
+        save_model(translator, quantization, path)
+        write_manifest(path, provenance, signatures={})
+        _compare_tokens(translator, path, probe_texts(Vocabulary.load(path), sentences).tokenized)
+        return compare(translator, quantization, path, sentences)
+
+    path, difference = write_version(output_dir, write)
+    return ExportResult(path, len(sentences), [], difference)
+
+
+def precision_name(quantization: str) -> str:
+    """Returns the type of the weights for the manifest.
+
+    Example:
+    >>> precision_name("none"), precision_name("int8")
+    ('float32', 'int8')
+    """
+    return "float32" if quantization == "none" else quantization
+
+
+def load_supported(
+    run: str | Path | RunDirectory, settings: Mapping[str, Any] | None, quantization: str
+) -> TranslationModule:
+    """Loads a run whose model CTranslate2 can express.
+
+    Args:
+        run: a run, or any other value that `load_translator` accepts.
+        settings: must be empty.
+        quantization: one of `QUANTIZATIONS`.
+
+    Raises:
+        InputError: for another quantization, settings, or a model that CTranslate2 cannot express.
+
+    Example:
+    >>> load_supported("build/run", None, "int8").config.beam_size
+    4
+    """
     if quantization not in QUANTIZATIONS:
         raise InputError(
             f"quantization is {quantization!r}, but must be one of {', '.join(QUANTIZATIONS)}."
@@ -123,40 +164,65 @@ def export(
             f"model.value_dim is {config.value_dim}, but CTranslate2 only supports the value of "
             f"model.key_dim, {config.key_dim}."
         )
+    return translator
+
+
+def compare(
+    translator: TranslationModule, quantization: str, path: Path, sentences: Sequence[str]
+) -> float:
+    """Compares the log-probabilities of translations in an export with those in the run.
+
+    Args:
+        translator: the translator of the run.
+        quantization: type of the stored weights. All types except none may change the values.
+        path: directory of the CTranslate2 model.
+        sentences: source sentences. A few generated texts are also compared.
+
+    Returns:
+        The largest difference on the sentences.
+
+    Raises:
+        InputError: if they differ by more than rounding.
+
+    Example:
+    >>> exported = export("build/run", Path("build/ct2"), ["a dog"], None, ExportOptions())
+    >>> translator = load_supported("build/run", None, "none")
+    >>> compare(translator, "none", exported.path, ["a dog"]) < 1e-3
+    True
+    """
     vocabulary = translator.tokenizer.vocabulary
-    precision = "float32" if quantization == "none" else quantization
-    provenance = Provenance.of(run, translator, precision)
-
-    def write(path: Path) -> float:
-        vocabulary.save(path)
-        _save(translator, vocabulary, quantization, path)
-        write_manifest(path, provenance, signatures={})
-        # Types that every machine supports. Others would be converted with a warning.
-        compute_type = "int8_float32" if quantization.startswith("int8") else "float32"
-        exported = ctranslate2.Translator(str(path), device="cpu", compute_type=compute_type)
-        limit = _TOLERANCE if quantization == "none" else np.inf
-        probes = probe_texts(vocabulary, sentences)
-        _compare_tokens(translator, path, probes.tokenized)
-        # Generated texts have no part in the reported difference, which measures quantization.
-        texts = [*sentences, *probes.translated]
-        differences = _differences(translator, vocabulary, exported, texts)
-        for number, (text, (found, own)) in enumerate(zip(texts, differences, strict=True), 1):
-            if not abs(found - own) < limit:  # also fails for NaN
-                name = text_name(text, number, len(sentences))
-                raise InputError(
-                    f"The export gives the translation of {name} the log-probability "
-                    f"{found:.5f}, the run {own:.5f}. Nothing was exported."
-                )
-        return max(abs(found - own) for found, own in differences[: len(sentences)])
-
-    path, difference = write_version(output_dir, write)
-    return ExportResult(path, len(sentences), [], difference)
+    # Types that every machine supports. Others would be converted with a warning.
+    compute_type = "int8_float32" if quantization.startswith("int8") else "float32"
+    exported = ctranslate2.Translator(str(path), device="cpu", compute_type=compute_type)
+    limit = _TOLERANCE if quantization == "none" else np.inf
+    # Generated texts have no part in the reported difference, which measures quantization.
+    texts = [*sentences, *probe_texts(vocabulary, sentences).translated]
+    differences = _differences(translator, vocabulary, exported, texts)
+    for number, (text, (found, own)) in enumerate(zip(texts, differences, strict=True), 1):
+        if not abs(found - own) < limit:  # also fails for NaN
+            name = text_name(text, number, len(sentences))
+            raise InputError(
+                f"The export gives the translation of {name} the log-probability "
+                f"{found:.5f}, the run {own:.5f}. Nothing was exported."
+            )
+    return max(abs(found - own) for found, own in differences[: len(sentences)])
 
 
-def _save(
-    translator: TranslationModule, vocabulary: Vocabulary, quantization: str, path: Path
-) -> None:
-    decoding = translator.config
+def save_model(translator: TranslationModule, quantization: str, path: Path) -> None:
+    """Writes the files of a CTranslate2 model, without SentencePiece models.
+
+    Args:
+        translator: a translator of `load_supported`.
+        quantization: type of the stored weights, one of `QUANTIZATIONS`.
+        path: an existing directory.
+
+    Example:
+    >>> Path("ct2").mkdir()
+    >>> save_model(load_supported("build/run", None, "int8"), "int8", Path("ct2"))
+    >>> Path("ct2/model.bin").is_file()
+    True
+    """
+    decoding, vocabulary = translator.config, translator.tokenizer.vocabulary
     longest = decoding.max_source_tokens + max(decoding.max_extra_tokens, decoding.min_length)
     # CTranslate2 needs PyTorch to convert to bfloat16.
     dtype = tf.bfloat16.as_numpy_dtype if quantization == "bfloat16" else np.float32

@@ -54,7 +54,7 @@ class BackgroundCompilation:
     >>> trainer = Trainer(Transformer(config.model), config.training, jit_compile=True)
     >>> compilation = BackgroundCompilation(trainer.training_step, [(8, 3, 4)])
     >>> compilation.finished, compilation.status()
-    (False, 'compiling 0 of 1 batch shapes')
+    (False, '0 of 1 batch shapes compiled')
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BackgroundCompilation:
         done = len(self._seconds)
         if done == len(self._ready):
             return ""
-        text = f"compiling {done} of {len(self._ready)} batch shapes"
+        text = f"{done} of {len(self._ready)} batch shapes compiled"
         if not done:
             return text
         mean, now = sum(self._seconds) / done, time.monotonic()
@@ -197,6 +197,16 @@ def background_compilation(
 
     Returns:
         The compilation, or None on CPUs, if XLA is off, or if TensorFlow has too few threads.
+
+    Example:
+    >>> from keras_transformer import Transformer, preset
+    >>> from keras_transformer.training.data import TrainingData
+    >>> from keras_transformer.training.trainer import Trainer
+    >>> config = preset("tiny").replace(model__d_model=8, model__num_heads=2)
+    >>> trainer = Trainer(Transformer(config.model), config.training)
+    >>> batches, _ = TrainingData.open("build/data").batches(config.training)
+    >>> print(background_compilation(trainer.training_step, batches, 0, config.training))
+    None
     """
     if not (step.on_gpus and step.jit_compile):
         return None

@@ -153,7 +153,7 @@ def choose_platform(
         jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
     if jit_compile and gpus:
-        reasons.append(f"the first step with each of {num_shapes} batch shapes compiles it")
+        reasons.append(f"{num_shapes} batch shapes are compiled in the background")
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))

@@ -238,10 +238,15 @@ def test_runs_form_an_ensemble(run: kt.Run) -> None:
 
 @pytest.fixture(scope="module")
 def exported(run: kt.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run.export(tmp_path_factory.mktemp("export"), settings={"decoding.n_best": 2}).path
+    """An export of a model in memory; docs/python.md exports a run."""
+    loaded = kt.load(run)
+    model = kt.Translator(loaded.transformer, loaded.tokenizer, {"n_best": 2})
+    return model.export(tmp_path_factory.mktemp("export")).path
 
 
-def test_a_model_in_memory_is_saved_and_exported(run: kt.Run, tmp_path: Path) -> None:
+def test_a_model_in_memory_is_saved_and_exported(
+    run: kt.Run, exported: Path, tmp_path: Path
+) -> None:
     loaded = kt.load(run)
     model = kt.Translator(loaded.transformer, loaded.tokenizer)
     model.save(tmp_path / "saved")
@@ -249,7 +254,7 @@ def test_a_model_in_memory_is_saved_and_exported(run: kt.Run, tmp_path: Path) ->
     assert kt.load(tmp_path / "saved")(texts) == model(texts)
     with pytest.raises(kt.InputError, match=mentions(tmp_path / "saved", "new directory")):
         model.save(tmp_path / "saved")
-    assert kt.load(model.export(tmp_path / "export").path)(texts) == model(texts)
+    assert kt.load(exported)(texts) == model(texts)
 
 
 def test_phones(run: kt.Run, tmp_path: Path) -> None:

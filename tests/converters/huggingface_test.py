@@ -16,6 +16,8 @@ import keras_transformer as kt
 from keras_transformer.converters import read_model
 from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
+from keras_transformer.export.huggingface.directory import write_directory
+from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT
@@ -126,6 +128,20 @@ def test_both_forms_of_a_model_have_the_same_weights() -> None:
     assert model == from_marian.config.model
 
 
+def test_an_export_of_a_converted_model_keeps_its_language_tokens(tmp_path: Path) -> None:
+    model = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
+    module = TranslationModule([model.transformer()], model.tokenizer(), model.config.decoding)
+    write_directory(tmp_path / "model", module, module.transformers[0], None, 1.0)
+    ids = json.loads((tmp_path / "model" / "vocab.json").read_text("utf-8"))
+    [text_ids] = model.vocabulary.encode_source([b">>deu<< the"])
+    # MarianTokenizer removes the token from the text and looks it up without the space.
+    assert ids[">>deu<<"] == text_ids[0]
+    again = read_model(tmp_path / "model", "huggingface")
+    assert again.vocabulary.fingerprint == model.vocabulary.fingerprint
+    for path, array in model.weights.items():
+        np.testing.assert_array_equal(again.weights[path], array)
+
+
 def change_config(folder: Path, **changes: Any) -> None:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps({**config, **changes}), "utf-8")
@@ -173,7 +189,7 @@ class TestBadInput:
             ({"normalize_before": True}, ("normalize_before",)),
             ({"encoder_layers": 2}, ("model.encoder.layers.1.self_attn.q_proj.weight",)),
             ({"encoder_layers": "many"}, ("config.json", "many")),
-            ({"d_model": 20}, ("shape", "20")),
+            ({"d_model": 20}, ("weights", "values")),
             ({"pad_token_id": 3}, ("<pad>", 46, 3)),
             ({"decoder_start_token_id": 99}, ("decoder_start_token_id", 99)),
             ({"decoder_start_token_id": None}, ("decoder_start_token_id",)),

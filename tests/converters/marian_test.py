@@ -236,7 +236,8 @@ class TestBadInput:
             ("dec-depth: 2", "dec-depth: two", ("two",)),
             ("dec-depth: 2", "dec-depth: -2", ("num_decoder_layers", "-2")),
             ("transformer-heads: 2", "transformer-heads: 5", ("num_heads", "5")),
-            ("dim-emb: 16", "dim-emb: 20", ("shape", "20")),
+            ("dim-emb: 16", "dim-emb: 20", ("weights", "values")),
+            ("dim-ffn: 24", "dim-ffn: 900000000", ("weights", "values")),
         ],
     )
     def test_another_configuration(

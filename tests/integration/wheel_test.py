@@ -22,6 +22,8 @@ from tests.site_test import code_of
 
 # For each extra a command that fails without it. The files are made by `files`.
 COMMANDS = {
+    "argos": "export --run_dir=run --valid_source=a.en --output_dir=q --format=argos "
+    "--languages=en,de",
     "ctranslate2": "export --run_dir=run --valid_source=a.en --output_dir=c --format=ctranslate2",
     "demo": "demo --model_dir=run --port=0 --nobrowser",
     "huggingface": "export --run_dir=run --valid_source=a.en --output_dir=h --format=huggingface",
@@ -145,12 +147,14 @@ def test_the_quickstart_by_commands(environment: Environment, tmp_path: Path) ->
 
 
 def test_the_python_guide_runs_as_written(environment: Environment, tmp_path: Path) -> None:
-    """Except for the numbers of steps and of pieces, which suit a tiny corpus."""
+    """Except for the numbers of steps, pieces and layers, which suit a tiny corpus."""
     for side in ("en", "de"):
         (tmp_path / f"train.{side}").write_text("".join(f"{each}\n" for each in PHRASES * 10))
     code = code_of("docs/python.md", "python")
+    layers = "num_encoder_layers=1, num_decoder_layers=1"
     for shown, short in (
-        ("max_steps=10_000", "max_steps=4"),
+        ("max_steps=10_000", f"max_steps=4, {layers}"),
+        ("vocab_size=data.tokenizer", f"{layers}, vocab_size=data.tokenizer"),
         ('output_dir="data", vocab_size=8000', 'output_dir="data", vocab_size=70'),
     ):
         assert code.count(shown) == 1

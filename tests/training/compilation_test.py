@@ -173,14 +173,14 @@ def test_status_tells_the_number_of_programs_and_the_time_left(
     compilation = BackgroundCompilation(step, [FIRST, SECOND])  # type: ignore[arg-type]
     with compilation:
         take_steps(compilation, batches(1))
-        assert compilation.status() == "compiling 0 of 2 batch shapes"
+        assert compilation.status() == "0 of 2 batch shapes compiled"
         now = 130.0
         step.programs[FIRST].set()
         wait_for(compilation, FIRST)
         while SECOND not in compilation._begun:
             time.sleep(0.01)
         now = 140.0
-        assert compilation.status() == "compiling 1 of 2 batch shapes, about 20 s left"
+        assert compilation.status() == "1 of 2 batch shapes compiled, about 20 s left"
         step.programs[SECOND].set()
         wait_for(compilation, SECOND)
         assert compilation.status() == ""

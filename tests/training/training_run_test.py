@@ -130,7 +130,7 @@ class Compilation(contextlib.AbstractContextManager["Compilation"]):
         return self
 
     def status(self) -> str:
-        return "compiling 1 of 2 batch shapes"
+        return "1 of 2 batch shapes compiled"
 
     def take_step(self, iterator: Any) -> Any:
         return self.take(next(iterator))
@@ -146,7 +146,7 @@ def test_a_background_compilation_takes_the_steps_and_is_shown(
     monkeypatch.setattr(loop, "background_compilation", compilation.start)
     assert train(data, copy, training__max_steps=7).step == 7
     assert (compilation.first_step, compilation.ends) == (6, 1)
-    assert "compiling 1 of 2 batch shapes" in capsys.readouterr().err
+    assert "1 of 2 batch shapes compiled" in capsys.readouterr().err
 
 
 def test_a_run_contains_everything_to_resume(finished: Path, data: Path) -> None:

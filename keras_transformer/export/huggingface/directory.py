@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 with needs_extra("huggingface", "the format huggingface"):
     import safetensors.numpy
 
+_LANGUAGE = re.compile("\u2581>>[^\\s<>]+<<")
 WEIGHTS = "model.safetensors"
 # Sinusoids are computed when a model is loaded. MarianMT fails at positions beyond this number.
 _POSITIONS = 1024
@@ -148,7 +150,9 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
                 f"Two tokens of the vocabulary have the piece {twice!r}, but MarianTokenizer looks "
                 "tokens up by their pieces. Export the model in another format."
             )
-        _write_json(path / name, ids)
+        # MarianTokenizer looks up the language token at the start of a text without its space.
+        languages = {piece[1:]: i for piece, i in ids.items() if _LANGUAGE.fullmatch(piece)}
+        _write_json(path / name, {**languages, **ids})
 
 
 def _separate(source: list[str], target: list[str]) -> dict[str, list[str]]:

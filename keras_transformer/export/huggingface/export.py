@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.converters import ConvertOptions
@@ -33,7 +32,13 @@ from keras_transformer.converters.huggingface import read as read_marian_mt
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult
-from keras_transformer.export.comparison import check_references, check_tokens, text_name
+from keras_transformer.export.comparison import (
+    check_references,
+    check_tokens,
+    ids_by_pieces,
+    plain_texts,
+    text_name,
+)
 from keras_transformer.export.huggingface import transformers_process
 from keras_transformer.export.huggingface.directory import (
     CARD_ABOUT,
@@ -64,7 +69,6 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
-from keras_transformer.text.vocabulary import Vocabulary
 
 _TOLERANCE = 1e-3  # for the log-probability of a translation, a sum of many rounded terms
 _NOT_INSTALLED = (
@@ -124,9 +128,8 @@ def export(
     check_search(translator.config)
     provenance = Provenance.of(run, translator, "float32")
     card = options.card or ModelCardData()
-    vocabulary = translator.tokenizer.vocabulary
-    probes = probe_texts(vocabulary, sentences)
-    tokenized = [text for text in probes.tokenized if _is_comparable(translator, text)]
+    probes = probe_texts(translator.tokenizer.vocabulary, sentences)
+    tokenized = plain_texts(translator, probes.tokenized)
     has_transformers = all(map(importlib.util.find_spec, ("transformers", "torch")))
 
     def write(path: Path) -> tuple[float, metrics.Scores | None]:
@@ -136,7 +139,7 @@ def export(
         lengths = [len(ids) for ids, _ in translations[: len(sentences)]]
         exponent = hf_length_penalty(translator.config, float(np.mean(lengths)))
         write_directory(path, translator, marian, card.languages, exponent)
-        check_tokens(translator, tokenized, _token_ids(path, vocabulary, tokenized))
+        check_tokens(translator, tokenized, _token_ids(path, tokenized))
         scored = _Scored(
             [text_name(text, number, len(sentences)) for number, text in enumerate(texts, 1)],
             texts,
@@ -235,31 +238,18 @@ class _Scored(NamedTuple):
         return largest
 
 
-def _is_comparable(translator: TranslationModule, text: str) -> bool:
-    """False for texts that MarianTokenizer cannot treat like the run, or that are too long.
-
-    It takes `>>` at the beginning for a language token, and an unknown word that is the name of a
-    special token for that token.
-    """
-    vocabulary = translator.tokenizer.vocabulary
-    _, pieces = vocabulary.pieces()
-    special = (vocabulary.pad_id, vocabulary.unknown_id, vocabulary.start_id, vocabulary.end_id)
-    return (
-        not text.startswith(">>")
-        and not any(pieces[i] in text for i in special)
-        and len(text.encode()) <= translator.config.max_source_bytes
-    )
-
-
-def _token_ids(path: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
+def _token_ids(path: Path, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids that MarianTokenizer finds with the files of a version."""
-    model = sentencepiece.SentencePieceProcessor(model_file=str(path / "source.spm"))
     ids = json.loads((path / "vocab.json").read_bytes())
     settings = json.loads((path / "tokenizer_config.json").read_bytes())
-    unknown_id, end_id = ids[settings["unk_token"]], ids[settings["eos_token"]]
-    limit = settings["model_max_length"]
-    rows = model.encode(list(texts), out_type=str)
-    return [[*(ids.get(piece, unknown_id) for piece in row[: limit - 1]), end_id] for row in rows]
+    return ids_by_pieces(
+        path / "source.spm",
+        ids,
+        texts,
+        unknown_id=ids[settings["unk_token"]],
+        end_id=ids[settings["eos_token"]],
+        max_tokens=settings["model_max_length"],
+    )
 
 
 def _with_transformers(

@@ -124,7 +124,8 @@ def test_shapes_are_few_and_have_about_batch_tokens(batch_tokens):
         inputs, labels = made.batch(step)
         assert labels.shape == inputs["target_ids"].shape
         rows, source_length = inputs["source_ids"].shape
-        seen.add((rows, source_length, labels.shape[1]))
+        assert made.shape(step) == (rows, source_length, labels.shape[1])
+        seen.add(made.shape(step))
     assert seen == set(made.shapes)
     for rows, _, target_length in made.shapes:
         assert rows % 8 == 0 and rows > 0
@@ -326,8 +327,9 @@ def test_errors_name_the_invalid_argument():
         batches(of_lengths([], []))
     with pytest.raises(InputError, match=mentions("seed", "-1")):
         batches(store, seed=-1)
-    with pytest.raises(InputError, match=mentions("step", "-1")):
-        batches(store).batch(-1)
+    for method in (batches(store).batch, batches(store).shape):
+        with pytest.raises(InputError, match=mentions("step", "-1")):
+            method(-1)
 
 
 def assert_filler_rows_are_counted(made, store):

@@ -153,9 +153,9 @@ def test_a_batch_depends_only_on_corpora_weights_seed_and_step():
     for step in range(20):
         walked.batch(step)
     for step in (0, 11, 1_000_003):
-        np.testing.assert_array_equal(
-            mixed(stores, shares=weights).batch(step)[1], walked.batch(step)[1]
-        )
+        inputs, labels = walked.batch(step)
+        np.testing.assert_array_equal(mixed(stores, shares=weights).batch(step)[1], labels)
+        assert walked.shape(step) == (*inputs["source_ids"].shape, labels.shape[1])
     element = next(iter(walked.dataset(first_step=11).as_numpy_iterator()))
     np.testing.assert_array_equal(element[1], walked.batch(11)[1])
 
@@ -211,7 +211,8 @@ def test_errors_name_the_invalid_argument():
     for temperature in (0.5, float("nan"), float("inf")):
         with pytest.raises(InputError, match=mentions("temperature", "mixture")):
             mixed(stores, shares=temperature)
-    with pytest.raises(InputError, match=mentions("step", "-1")):
-        mixed(stores).batch(-1)
+    for method in (mixed(stores).batch, mixed(stores).shape):
+        with pytest.raises(InputError, match=mentions("step", "-1")):
+            method(-1)
     with pytest.raises(InputError, match=mentions("0", "sentence", "pairs")):
         mixed([*stores, of_lengths([], [])])
