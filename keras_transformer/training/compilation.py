@@ -36,7 +36,7 @@ class BackgroundCompilation:
     """Compiles a training step for the shapes of its batches, one after the other.
 
     The threads start with the first step. The end of a `with` block waits for the programs that are
-    being compiled, because XLA cannot be interrupted.
+    being compiled, because XLA cannot be interrupted. It does not wait after `KeyboardInterrupt`.
 
     Args:
         step: a training step with `jit_compile`.
@@ -83,9 +83,11 @@ class BackgroundCompilation:
     def __enter__(self) -> BackgroundCompilation:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._waiting.clear()
         self._use_graph_executor = False  # for steps after the block
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            return  # a second Ctrl-C
         running = [thread for thread in self._threads if thread.is_alive()]
         if running:
             say(f"Waiting for XLA (compilations in progress: {len(running)}).")
@@ -123,25 +125,44 @@ class BackgroundCompilation:
             self._trace(iterator.element_spec)
         if self._use_graph_executor and not self._is_ready(data):
             return self._step_without_xla(data, iterator.element_spec)
-        return self._with_xla(data)
+        try:
+            return self._with_xla(data)
+        except tf.errors.ResourceExhaustedError:
+            if self._step.num_replicas > 1 or not self._stop():
+                raise
+            return self._with_xla(data)
+
+    def _stop(self) -> bool:
+        """Ends the compilations, because each needs the memory of a step.
+
+        Returns:
+            False if there were none.
+        """
+        running = [thread for thread in self._threads if thread.is_alive()]
+        self._waiting.clear()
+        self._use_graph_executor = False
+        for thread in running:
+            thread.join()
+        self._ready = {shape: event for shape, event in self._ready.items() if event.is_set()}
+        return bool(running)
 
     def _trace(self, element_spec: Any) -> None:
         """Traces the step, and starts the threads.
 
-        The threads trace nothing, and the order here is always the same. XLA finds programs in its
-        cache on disk by a number that counts the traced functions.
+        The threads start last. XLA finds programs in its cache on disk by a number that counts
+        functions and tensors, which would depend on the speed of the threads otherwise.
         """
-        begun = time.monotonic()
         size = tf.TensorSpec([], tf.int32)
+        begun = time.monotonic()
         self._compile_shape = tf.function(
             self._step.compile_shape, [size, size, size], autograph=False
         )
         self._compile_shape.get_concrete_function()
         self._tracing_seconds = time.monotonic() - begun
-        for thread in self._threads:
-            thread.start()
         self._with_xla = tf.function(self._step.__call__, [element_spec], autograph=False)
         self._with_xla.get_concrete_function()
+        for thread in self._threads:
+            thread.start()
 
     def _compile_shapes(self) -> None:
         """Compiles the waiting shapes, in a thread."""
@@ -152,7 +173,7 @@ class BackgroundCompilation:
                 return
             begun = self._begun[shape] = time.monotonic()
             # After an error, a step of this shape compiles again, and raises it.
-            with contextlib.suppress(tf.errors.OpError):
+            with contextlib.suppress(Exception):
                 self._compile_shape(*map(tf.constant, shape)).numpy()
             self._seconds.append(time.monotonic() - begun)
             self._ready[shape].set()

@@ -51,6 +51,7 @@ class Step:
         self.compiled: list[tuple[int, ...]] = []
         self.taken: list[bool] = []
         self.error: Exception | None = None
+        self.error_with_xla: Exception | None = None  # of the next step
         self.error_without_xla: Exception | None = None
 
     def local_shape(self, ids: Any) -> tuple[int, ...]:
@@ -71,6 +72,9 @@ class Step:
         def take() -> np.float32:
             if not use_xla and self.error_without_xla is not None:
                 raise self.error_without_xla
+            if use_xla and self.error_with_xla is not None:
+                error, self.error_with_xla = self.error_with_xla, None
+                raise error
             self.taken.append(use_xla)
             return np.float32(1.0)
 
@@ -155,6 +159,31 @@ def test_after_an_error_of_the_compilation_a_step_tries_again(step: Step) -> Non
         wait_for(compilation, FIRST)
         take_steps(compilation, batches(1))
     assert step.taken[-1] and compilation.finished
+
+
+def test_a_step_without_enough_memory_is_taken_again_after_the_compilations(step: Step) -> None:
+    compilation = BackgroundCompilation(step, [FIRST, SECOND])  # type: ignore[arg-type]
+    step.programs[FIRST].set()
+    full = MemoryError()  # TensorFlow raises ResourceExhaustedError for it
+    with compilation:
+        take_steps(compilation, batches(2)[:1])
+        wait_for(compilation, FIRST)
+        step.error_with_xla = full
+        threading.Timer(0.2, step.programs[SECOND].set).start()
+        take_steps(compilation, batches(2)[:1])  # it waits for the other program
+        assert step.compiled == [FIRST, SECOND] and step.taken[-1]
+        assert compilation.status() == ""
+        step.error_with_xla = full
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            take_steps(compilation, batches(2)[:1])  # nothing is being compiled
+
+
+def test_an_interruption_does_not_wait_for_a_program(step: Step) -> None:
+    compilation = BackgroundCompilation(step, [FIRST])  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), compilation:
+        take_steps(compilation, batches(2)[:1])
+        raise KeyboardInterrupt
+    assert not step.compiled
 
 
 def test_a_graph_that_needs_too_much_memory_is_left_for_xla(step: Step) -> None:
