@@ -66,6 +66,7 @@ def example_folder(run_directory: RunDirectory, exported_run: Path, tmp_path_fac
         ("opennmt_tf", "shared"),
         ("tensor2tensor", "shared"),
         ("fairseq", "words"),
+        ("fsmt", ""),
     ):
         fixture = PACKAGE.parent / "tests" / "fixtures" / toolkit / variant
         shutil.copytree(fixture, folder / "build" / toolkit)

@@ -22,7 +22,8 @@ def convert(
         path: the directory of the model, or its file.
         output_dir: a new directory for the model as a run, which all commands accept. None writes
             nothing.
-        source_format: "marian", "huggingface", "opennmt_tf", "tensor2tensor" or "fairseq".
+        source_format: "marian", "huggingface", "opennmt_tf", "tensor2tensor", "fairseq" or
+            "fsmt".
         **options: fields of `converters.ConvertOptions`, such as `positions`.
 
     Returns:

@@ -25,6 +25,7 @@ FORMATS = {
     "opennmt_tf": "opennmt_tf",
     "tensor2tensor": "tensor2tensor",
     "fairseq": "fairseq",
+    "fsmt": "fsmt",
 }
 
 

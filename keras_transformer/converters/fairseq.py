@@ -108,8 +108,8 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
         pad_piece="<pad>",
         start_row=_START_ROW,
     )
-    weights = source.read(_table(settings), transpose=True)
-    weights |= _embeddings(source, settings, order)
+    weights = source.read(stack_table(settings), transpose=True)
+    weights |= embeddings(source, settings, order)
     if settings["model.positions"] == "learned":
         weights |= _positions(source)
         settings["model.max_positions"] = len(weights["source_positions/embeddings"])
@@ -232,8 +232,18 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 # Weights.
 
 
-def _table(settings: Mapping[str, Any]) -> WeightTable:
-    """Returns the table of all weights except the embeddings and positions."""
+def stack_table(settings: Mapping[str, Any]) -> WeightTable:
+    """Returns the table of all weights except the embeddings and positions.
+
+    Args:
+        settings: the configuration, as in `{"model.num_encoder_layers": 6}`.
+
+    Example:
+    >>> names = "num_encoder_layers num_decoder_layers final_norm embedding_norm".split()
+    >>> table = stack_table({f"model.{name}": 1 for name in names})
+    >>> table["encoder/layer_0/feed_forward/inner_bias"]
+    ('encoder.layers.0.fc1.bias',)
+    """
     table: dict[str, tuple[str, ...]] = {}
 
     def add_norm(ours: str, theirs: str) -> None:
@@ -258,8 +268,23 @@ def _table(settings: Mapping[str, Any]) -> WeightTable:
     return table
 
 
-def _embeddings(source: SourceWeights, settings: Mapping[str, Any], order: PieceOrder) -> Arrays:
-    """Returns the embeddings and the output layer with the rows of the new vocabulary."""
+def embeddings(source: SourceWeights, settings: Mapping[str, Any], order: PieceOrder) -> Arrays:
+    """Returns the embeddings and the output layer with the rows of the new vocabulary.
+
+    Args:
+        source: the weights of fairseq.
+        settings: the configuration; `model.tie_embeddings` is used.
+        order: the vocabulary.
+
+    Example:
+    >>> from keras_transformer.converters.files import order_tokens
+    >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "dog"]
+    >>> order = order_tokens([tokens] * 2, None, joint=True, pad_piece="<pad>", start_row=2)
+    >>> source = SourceWeights({"encoder.embed_tokens.weight": np.ones((5, 2))}, "model.pt")
+    >>> arrays = embeddings(source, {"model.tie_embeddings": "all"}, order)
+    >>> arrays["embedding/embeddings"].shape  # with a start token
+    (6, 2)
+    """
     names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     output = ["decoder.output_projection.weight", "decoder.embed_out"]
     arrays = {"output_projection/bias": order.output_bias(None)}

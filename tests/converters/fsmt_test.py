@@ -1,0 +1,59 @@
+"""FSMT models give the outputs of transformers (tests/fixtures/make_fsmt.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.converters import read_model
+from keras_transformer.errors import InputError
+from tests.converters.engine_outputs import FIXTURES, check_probabilities, check_translations
+from tests.messages import mentions
+
+MODEL = FIXTURES / "fsmt"
+
+
+def test_outputs_are_those_of_transformers(tmp_path: Path) -> None:
+    model = read_model(MODEL, "fsmt")
+    vocab_size = len(json.loads((MODEL / "vocab-tgt.json").read_text(encoding="utf-8")))
+    check_probabilities(model, MODEL, range(vocab_size))
+    model = dataclasses.replace(model, config=model.config.updated({"decoding.max_length": 11}))
+    check_translations(model, MODEL, tmp_path / "run", decode=tokens)
+
+
+def tokens(text: str) -> list[str]:
+    return text.replace("\u2047", "<unk>").split()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "facts"),
+    [
+        ("config.json", '"fsmt"', '"bart"', ["model_type", "bart"]),
+        ("config.json", '"relu"', '"gelu"', ["activation_function", "gelu"]),
+        ("config.json", '"encoder_layers": 2', '"encoder_layers": 3', ["layers.2"]),
+        ("config.json", '"encoder_layers": 2', '"encoder_layers": 1', ["layers.1"]),
+        ("config.json", '"d_model"', '"size"', ["config.json", "d_model"]),
+        ("vocab-tgt.json", '"zwei</w>": 4', '"zwei</w>": 5', ["vocab-tgt.json", "ids"]),
+        ("vocab-tgt.json", "{", "[", ["vocab-tgt.json", "JSON"]),
+    ],
+)
+def test_files_that_do_not_fit_are_named(
+    tmp_path: Path, file: str, old: str, new: str, facts: list[str]
+) -> None:
+    copy = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    text = (copy / file).read_text(encoding="utf-8")
+    assert old in text
+    (copy / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(InputError, match=mentions(*facts)):
+        read_model(copy, "fsmt")
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    (copy / "pytorch_model.bin").unlink()
+    with pytest.raises(InputError, match=mentions("model.safetensors", "pytorch_model.bin")):
+        read_model(copy, "fsmt")
