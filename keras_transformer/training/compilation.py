@@ -126,10 +126,10 @@ class BackgroundCompilation:
         return self._with_xla(data)
 
     def _trace(self, element_spec: Any) -> None:
-        """Traces the step, and starts the threads.
+        """Traces the step, and then starts the threads.
 
-        The threads trace nothing, and the order here is always the same. XLA finds programs in its
-        cache on disk by a number that counts the traced functions.
+        XLA finds programs in its cache on disk by a number that counts functions and tensors of the
+        process. So nothing else may run while the step is traced, always in this order.
         """
         begun = time.monotonic()
         size = tf.TensorSpec([], tf.int32)
@@ -138,10 +138,10 @@ class BackgroundCompilation:
         )
         self._compile_shape.get_concrete_function()
         self._tracing_seconds = time.monotonic() - begun
-        for thread in self._threads:
-            thread.start()
         self._with_xla = tf.function(self._step.__call__, [element_spec], autograph=False)
         self._with_xla.get_concrete_function()
+        for thread in self._threads:
+            thread.start()
 
     def _compile_shapes(self) -> None:
         """Compiles the waiting shapes, in a thread."""
