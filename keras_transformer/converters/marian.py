@@ -61,7 +61,7 @@ _LAYERS = {
     "decoder": {**_SELF_ATTENTION, **_CROSS_ATTENTION, **_FEED_FORWARD},
 }
 _TOP_NORM = {"norm/gamma": ("top_ln_scale",), "norm/beta": ("top_ln_bias",)}
-_EMBEDDING_NORM = {"gamma": ("emb_ln_scale",), "beta": ("emb_ln_bias",)}
+_EMBEDDING_NORM = {"gamma": ("emb_ln_scale_pre",), "beta": ("emb_ln_bias_pre",)}
 
 # Options of Marian that this package cannot express, and the only values that it supports. Older
 # models lack some options.

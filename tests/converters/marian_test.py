@@ -115,6 +115,7 @@ class TestResults:
         assert (pre.d_ff, pre.decoder_d_ff, post.decoder_d_ff) == (24, 32, None)
         assert (post.num_encoder_layers, post.num_decoder_layers, post.num_heads) == (1, 2, 2)
         assert post.sinusoid_frequencies == "tensor2tensor"
+        assert untied.embedding_norm and not post.embedding_norm
 
 
 class TestVocabulary:
