@@ -26,7 +26,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.model_proto import USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import ROOT
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 FIXTURE = ROOT / "tests" / "fixtures" / "marian"
 MODELS = ("post_norm", "pre_norm", "untied")
@@ -199,6 +199,59 @@ def test_a_sentencepiece_vocabulary_keeps_its_ids(folder: Path, tmp_path: Path) 
     [ids] = model.vocabulary.encode_source([b"the old tree"])
     original = sentencepiece.SentencePieceProcessor(model_proto=pieces.getvalue())
     assert ids == original.encode("the old tree", add_eos=True)
+
+
+class TestDecoderYml:
+    def write(self, folder: Path, text: str) -> None:
+        (folder / "decoder.yml").write_text(text, "utf-8")
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            (None, (6, 1.0, False)),  # OPUS-MT
+            ("models: [post_norm.npz]", (12, 0.0, False)),  # Marian's defaults
+            ("{beam-size: 5, normalize: 0.6, allow-unk: true}", (5, 0.6, True)),
+            ("normalize: true", (12, 1.0, False)),
+        ],
+    )
+    def test_it_sets_the_search(
+        self, folder: Path, text: str | None, expected: tuple[int, float, bool]
+    ) -> None:
+        if text is not None:
+            self.write(folder, text)
+        decoding = read_model(folder, "marian").config.decoding
+        found = (decoding.beam_size, decoding.length_penalty, decoding.allow_unknown)
+        assert found == expected
+
+    def test_options_without_a_counterpart_are_named(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.write(folder, "{word-penalty: 0.5, max-length-factor: 3, mini-batch: 8}")
+        read_model(folder, "marian")
+        [line] = capsys.readouterr().err.splitlines()
+        assert tells(line, "decoder.yml", "word-penalty", "0.5")
+
+    @pytest.mark.parametrize(
+        ("text", "facts"),
+        [
+            ("normalize: [1]", ("decoder.yml",)),
+            ("normalize: nan", ("length_penalty", "nan")),
+            ("beam-size: many", ("decoder.yml", "many")),
+            ("beam-size: 0", ("beam_size", 0)),
+            ("vocabs: [{a: b}]", ("decoder.yml", "vocabs")),
+            ("models: post_norm.npz", ("decoder.yml", "models")),
+            ("models: [/training/gone.npz]", ("decoder.yml", "gone.npz", "not exist")),
+            ("vocabs: [vocab.yml, gone.yml]", ("decoder.yml", "gone.yml", "not exist")),
+            ("vocabs: [vocab.yml]", ("decoder.yml", 1, "vocabularies")),
+            ("models: [post_norm.npz, post_norm.npz]", ("ensemble", 2, "separately")),
+        ],
+    )
+    def test_bad_content_is_refused(
+        self, folder: Path, text: str, facts: tuple[object, ...]
+    ) -> None:
+        self.write(folder, text)
+        with pytest.raises(InputError, match=mentions(*facts)):
+            read_model(folder, "marian")
 
 
 def test_a_written_run_has_everything(tmp_path: Path) -> None:
