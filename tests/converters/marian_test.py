@@ -313,6 +313,18 @@ class TestBadInput:
         with pytest.raises(InputError, match=mentions("vocabulary" if "yml" in name else name)):
             read_model(folder, "marian")
 
+    @pytest.mark.parametrize(
+        ("dtype", "name"), [(np.int8, "int8"), (np.str_, "<U"), (bool, "bool")]
+    )
+    def test_weights_of_another_type(self, folder: Path, dtype: type, name: str) -> None:
+        file = folder / "post_norm.npz"
+        arrays = dict(np.load(file))
+        arrays["encoder_l1_self_Wq"] = np.ones([16, 16]).astype(np.int8).astype(dtype)
+        np.savez(file, **arrays)
+        with pytest.raises(InputError, match=mentions(file, "encoder_l1_self_Wq")) as error:
+            read_model(folder, "marian")
+        assert name in str(error.value)
+
     def test_the_vocabulary_of_another_model(self, folder: Path) -> None:
         with (folder / "vocab.yml").open("a", encoding="utf-8") as file:
             file.write("\nmore: 300\n")
