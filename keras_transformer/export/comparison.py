@@ -281,8 +281,8 @@ def ids_by_pieces(
 def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str]:
     """Returns the texts that engines with pieces can encode like the run.
 
-    Such an engine takes an unknown word that is the name of a special token for that token. It may
-    take `>>` at the beginning for a language token, and it does not truncate by bytes.
+    Such an engine takes an unknown word that is the name of a special token for that token, and it
+    does not truncate by bytes.
 
     Args:
         translator: the translator of the run.
@@ -290,7 +290,7 @@ def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str
 
     Example:
     >>> from keras_transformer.inference.loading import load_translator
-    >>> plain_texts(load_translator("build/run"), ["a dog", "</s>", ">>de<< a dog"])
+    >>> plain_texts(load_translator("build/run"), ["a dog", "</s>"])
     ['a dog']
     """
     vocabulary = translator.tokenizer.vocabulary
@@ -300,8 +300,7 @@ def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str
     return [
         text
         for text in texts
-        if not text.startswith(">>")
-        and not any(name in text for name in names)
+        if not any(name in text for name in names)
         and len(text.encode()) <= translator.config.max_source_bytes
     ]
 

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
-from keras_transformer.converters import read_model
+from keras_transformer.converters import read_model, write_run
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.export.huggingface import directory, tensors
@@ -28,6 +28,7 @@ from tests.export.model_variants import make_run
 from tests.messages import mentions
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "exported_marian_mt.json"
+MARIAN = FIXTURE.parent / "marian" / "post_norm.npz"
 # Files that determine what transformers computes. Those of SentencePiece also have fields that
 # change nothing; the ids of texts are compared instead.
 WEIGHTS = ("model.safetensors", "vocab.json")
@@ -252,6 +253,25 @@ def test_an_export_with_another_tokenizer_is_not_published(
     with pytest.raises(InputError, match=mentions("tokenizes differently")):
         export(runs("paper"), tmp_path / "export", PHRASES, format="huggingface")
     assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_language_tokens_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(read_model(MARIAN, "marian"), tmp_path / "run")
+    sentences = [">>deu<< the old tree.", "the boy"]
+    path = export(tmp_path / "run", tmp_path / "export", sentences, format="huggingface").path
+    assert ">>deu<<" in json.loads((path / "vocab.json").read_bytes())
+
+    write = directory._write_vocabulary
+
+    def without_languages(path: Path, vocabulary: Any) -> None:
+        write(path, vocabulary)
+        ids = json.loads((path / "vocab.json").read_bytes())
+        ids = {piece: i for piece, i in ids.items() if not piece.startswith(">>")}
+        (path / "vocab.json").write_text(json.dumps(ids))
+
+    monkeypatch.setattr(directory, "_write_vocabulary", without_languages)
+    with pytest.raises(InputError, match=mentions("tokenizes differently", ">>")):
+        export(tmp_path / "run", tmp_path / "wrong", sentences, format="huggingface")
 
 
 def test_pieces_that_occur_twice_are_refused(tmp_path: Path) -> None:

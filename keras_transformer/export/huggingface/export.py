@@ -10,6 +10,7 @@ MarianMT is a post-norm Transformer. These differences remain:
 * `generate` divides log P by length^α, as with `decoding.length_penalty_formula=power`.
 * The length limit of a translation does not depend on its source.
 * A text that begins like `>>de<<` begins with a language token, even if the vocabulary has none.
+  The word after it begins with a space, even if the text has none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,12 +130,15 @@ def export(
     provenance = Provenance.of(run, translator, "float32")
     card = options.card or ModelCardData()
     probes = probe_texts(translator.tokenizer.vocabulary, sentences)
-    tokenized = plain_texts(translator, probes.tokenized)
+    symbols = translator.tokenizer.vocabulary.source_symbols()
+    comparable = [text for text in probes.tokenized if _is_comparable(text, symbols)]
+    tokenized = plain_texts(translator, comparable)
+    translated = [text for text in probes.translated if _is_comparable(text, symbols)]
     has_transformers = all(map(importlib.util.find_spec, ("transformers", "torch")))
 
     def write(path: Path) -> tuple[float, metrics.Scores | None]:
         marian = _marian_model(transformer)
-        texts = [*sentences, *probes.translated]
+        texts = [*sentences, *translated]
         translations = _translations(translator, texts)
         lengths = [len(ids) for ids, _ in translations[: len(sentences)]]
         exponent = hf_length_penalty(translator.config, float(np.mean(lengths)))
@@ -238,18 +242,46 @@ class _Scored(NamedTuple):
         return largest
 
 
+def _language_token(text: str) -> str:
+    """Returns the token that MarianTokenizer splits off at the start of a text, or ""."""
+    end = text.find("<<")
+    return text[: end + 2] if text.startswith(">>") and end >= 0 else ""
+
+
+def _is_comparable(text: str, symbols: Set[str]) -> bool:
+    """Returns False for a text that MarianTokenizer is known to read differently.
+
+    It takes every `>>…<<` at the start for a language token, and puts a space after it.
+
+    Args:
+        text: a source text.
+        symbols: the symbols of the vocabulary.
+    """
+    token = _language_token(text)
+    return not token or (token in symbols and text[len(token) :][:1] in ("", " "))
+
+
 def _token_ids(path: Path, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids that MarianTokenizer finds with the files of a version."""
     ids = json.loads((path / "vocab.json").read_bytes())
     settings = json.loads((path / "tokenizer_config.json").read_bytes())
-    return ids_by_pieces(
+    unknown_id, end_id = (ids[settings[name]] for name in ("unk_token", "eos_token"))
+    max_tokens = settings["model_max_length"]
+    tokens = [_language_token(text) for text in texts]
+    rows = ids_by_pieces(
         path / "source.spm",
         ids,
-        texts,
-        unknown_id=ids[settings["unk_token"]],
-        end_id=ids[settings["eos_token"]],
-        max_tokens=settings["model_max_length"],
+        [text[len(token) :] for text, token in zip(texts, tokens, strict=True)],
+        unknown_id=unknown_id,
+        end_id=end_id,
+        max_tokens=max_tokens,
     )
+    first = [[ids.get(token, unknown_id)] if token else [] for token in tokens]
+    # A language token takes the place of the last token before the end.
+    return [
+        [*[*language, *row[:-1]][: max_tokens - 1], end_id]
+        for language, row in zip(first, rows, strict=True)
+    ]
 
 
 def _with_transformers(
