@@ -24,7 +24,6 @@ from keras_transformer.converters.converted import (
     make_model,
 )
 from keras_transformer.converters.pieces import (
-    SPACE,
     PieceOrder,
     order_pieces,
     read_sentencepiece,
@@ -279,8 +278,6 @@ def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
 def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
     with reading(file, "a vocabulary"):
         ids = {str(piece): int(i) for piece, i in _json(file).items()}
-    # Exports of this package have language tokens with and without a space before them.
-    ids = {piece: i for piece, i in ids.items() if ids.get(f"{SPACE}{piece}") != i}
     for piece, name in (("</s>", "eos_token_id"), ("<pad>", "pad_token_id")):
         if ids.get(piece) != config.get(name):
             raise InputError(

@@ -185,7 +185,7 @@ def compare(
         InputError: if they differ by more than rounding.
 
     Example:
-    >>> exported = export("build/run", Path("build/ct2"), ["a dog"], None, ExportOptions())
+    >>> exported = export("build/run", Path("build/new"), ["a dog"], None, ExportOptions())
     >>> translator = load_supported("build/run", None, "none")
     >>> compare(translator, "none", exported.path, ["a dog"]) < 1e-3
     True

@@ -244,8 +244,10 @@ def _member(member: Member) -> str:
         pairs, inputs = nested(report, "train", "pairs"), nested(report, "inputs", "train")
         facts.append(("training pairs", f"{pairs:,}" if isinstance(pairs, int) else "not known"))
         for entry in inputs if isinstance(inputs, list) else ():
-            files = " + ".join(Path(p).name for p in str(nested(entry, "name")).split(" + "))
-            facts.append(("training corpus", f"{files}, SHA-256 `{nested(entry, 'sha256')}`"))
+            # Only the names of files, because a published card must not show directories.
+            hashes = nested(entry, "sha256")
+            for file, digest in hashes.items() if isinstance(hashes, dict) else ():
+                facts.append(("training corpus", f"{Path(str(file)).name}, SHA-256 `{digest}`"))
     facts += [
         ("data fingerprint", f"`{member.run.data_fingerprint}`"),
         ("vocabulary", f"{config.source_vocab_size:,} to {config.target_vocab_size:,} pieces"),
@@ -253,9 +255,13 @@ def _member(member: Member) -> str:
         ("step", "not known" if member.step is None else f"{member.step:,}"),
         ("batch", f"{training.batch_tokens:,} target tokens"),
         ("optimizer", f"{training.optimizer}, learning rate schedule {training.schedule}"),
-        ("initial weights", f"`{member.run.init_from}`" if member.run.init_from else "random"),
+        ("initial weights", f"`{_last_name(member.run.init_from)}`"),
     ]
     return table((f"`{member.name}`", ""), facts)
+
+
+def _last_name(init_from: str | None) -> str:
+    return "random" if init_from is None else Path(init_from).name
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_transformer as kt
 from keras_transformer.config import ModelConfig
 from keras_transformer.converters import read_model
 from keras_transformer.errors import InputError
@@ -28,6 +30,7 @@ from tests.export.model_variants import make_run
 from tests.messages import mentions
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "exported_marian_mt.json"
+MARIAN_MT = FIXTURE.parent / "marian_mt"
 # Files that determine what transformers computes. Those of SentencePiece also have fields that
 # change nothing; the ids of texts are compared instead.
 WEIGHTS = ("model.safetensors", "vocab.json")
@@ -155,6 +158,27 @@ def test_weights_and_vocabularies_come_back_with_the_same_bits(
     unknown = {name for name in ours if name.endswith("_dropout")} | {"max_positions", "final_norm"}
     assert {name for name in ours if ours[name] != theirs[name]} <= unknown
     assert converted.config.model.has_final_norm == config.has_final_norm
+
+
+def test_language_tokens_keep_the_names_of_marian(tmp_path: Path) -> None:
+    translator = kt.convert(MARIAN_MT, source_format="huggingface", positions="huggingface")
+    sentences = [">>deu<< a small dog"]
+    path = translator.export(tmp_path / "export", "huggingface", sentences=sentences).path
+    assert ">>deu<<" in json.loads((path / "vocab.json").read_bytes())
+    converted = read_model(path, "huggingface")
+    assert converted.vocabulary.models() == translator.tokenizer.vocabulary.models()
+
+
+def test_a_damaged_version_is_not_loaded(
+    exported: Callable[[str], ExportResult], tmp_path: Path
+) -> None:
+    version = Path(shutil.copytree(exported("paper").path, tmp_path / "1"))
+    weights = version / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(InputError, match=mentions("model.safetensors", "was changed")):
+        kt.load(tmp_path)
 
 
 def test_a_wrong_tensor_is_noticed(

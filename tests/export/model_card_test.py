@@ -101,7 +101,7 @@ def test_the_card_states_the_training_data_and_steps_of_a_run(
     run = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
     report = {
         "train": {"pairs": 1000, "source": {"max_length": 37}},
-        "inputs": {"train": [{"name": "/secret/train.de + train.en", "sha256": "abc"}]},
+        "inputs": {"train": [{"sha256": {"/secret/train.de": "abc", "train.en": "def"}}]},
     }
     (run.path / "data_report.json").write_text(json.dumps(report))
     weights = run.read_weights(run.checkpoints()[-1])
@@ -115,10 +115,12 @@ def test_the_card_states_the_training_data_and_steps_of_a_run(
     text = card("best", "step-00000100")
     for known in (
         "training pairs | 1,000 |", "Longest source in training: 37 tokens",
-        "| training corpus | train.de + train.en, SHA-256 `abc` |",
+        "| training corpus | train.de, SHA-256 `abc` |",
+        "| training corpus | train.en, SHA-256 `def` |",
         "averaging the probabilities of 2 models", "step | 100",
     ):  # fmt: skip
         assert known in text, known
+    assert "secret" not in text
     run.save_average("average-last-2-step-400", weights)
     assert "step | 400" in card(run.selected)
     (run.path / "data_report.json").write_text("[")

@@ -16,7 +16,7 @@ import pytest
 from backports import zstd
 
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.conftest import PHRASES, ROOT
 from tests.environment import Environment, build_wheel
 from tests.site_test import code_of
 
@@ -24,6 +24,7 @@ from tests.site_test import code_of
 COMMANDS = {
     "argos": "export --run_dir=run --valid_source=a.en --output_dir=q --format=argos "
     "--languages=en,de",
+    "convert": "convert --from=marian --input=marian/post_norm.npz --output=converted",
     "ctranslate2": "export --run_dir=run --valid_source=a.en --output_dir=c --format=ctranslate2",
     "demo": "demo --model_dir=run --port=0 --nobrowser",
     "huggingface": "export --run_dir=run --valid_source=a.en --output_dir=h --format=huggingface",
@@ -78,6 +79,7 @@ def files(
     folder = tmp_path_factory.mktemp("files")
     (folder / "run").symlink_to(run_directory.path)
     (folder / "export").symlink_to(exported_run)
+    (folder / "marian").symlink_to(ROOT / "tests" / "fixtures" / "marian")
     text = "".join(f"{phrase}\n" for phrase in PHRASES)
     for name in ("a.en", "a.de"):
         (folder / name).write_text(text * 10)

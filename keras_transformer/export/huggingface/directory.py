@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.converters.huggingface import POSITIONS_FIELD
+from keras_transformer.converters.pieces import table_pieces
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.huggingface.tensors import (
     ACTIVATIONS,
@@ -22,7 +22,6 @@ from keras_transformer.text.vocabulary import Vocabulary
 with needs_extra("huggingface", "the format huggingface"):
     import safetensors.numpy
 
-_LANGUAGE = re.compile("\u2581>>[^\\s<>]+<<")
 WEIGHTS = "model.safetensors"
 # Sinusoids are computed when a model is loaded. MarianMT fails at positions beyond this number.
 _POSITIONS = 1024
@@ -140,7 +139,7 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
     """Writes the ids by piece, and the SentencePiece models."""
     (path / "source.spm").write_bytes(vocabulary.source_model)
     (path / "target.spm").write_bytes(vocabulary.target_model)
-    source, target = vocabulary.pieces()
+    source, target = table_pieces(vocabulary)
     files = {"vocab.json": source} if vocabulary.joint else _separate(source, target)
     for name, pieces in files.items():
         ids = {piece: i for i, piece in enumerate(pieces)}
@@ -150,9 +149,7 @@ def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
                 f"Two tokens of the vocabulary have the piece {twice!r}, but MarianTokenizer looks "
                 "tokens up by their pieces. Export the model in another format."
             )
-        # MarianTokenizer looks up the language token at the start of a text without its space.
-        languages = {piece[1:]: i for piece, i in ids.items() if _LANGUAGE.fullmatch(piece)}
-        _write_json(path / name, {**languages, **ids})
+        _write_json(path / name, ids)
 
 
 def _separate(source: list[str], target: list[str]) -> dict[str, list[str]]:

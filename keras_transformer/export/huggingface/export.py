@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ import tensorflow as tf
 
 from keras_transformer.converters import ConvertOptions
 from keras_transformer.converters.huggingface import read as read_marian_mt
+from keras_transformer.converters.pieces import table_pieces
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult
@@ -129,12 +131,19 @@ def export(
     provenance = Provenance.of(run, translator, "float32")
     card = options.card or ModelCardData()
     probes = probe_texts(translator.tokenizer.vocabulary, sentences)
-    tokenized = plain_texts(translator, probes.tokenized)
+    pieces, _ = table_pieces(translator.tokenizer.vocabulary)
+    codes = [piece for piece in pieces if piece.startswith(">>")]
+    tokenized, probed = (
+        [text for text in plain_texts(translator, each) if not any(code in text for code in codes)]
+        for each in probes
+    )
+    # MarianTokenizer finds language tokens only at the beginning of a text.
+    tokenized += [f"{code} a" for code in codes]
     has_transformers = all(map(importlib.util.find_spec, ("transformers", "torch")))
 
     def write(path: Path) -> tuple[float, metrics.Scores | None]:
         marian = _marian_model(transformer)
-        texts = [*sentences, *probes.translated]
+        texts = [*sentences, *probed]
         translations = _translations(translator, texts)
         lengths = [len(ids) for ids, _ in translations[: len(sentences)]]
         exponent = hf_length_penalty(translator.config, float(np.mean(lengths)))
@@ -242,14 +251,22 @@ def _token_ids(path: Path, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids that MarianTokenizer finds with the files of a version."""
     ids = json.loads((path / "vocab.json").read_bytes())
     settings = json.loads((path / "tokenizer_config.json").read_bytes())
-    return ids_by_pieces(
+    # It takes language tokens, such as `>>de<<`, from the beginning.
+    matches = [re.match("(?s)(>>.*?<<)?(.*)", text) for text in texts]
+    unknown_id, limit = ids[settings["unk_token"]], settings["model_max_length"]
+    rows = ids_by_pieces(
         path / "source.spm",
         ids,
-        texts,
-        unknown_id=ids[settings["unk_token"]],
+        [match[2] for match in matches if match],
+        unknown_id=unknown_id,
         end_id=ids[settings["eos_token"]],
-        max_tokens=settings["model_max_length"],
+        max_tokens=limit,
     )
+    codes = [[ids.get(match[1], unknown_id)] if match and match[1] else [] for match in matches]
+    return [
+        [*code, *ids_of_text][: limit - 1] + [end_id]
+        for code, (*ids_of_text, end_id) in zip(codes, rows, strict=True)
+    ]
 
 
 def _with_transformers(
