@@ -90,7 +90,8 @@ class SourceWeights:
         """Returns a weight as float32, and marks it as used.
 
         Raises:
-            InputError: if it is missing, or is not a finite array of numbers.
+            InputError: if it is missing, or is not a finite array of a floating type. Integers are
+                quantized weights, whose scales this package does not know.
         """
         if name not in self._arrays:
             raise InputError(
@@ -98,7 +99,14 @@ class SourceWeights:
                 "belongs to another model."
             )
         self._used.add(name)
-        array = np.asarray(self._arrays[name], np.float32)
+        array = np.asarray(self._arrays[name])
+        # To NumPy, bfloat16 is not a floating type.
+        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+            raise InputError(
+                f"{self.place}: the weight {name} has the type {array.dtype}. Only models with "
+                "floating-point weights can be converted, not quantized ones."
+            )
+        array = array.astype(np.float32)
         if not np.isfinite(array).all():
             raise InputError(f"{self.place}: the weight {name} contains NaN or infinite values.")
         return array

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
+from keras_transformer.console import warn
 from keras_transformer.converters import ConvertOptions
 from keras_transformer.converters.converted import (
     ConvertedModel,
@@ -61,7 +62,7 @@ _LAYERS = {
     "decoder": {**_SELF_ATTENTION, **_CROSS_ATTENTION, **_FEED_FORWARD},
 }
 _TOP_NORM = {"norm/gamma": ("top_ln_scale",), "norm/beta": ("top_ln_bias",)}
-_EMBEDDING_NORM = {"gamma": ("emb_ln_scale",), "beta": ("emb_ln_bias",)}
+_EMBEDDING_NORM = {"gamma": ("emb_ln_scale_pre",), "beta": ("emb_ln_bias_pre",)}
 
 # Options of Marian that this package cannot express, and the only values that it supports. Older
 # models lack some options.
@@ -85,6 +86,21 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 _ACTIVATIONS = {"relu": "relu", "swish": "silu"}
 
+# The search of OPUS-MT's own decoder.yml files.
+_OPUS_MT_SEARCH = {"beam-size": "6", "normalize": "1"}
+# Options of decoder.yml that change translations and have no counterpart here, and the values that
+# change nothing or are Marian's defaults.
+_IGNORED_SEARCH: dict[str, tuple[Any, ...]] = {
+    "word-penalty": ("0", "0.0"),
+    "max-length-factor": ("3", "3.0"),
+    "max-length": ("1000",),
+    "output-sampling": ([], "false"),
+    "output-approx-knn": ([],),
+    "shortlist": ([],),
+    "force-decode": ("false",),
+    "skip-cost": ("false",),
+}
+
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     """Reads a model of Marian.
@@ -106,7 +122,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     _check_supported(marian, files.model)
     source = SourceWeights(arrays, str(files.model))
     source.ignore(_CONFIG)
-    config = Config().updated({**_settings(marian, files.model), **_search(files.decoder)})
+    config = Config().updated({**_settings(marian, files.model), **files.search})
     order = _order_pieces(files, joint=_flag(marian, "tied-embeddings-all"))
     table = _table(config.model)
     weights = {**source.read(table), **_embeddings(source, config.model, order)}
@@ -117,57 +133,103 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
 # Files.
 
 
+class _Decoder(NamedTuple):
+    """The content of decoder.yml."""
+
+    models: list[Path]
+    vocabularies: list[Path]
+    settings: dict[str, Any]  # of the search, named like `decoding.beam_size`
+
+
 class _Files(NamedTuple):
     """The files of a model."""
 
     model: Path
     vocabularies: list[Path]  # of the source and the target
     sentencepiece: list[Path]
-    decoder: Mapping[str, Any]  # the content of decoder.yml
+    search: dict[str, Any]  # settings of the search
 
 
 def _find_files(path: Path) -> _Files:
     """Finds the files of a model. `decoder.yml` decides if there are several."""
     directory = path if path.is_dir() else path.parent
-    decoder: Mapping[str, Any] = {}
-    named = [directory / "decoder.yml", *directory.glob("*.decoder.yml")]
-    decoder_file = next((file for file in named if file.is_file()), None)
-    if decoder_file is not None:
-        with reading(decoder_file, "a configuration of Marian"):
-            decoder = _yaml(decoder_file.read_bytes())
     if path.suffix == ".bin" or (path.is_dir() and not any(directory.glob("*.npz"))):
         raise InputError(
             f"{path} contains no .npz model. Models in Marian's binary format (.bin), such as int8 "
             "models for browsers, cannot be converted."
         )
-    models = [f for f in directory.glob("*.npz") if not f.name.endswith(".optimizer.npz")]
-    model = path if path.is_file() else _choose(models, decoder.get("models", []), "*.npz", path)
-    # decoder.yml may name files by paths of the machine of the training.
-    names = [Path(name).name for name in decoder.get("vocabs", [])]
-    vocabularies = [directory / name for name in names]
-    if not vocabularies or not all(file.is_file() for file in vocabularies):
+    decoder = _read_decoder(directory)
+    model = path
+    if path.is_dir():
+        models = [f for f in directory.glob("*.npz") if not f.name.endswith(".optimizer.npz")]
+        model = _only_one(decoder.models or models, "*.npz", path)
+    vocabularies = decoder.vocabularies
+    if not vocabularies:
         candidates = [*directory.glob("*vocab.yml"), *directory.glob("vocab*.spm")]
-        vocabularies = [_choose(candidates, [], "*vocab.yml", path)] * 2
+        vocabularies = [_only_one(candidates, "*vocab.yml", path)] * 2
     pieces = [directory / "source.spm", directory / "target.spm"]
-    for file in [*vocabularies, *pieces]:
-        if file.suffix == ".fsv":
-            raise InputError(f"{file} is a factored vocabulary, which cannot be converted.")
     if all(file.suffix == ".spm" for file in vocabularies):
         pieces = vocabularies
-    return _Files(model, vocabularies, pieces, decoder)
+    return _Files(model, vocabularies, pieces, decoder.settings)
 
 
-def _choose(candidates: list[Path], names: list[str], pattern: str, place: Path) -> Path:
-    """Returns the only candidate, or the only one of those with the names."""
-    wanted = {Path(name).name for name in names}
-    chosen = [file for file in candidates if file.name in wanted] or candidates
-    if len(chosen) != 1:
-        found = ", ".join(sorted(file.name for file in chosen)) or "none"
+def _read_decoder(directory: Path) -> _Decoder:
+    """Reads decoder.yml. Without one, the search is that of OPUS-MT."""
+    named = [directory / "decoder.yml", *sorted(directory.glob("*.decoder.yml"))]
+    file = next((file for file in named if file.is_file()), None)
+    if file is None:
+        return _Decoder([], [], _search(_OPUS_MT_SEARCH))
+    with reading(file, "a configuration of Marian"):
+        decoder = _yaml(file.read_bytes())
+        models, vocabularies = (_named_files(decoder, name, file) for name in ("models", "vocabs"))
+        settings = _search(decoder)
+    if len(models) > 1:
+        raise InputError(
+            f"{file} has an ensemble of {len(models)} models. Convert each one separately: give "
+            "its .npz file as the input."
+        )
+    if len(vocabularies) not in (0, 2):
+        raise InputError(
+            f"{file} has {len(vocabularies)} vocabularies. Only models with two, of one source and "
+            "one target, can be converted."
+        )
+    for name, values in _IGNORED_SEARCH.items():
+        value = decoder.get(name, values[0])
+        if value not in values:
+            warn(
+                f"{file} has {name} {value!r}, which the search of this package lacks. "
+                "Translations can differ from Marian's."
+            )
+    return _Decoder(models, vocabularies, settings)
+
+
+def _named_files(decoder: Mapping[str, Any], name: str, file: Path) -> list[Path]:
+    """Returns the files that an entry of decoder.yml names, in the directory of decoder.yml."""
+    names = decoder.get(name, [])
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise ValueError(f"{name} is not a list of files")
+    # They may be paths of the machine of the training.
+    files = [file.with_name(Path(each).name) for each in names]
+    for each in files:
+        if each.suffix == ".fsv":
+            raise InputError(f"{each} is a factored vocabulary, which cannot be converted.")
+        if not each.is_file():
+            raise InputError(
+                f"{file} names {each.name} as one of its {name}, but {each} does not exist. Copy "
+                f"it there, or correct {file.name}."
+            )
+    return files
+
+
+def _only_one(candidates: list[Path], pattern: str, place: Path) -> Path:
+    """Returns the only candidate."""
+    if len(candidates) != 1:
+        found = ", ".join(sorted(file.name for file in candidates)) or "none"
         raise InputError(
             f"{place} must contain one file {pattern}, but there are: {found}. Name the files in "
             "decoder.yml, or move the others away."
         )
-    return chosen[0]
+    return candidates[0]
 
 
 def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
@@ -266,12 +328,13 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of Marian's search, from decoder.yml."""
-    normalize = {"true": "1", "false": "0"}.get(decoder.get("normalize", ""), "")
+    """Returns the settings of Marian's search. Missing ones have Marian's defaults."""
+    normalize = decoder.get("normalize", "0")
     return {
-        "decoding.beam_size": decoder.get("beam-size", 6),
-        "decoding.length_penalty": normalize or decoder.get("normalize", 0),
+        "decoding.beam_size": int(decoder.get("beam-size", 12)),
+        "decoding.length_penalty": float({"true": 1, "false": 0}.get(normalize, normalize)),
         "decoding.length_penalty_formula": "power",
+        "decoding.allow_unknown": _flag(decoder, "allow-unk"),
     }
 
 

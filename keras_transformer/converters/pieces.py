@@ -124,7 +124,7 @@ def table_pieces(vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
     """
     source, target = (
         [
-            name if _LANGUAGE.fullmatch(name := piece.removeprefix(_SPACE)) else piece
+            name if _LANGUAGE.fullmatch(name := piece.removeprefix(SPACE)) else piece
             for piece in each
         ]
         for each in vocabulary.pieces()

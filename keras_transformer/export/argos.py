@@ -22,6 +22,7 @@ from typing import Any
 
 import sentencepiece
 
+from keras_transformer.converters.pieces import SPACE
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, ExportResult
 from keras_transformer.export.comparison import check_tokens, ids_by_pieces, plain_texts
@@ -164,7 +165,7 @@ def _check_target_pieces(translator: TranslationModule) -> None:
 
     def decoded(model: Any, piece: str) -> str:
         """Returns the text of Argos Translate; twice, because the first piece is special."""
-        return str(model.decode_pieces([piece] * 2)).replace("\u2581", " ").removeprefix(" ")
+        return str(model.decode_pieces([piece] * 2)).replace(SPACE, " ").removeprefix(" ")
 
     for i in range(vocabulary.target_vocab_size):
         piece = target.id_to_piece(i)

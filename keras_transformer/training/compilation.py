@@ -147,10 +147,10 @@ class BackgroundCompilation:
         return bool(running)
 
     def _trace(self, element_spec: Any) -> None:
-        """Traces the step, and starts the threads.
+        """Traces the step, and then starts the threads.
 
-        The threads start last. XLA finds programs in its cache on disk by a number that counts
-        functions and tensors, which would depend on the speed of the threads otherwise.
+        XLA finds programs in its cache on disk by a number that counts functions and tensors of the
+        process. So nothing else may run while the step is traced, always in this order.
         """
         size = tf.TensorSpec([], tf.int32)
         begun = time.monotonic()

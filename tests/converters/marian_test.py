@@ -26,7 +26,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.model_proto import USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import ROOT
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 FIXTURE = ROOT / "tests" / "fixtures" / "marian"
 MODELS = ("post_norm", "pre_norm", "untied")
@@ -115,6 +115,7 @@ class TestResults:
         assert (pre.d_ff, pre.decoder_d_ff, post.decoder_d_ff) == (24, 32, None)
         assert (post.num_encoder_layers, post.num_decoder_layers, post.num_heads) == (1, 2, 2)
         assert post.sinusoid_frequencies == "tensor2tensor"
+        assert untied.embedding_norm and not post.embedding_norm
 
 
 class TestVocabulary:
@@ -200,6 +201,59 @@ def test_a_sentencepiece_vocabulary_keeps_its_ids(folder: Path, tmp_path: Path) 
     assert ids == original.encode("the old tree", add_eos=True)
 
 
+class TestDecoderYml:
+    def write(self, folder: Path, text: str) -> None:
+        (folder / "decoder.yml").write_text(text, "utf-8")
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            (None, (6, 1.0, False)),  # OPUS-MT
+            ("models: [post_norm.npz]", (12, 0.0, False)),  # Marian's defaults
+            ("{beam-size: 5, normalize: 0.6, allow-unk: true}", (5, 0.6, True)),
+            ("normalize: true", (12, 1.0, False)),
+        ],
+    )
+    def test_it_sets_the_search(
+        self, folder: Path, text: str | None, expected: tuple[int, float, bool]
+    ) -> None:
+        if text is not None:
+            self.write(folder, text)
+        decoding = read_model(folder, "marian").config.decoding
+        found = (decoding.beam_size, decoding.length_penalty, decoding.allow_unknown)
+        assert found == expected
+
+    def test_options_without_a_counterpart_are_named(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.write(folder, "{word-penalty: 0.5, max-length-factor: 3, mini-batch: 8}")
+        read_model(folder, "marian")
+        [line] = capsys.readouterr().err.splitlines()
+        assert tells(line, "decoder.yml", "word-penalty", "0.5")
+
+    @pytest.mark.parametrize(
+        ("text", "facts"),
+        [
+            ("normalize: [1]", ("decoder.yml",)),
+            ("normalize: nan", ("length_penalty", "nan")),
+            ("beam-size: many", ("decoder.yml", "many")),
+            ("beam-size: 0", ("beam_size", 0)),
+            ("vocabs: [{a: b}]", ("decoder.yml", "vocabs")),
+            ("models: post_norm.npz", ("decoder.yml", "models")),
+            ("models: [/training/gone.npz]", ("decoder.yml", "gone.npz", "not exist")),
+            ("vocabs: [vocab.yml, gone.yml]", ("decoder.yml", "gone.yml", "not exist")),
+            ("vocabs: [vocab.yml]", ("decoder.yml", 1, "vocabularies")),
+            ("models: [post_norm.npz, post_norm.npz]", ("ensemble", 2, "separately")),
+        ],
+    )
+    def test_bad_content_is_refused(
+        self, folder: Path, text: str, facts: tuple[object, ...]
+    ) -> None:
+        self.write(folder, text)
+        with pytest.raises(InputError, match=mentions(*facts)):
+            read_model(folder, "marian")
+
+
 def test_a_written_run_has_everything(tmp_path: Path) -> None:
     model = read("post_norm")
     write_run(model, tmp_path / "run")
@@ -259,6 +313,18 @@ class TestBadInput:
         (folder / name).write_bytes(content[: len(content) // 2])
         with pytest.raises(InputError, match=mentions("vocabulary" if "yml" in name else name)):
             read_model(folder, "marian")
+
+    @pytest.mark.parametrize(
+        ("dtype", "name"), [(np.int8, "int8"), (np.str_, "<U"), (bool, "bool")]
+    )
+    def test_weights_of_another_type(self, folder: Path, dtype: type, name: str) -> None:
+        file = folder / "post_norm.npz"
+        arrays = dict(np.load(file))
+        arrays["encoder_l1_self_Wq"] = np.ones([16, 16]).astype(np.int8).astype(dtype)
+        np.savez(file, **arrays)
+        with pytest.raises(InputError, match=mentions(file, "encoder_l1_self_Wq")) as error:
+            read_model(folder, "marian")
+        assert name in str(error.value)
 
     def test_the_vocabulary_of_another_model(self, folder: Path) -> None:
         with (folder / "vocab.yml").open("a", encoding="utf-8") as file:
