@@ -30,7 +30,7 @@ from keras_transformer.text.model_proto import (
 from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
-_SPACE = "\u2581"
+SPACE = "\u2581"
 _SPECIAL_TOKENS = {"<blank>", "<pad>", "<unk>", "<s>", "</s>"}  # in vocabularies of all toolkits
 _LANGUAGE = re.compile(r">>[^\s<>]+<<")
 
@@ -213,7 +213,7 @@ def order_pieces(
     missing = [
         text
         for text in source_texts
-        if text not in source_ids and not _is_language(text.lstrip(_SPACE), source_ids)
+        if text not in source_ids and not _is_language(text.lstrip(SPACE), source_ids)
     ]
 
     size = max(len(source_table), len(target_table))
@@ -250,19 +250,19 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
 
     Example:
     >>> model, ids = word_model(["<blank>", "<s>", "</s>", "<unk>", "do@@", "g"])
-    >>> [piece.piece.lstrip(_SPACE) for piece in ModelProto.FromString(model).pieces][4:]
+    >>> [piece.piece.lstrip(SPACE) for piece in ModelProto.FromString(model).pieces][4:]
     ['do@@', 'g']
     """
     ids: dict[str, int] = {}
     for i, token in enumerate(tokens):
-        if _SPACE in token:
+        if SPACE in token:
             raise InputError(
                 f"The vocabulary has {token!r}, which is a piece of SentencePiece. Give the "
                 "SentencePiece model of the training data with --source_sentencepiece."
             )
         if token.split() != [token]:
             raise InputError(f"The vocabulary has {token!r}, which is empty or contains a space.")
-        piece = token if token in _SPECIAL_TOKENS else _SPACE + token
+        piece = token if token in _SPECIAL_TOKENS else SPACE + token
         if ids.setdefault(piece, i) != i:
             raise InputError(f"The vocabulary has {token!r} twice. It is damaged.")
     proto = ModelProto()
@@ -270,7 +270,7 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
     proto.normalizer_spec.name = "identity"
     for piece in ids:
         kind = UNKNOWN if piece == "<unk>" else CONTROL
-        proto.pieces.add(piece=piece, type=NORMAL if piece[0] == _SPACE else kind)
+        proto.pieces.add(piece=piece, type=NORMAL if piece[0] == SPACE else kind)
     return bytes(proto.SerializeToString(deterministic=True)), ids
 
 
@@ -334,11 +334,11 @@ def _with_pieces(proto: Any, names: Sequence[str], known: Set[str]) -> bytes:
         if name in types:
             piece = new.pieces.add(piece=name, type=types[name])
         elif _LANGUAGE.fullmatch(name):
-            piece = new.pieces.add(piece=_SPACE + name, type=USER_DEFINED)
+            piece = new.pieces.add(piece=SPACE + name, type=USER_DEFINED)
         elif name in known:
             piece = new.pieces.add()
             piece.CopyFrom(old[name])
-        elif len(name) == 1 and name not in characters and name != _SPACE:
+        elif len(name) == 1 and name not in characters and name != SPACE:
             # Its score decides nothing, because no other piece contains the character.
             piece = new.pieces.add(piece=name, type=NORMAL, score=lowest)
         else:
