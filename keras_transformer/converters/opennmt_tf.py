@@ -225,8 +225,9 @@ def _description(directory: Path, num_heads: int | None) -> dict[str, Any]:
         names += [
             str(getattr(node, name)) for name in ("attr", "id", "value") if hasattr(node, name)
         ]
-    if "num_heads" in arguments and isinstance(arguments["num_heads"], ast.Constant):
-        num_heads = num_heads or int(str(arguments["num_heads"].value))
+    given = arguments.get("num_heads")
+    if isinstance(given, ast.Constant) and isinstance(given.value, int):
+        num_heads = num_heads or given.value
     else:
         num_heads = num_heads or next((_HEADS[name] for name in names if name in _HEADS), None)
     if num_heads is None:
@@ -281,12 +282,12 @@ def _check_controls(data: Mapping[str, Any]) -> None:
         )
 
 
-def _tokens(name: str | None, directory: Path) -> list[str]:
+def _tokens(name: Any, directory: Path) -> list[str]:
     """Returns the tokens of a vocabulary, with the unknown token in the fourth place.
 
     In OpenNMT-tf its id is the last one, which usually differs between source and target.
     """
-    if name is None:
+    if not isinstance(name, str):
         raise InputError(
             "The configuration lacks data.source_vocabulary or data.target_vocabulary. Give the "
             "configuration that trained the model with --config."
