@@ -54,9 +54,9 @@ def download(address: str) -> Path:
         InputError: for an invalid address, or if the model cannot be downloaded completely.
 
     Example:
-    ```python
-    path = download("hf://someone/opus-en-de")
-    ```
+    >>> download("hf://en-de")
+    Traceback (most recent call last):
+    keras_transformer.errors.InputError: hf://en-de is not an address on the Hub. It must be ...
     """
     parts = _ADDRESS.fullmatch(address)
     if parts is None:
@@ -112,9 +112,9 @@ def upload(path: Path, name: str) -> str:
         InputError: if the files cannot be uploaded.
 
     Example:
-    ```python
-    upload(Path("build/hf/1"), "someone/en-de")
-    ```
+    >>> upload(Path("build/export/1"), "en-de")
+    Traceback (most recent call last):
+    keras_transformer.errors.InputError: 'en-de' is not the name of a model on the Hub. It must ...
     """
     check_name(name)
     import huggingface_hub
