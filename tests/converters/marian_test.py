@@ -16,7 +16,7 @@ import sentencepiece
 import tensorflow as tf
 import yaml
 
-from keras_transformer.converters import read_model, write_run
+from keras_transformer.converters import make_options, read_model, write_run
 from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
 from keras_transformer.inference.scoring import Scorer
@@ -352,6 +352,12 @@ class TestBadInput:
             read_model(tmp_path, "onnx")
         with pytest.raises(InputError, match=mentions("missing", "not exist")):
             read_model(tmp_path / "missing", "marian")
+
+    def test_options_of_other_formats(self) -> None:
+        options = {"positions": "huggingface", "source_vocabulary": "vocab.yml", "num_heads": 2}
+        for name, value in options.items():
+            with pytest.raises(InputError, match=mentions(name, "marian")):
+                read_model(FIXTURE / "post_norm.npz", "marian", make_options(**{name: value}))
 
     @pytest.mark.parametrize("name", ["post_norm.npz", "vocab.yml", "source.spm"])
     def test_random_damage_raises_only_input_errors(self, folder: Path, name: str) -> None:
