@@ -30,8 +30,9 @@ def convert(
         A translator with the converted model.
 
     Raises:
-        InputError: for an unknown format or option, a missing or damaged file, a model that this
-            package cannot express, or an existing `output_dir`.
+        InputError: for an unknown format, an option that is unknown or does not apply to the
+            format, a missing or damaged file, a model that this package cannot express, or an
+            existing `output_dir`.
 
     Example:
     >>> import keras_transformer as kt

@@ -29,9 +29,14 @@ FORMATS = {
 }
 
 
+def _option(default: Any, *formats: str) -> Any:
+    """A field of `ConvertOptions` that applies only to some formats."""
+    return dataclasses.field(default=default, metadata={"formats": formats})
+
+
 @dataclasses.dataclass(frozen=True)
 class ConvertOptions:
-    """Options of a conversion. Each applies to the formats that it names.
+    """Options of a conversion. Each applies only to the formats that it names.
 
     Attributes:
         positions: for `huggingface`, the sinusoids of the model: "marian" for models that Marian
@@ -53,14 +58,14 @@ class ConvertOptions:
     True
     """
 
-    positions: Literal["marian", "huggingface"] | None = None
-    config: str | None = None
-    source_sentencepiece: str | None = None
-    target_sentencepiece: str | None = None
-    source_vocabulary: str | None = None
-    target_vocabulary: str | None = None
-    target_space: NonNegativeInt = 0
-    num_heads: PositiveInt | None = None
+    positions: Literal["marian", "huggingface"] | None = _option(None, "huggingface")
+    config: str | None = _option(None, "opennmt_tf")
+    source_sentencepiece: str | None = _option(None, "opennmt_tf", "fairseq")
+    target_sentencepiece: str | None = _option(None, "opennmt_tf", "fairseq")
+    source_vocabulary: str | None = _option(None, "tensor2tensor", "fairseq")
+    target_vocabulary: str | None = _option(None, "tensor2tensor", "fairseq")
+    target_space: NonNegativeInt = _option(0, "tensor2tensor")
+    num_heads: PositiveInt | None = _option(None, "opennmt_tf")
 
     @property
     def sentencepiece(self) -> tuple[str, str] | None:
@@ -68,6 +73,25 @@ class ConvertOptions:
         source = self.source_sentencepiece or self.target_sentencepiece
         target = self.target_sentencepiece or source
         return None if source is None or target is None else (source, target)
+
+    def check_apply_to(self, source_format: str) -> None:
+        """Raises an `InputError` for an option that does not apply to a format.
+
+        Args:
+            source_format: one of `FORMATS`.
+
+        Example:
+        >>> ConvertOptions(positions="marian").check_apply_to("fairseq")
+        Traceback (most recent call last):
+        keras_transformer.errors.InputError: The option positions applies only to huggingface, ...
+        """
+        for field in dataclasses.fields(self):
+            formats = field.metadata["formats"]
+            if getattr(self, field.name) != field.default and source_format not in formats:
+                raise InputError(
+                    f"The option {field.name} applies only to {' and '.join(formats)}, but the "
+                    f"format is {source_format}. Remove it."
+                )
 
 
 def make_options(**options: Any) -> ConvertOptions:
@@ -98,8 +122,8 @@ def read_model(
         options: options of the conversion.
 
     Raises:
-        InputError: for an unknown format, a missing or damaged file, or a model that this package
-            cannot express.
+        InputError: for an unknown format, an option that does not apply to it, a missing or
+            damaged file, or a model that this package cannot express.
 
     Example:
     >>> model = read_model("build/opus-mt", "marian")
@@ -110,10 +134,12 @@ def read_model(
         raise InputError(
             f"The format {source_format!r} is unknown. Choose one of {', '.join(FORMATS)}."
         )
+    options = options or ConvertOptions()
+    options.check_apply_to(source_format)
     if not Path(path).exists():
         raise InputError(f"{path} does not exist. Give the directory of the model.")
     module = importlib.import_module(f"{__name__}.{FORMATS[source_format]}")
-    model: ConvertedModel = module.read(Path(path), options or ConvertOptions())
+    model: ConvertedModel = module.read(Path(path), options)
     return model
 
 

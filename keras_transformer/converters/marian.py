@@ -123,7 +123,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     source = SourceWeights(arrays, str(files.model))
     source.ignore(_CONFIG)
     config = Config().updated({**_settings(marian, files.model), **files.search})
-    order = _order_pieces(files, joint=_flag(marian, "tied-embeddings-all"))
+    order = _order_pieces(files, marian)
     table = _table(config.model)
     weights = {**source.read(table), **_embeddings(source, config.model, order)}
     source.check_all_used()
@@ -384,12 +384,15 @@ def _embeddings(source: SourceWeights, model: ModelConfig, order: PieceOrder) ->
 # The vocabulary.
 
 
-def _order_pieces(files: _Files, joint: bool) -> PieceOrder:
+def _order_pieces(files: _Files, marian: Mapping[str, Any]) -> PieceOrder:
     """Returns the vocabulary with Marian's ids."""
     models = [read_sentencepiece(file) for file in files.sentencepiece]
-    tables = {file: _ids(file) for file in files.vocabularies}
-    source, target = (tables[file] for file in files.vocabularies)
-    if joint and source is not target:
+    with reading(files.model, "a model of Marian"):
+        sizes = map(int, marian.get("dim-vocabs", ["0", "0"]))
+        places = list(zip(files.vocabularies, sizes, strict=True))
+    tables = {place: _ids(*place) for place in dict.fromkeys(places)}
+    source, target = (tables[place] for place in places)
+    if _flag(marian, "tied-embeddings-all") and source is not target:
         if source != target:
             raise InputError(
                 f"{files.model} shares its embeddings, but {files.vocabularies[0]} and "
@@ -399,10 +402,21 @@ def _order_pieces(files: _Files, joint: bool) -> PieceOrder:
     return order_pieces(models[0], models[1], source, target)
 
 
-def _ids(file: Path) -> dict[str, int]:
-    """Returns the id of each piece of a vocabulary."""
+def _ids(file: Path, size: int) -> dict[str, int]:
+    """Returns the id of each piece of a vocabulary.
+
+    Like Marian, it leaves out the entries of a `.yml` file whose ids are not below `size`, which is
+    0 for no limit.
+    """
     with reading(file, "a vocabulary"):
         if file.suffix == ".spm":
             pieces = ModelProto.FromString(file.read_bytes()).pieces
             return {piece.piece: i for i, piece in enumerate(pieces)}
-        return {str(piece): int(i) for piece, i in _yaml(file.read_bytes()).items()}
+        ids = {str(piece): int(i) for piece, i in _yaml(file.read_bytes()).items()}
+    used = {piece: i for piece, i in ids.items() if not size or i < size}
+    if len(used) < len(ids):
+        warn(
+            f"{file} has {len(ids):,} entries, but the model uses only the first {size:,} "
+            "(dim-vocabs). Make sure that it is the vocabulary of this model."
+        )
+    return used

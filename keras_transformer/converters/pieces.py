@@ -80,7 +80,8 @@ class PieceOrder:
         """
         column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
         selected = self.target_embeddings(column)[:, 0]
-        selected[self.num_targets :] = EXCLUDED_TOKEN_BIAS
+        rows = np.asarray(self.target_rows)
+        selected[(rows < 0) | (np.arange(len(rows)) >= self.num_targets)] = EXCLUDED_TOKEN_BIAS
         return selected.astype(np.float32)
 
 
@@ -274,7 +275,7 @@ def word_model(tokens: Iterable[str]) -> tuple[bytes, dict[str, int]]:
     return bytes(proto.SerializeToString(deterministic=True)), ids
 
 
-def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str]:
+def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str | None]:
     """Returns the pieces of a table by their ids, with our names of the special tokens.
 
     Args:
@@ -292,7 +293,7 @@ def _names_by_id(ids: Mapping[str, int], special: Mapping[str, str]) -> list[str
             raise InputError(f"The vocabulary gives {names[i]} and {name} the same id, {i}.")
         # An ordinary piece must not have the name of an added one.
         names[i] = special.get(name, f"{name}_" if name in SPECIAL_PIECES else name)
-    return [_filler(i) if name is None else name for i, name in enumerate(names)]
+    return names
 
 
 def _is_language(text: str, ids: Mapping[str, int]) -> bool:
@@ -303,9 +304,12 @@ def _filler(i: int) -> str:
     return f"<unused {i}>"
 
 
-def _with_rows(table: Sequence[str], size: int) -> list[tuple[str, int]]:
-    """Returns the pieces with the rows of their vectors, and more up to `size` pieces."""
-    names = [(name, row) for row, name in enumerate(table)]
+def _with_rows(table: Sequence[str | None], size: int) -> list[tuple[str, int]]:
+    """Returns the pieces with the rows of their vectors, and more up to `size` pieces.
+
+    An id without a piece gets no vector, so that it is never generated.
+    """
+    names = [(_filler(row), -1) if name is None else (name, row) for row, name in enumerate(table)]
     return names + [(_filler(i), -1) for i in range(len(table), size)]
 
 

@@ -16,7 +16,7 @@ import sentencepiece
 import tensorflow as tf
 import yaml
 
-from keras_transformer.converters import read_model, write_run
+from keras_transformer.converters import make_options, read_model, write_run
 from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
 from keras_transformer.inference.scoring import Scorer
@@ -170,6 +170,33 @@ class TestVocabulary:
     def test_the_start_token_is_a_vector_of_zeros(self) -> None:
         model = read("post_norm")
         assert not model.weights["embedding/embeddings"][model.vocabulary.start_id].any()
+
+    def test_ids_without_a_piece_are_never_generated(self, folder: Path) -> None:
+        lines = (folder / "vocab.yml").read_text("utf-8").splitlines()
+        [gap] = [i for i, line in enumerate(lines) if line.startswith("d:")]
+        text = "\n".join(line for i, line in enumerate(lines) if i != gap)
+        (folder / "vocab.yml").write_text(text, "utf-8")
+        model = read_model(folder, "marian")
+        assert model.vocabulary.pieces()[1][gap] == f"<unused {gap}>"
+        bias = model.weights["output_projection/bias"]
+        assert bias[gap] == EXCLUDED_TOKEN_BIAS and (bias[gap + 1 : len(lines)] > -100).all()
+
+    def test_dim_vocabs_may_be_less_than_the_table(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Marian uses the first entries: `--dim-vocabs 40 40` gives matrices of 40 rows."""
+        change_config(folder / "post_norm.npz", "  - 46\n", "  - 40\n")
+        arrays = dict(np.load(folder / "post_norm.npz"))
+        arrays["Wemb"] = arrays["Wemb"][:40]
+        arrays["decoder_ff_logit_out_b"] = arrays["decoder_ff_logit_out_b"][:, :40]
+        np.savez(folder / "post_norm.npz", **arrays)
+        model = read_model(folder, "marian")
+        assert tells(capsys.readouterr().err, "vocab.yml", 46, 40, "dim-vocabs")
+        lines = (folder / "vocab.yml").read_text("utf-8").splitlines()
+        (folder / "vocab.yml").write_text("\n".join(lines[:40]), "utf-8")
+        assert model.vocabulary.fingerprint == read_model(folder, "marian").vocabulary.fingerprint
+        assert not capsys.readouterr().err
+        assert model.vocabulary.pieces()[1][39] == read("post_norm").vocabulary.pieces()[1][39]
 
     def test_an_entry_with_the_name_of_a_special_token_is_kept(self, folder: Path) -> None:
         text = (folder / "vocab.yml").read_text("utf-8").replace("\nd:", "\n<s>:")
@@ -327,9 +354,13 @@ class TestBadInput:
         assert name in str(error.value)
 
     def test_the_vocabulary_of_another_model(self, folder: Path) -> None:
-        with (folder / "vocab.yml").open("a", encoding="utf-8") as file:
-            file.write("\nmore: 300\n")
-        with pytest.raises(InputError, match=mentions("300", "47", "vocabulary")):
+        lines = (folder / "vocab.yml").read_text("utf-8").splitlines()
+        (folder / "vocab.yml").write_text("\n".join(lines[:-1]), "utf-8")
+        with pytest.raises(InputError, match=mentions(45, 46, "vocabulary")):
+            read_model(folder, "marian")
+        (folder / "vocab.yml").write_text("\n".join([*lines[:-1], "more: 300"]), "utf-8")
+        change_config(folder / "post_norm.npz", "  - 46\n", "  - 0\n")
+        with pytest.raises(InputError, match=mentions(300, 46, "vocabulary")):
             read_model(folder, "marian")
 
     def test_several_models_need_a_choice(self, folder: Path) -> None:
@@ -353,6 +384,12 @@ class TestBadInput:
             read_model(tmp_path, "onnx")
         with pytest.raises(InputError, match=mentions("missing", "not exist")):
             read_model(tmp_path / "missing", "marian")
+
+    def test_options_of_other_formats(self) -> None:
+        options = {"positions": "huggingface", "source_vocabulary": "vocab.yml", "num_heads": 2}
+        for name, value in options.items():
+            with pytest.raises(InputError, match=mentions(name, "marian")):
+                read_model(FIXTURE / "post_norm.npz", "marian", make_options(**{name: value}))
 
     @pytest.mark.parametrize("name", ["post_norm.npz", "vocab.yml", "source.spm"])
     def test_random_damage_raises_only_input_errors(self, folder: Path, name: str) -> None:
