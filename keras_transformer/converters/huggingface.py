@@ -2,7 +2,11 @@
 
 A directory contains `config.json`, `model.safetensors`, `vocab.json` (with separate vocabularies
 also `target_vocab.json`), `source.spm` and `target.spm`, and perhaps `generation_config.json`,
-which sets the search.
+which sets the search. Large models are split into several files of weights.
+
+transformers computes a few things in another way than Marian, which trained most of these models:
+the sinusoids, the epsilon of the layer norms, and the logit of the pad token. `_is_from_marian`
+chooses between the two.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
@@ -30,9 +35,12 @@ from keras_transformer.converters.pieces import (
     same_pieces,
 )
 from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.layers.positions import SinusoidalPositions
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.checkpoints import Arrays, reading
 
 _WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"  # of a model in several files
 
 # Our path → the names of transformers. Both are below the layer, such as `encoder/layer_0` and
 # `model.encoder.layers.0`. Each name has a `weight` and a `bias`.
@@ -63,7 +71,7 @@ _SOURCE = "model.encoder.embed_tokens.weight"
 _TARGET = "model.decoder.embed_tokens.weight"
 _OUTPUT = "lm_head.weight"
 _BIAS = "final_logits_bias"
-# Sinusoids, which are computed here.
+# Sinusoids, which are computed here. A file may contain them.
 _POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
@@ -71,6 +79,38 @@ _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 POSITIONS_FIELD = "positions"
 # The paper's frequencies, 10000^(-2i/d), or Marian's, 10000^(-i/(d/2 - 1)).
 _FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
+# Our options of the search → the name and the default of transformers.
+_SEARCH: Mapping[str, tuple[str, Any]] = {
+    "beam_size": ("num_beams", 1),
+    "length_penalty": ("length_penalty", 1.0),
+    "repetition_penalty": ("repetition_penalty", 1.0),
+    "no_repeat_ngram": ("no_repeat_ngram_size", 0),
+    "n_best": ("num_return_sequences", 1),
+    "sample": ("do_sample", False),
+}
+# Options without an equivalent here, and their values that change nothing.
+_NEUTRAL: Mapping[str, Any] = {
+    "begin_suppress_tokens": [],
+    "constraints": [],
+    "diversity_penalty": 0.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": [],
+    "force_words_ids": [],
+    "forced_bos_token_id": None,
+    "guidance_scale": 1.0,
+    "num_beam_groups": 1,
+    "penalty_alpha": 0.0,
+    "sequence_bias": {},
+}
+_NEUTRAL_SAMPLING: Mapping[str, Any] = {
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "min_p": 0.0,
+    "num_beams": 1,
+    "typical_p": 1.0,
+}
+_POSITION_TOLERANCE = 0.02  # for tables in bfloat16
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
@@ -94,12 +134,18 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     _check_supported(marian_mt, path)
     with reading(path / "config.json", "a configuration of MarianMT"):
         settings = _settings(marian_mt, options)
-    config = Config().updated({**settings, **_search(path, marian_mt)})
     source = SourceWeights(_read_safetensors(path), str(path / _WEIGHTS))
     order = _order_pieces(path, marian_mt)
+    search = _search(path, marian_mt, order.vocabulary.unknown_id)
+    config = Config().updated({**settings, **search})
     table = _table(config.model)
     weights = {**source.read(table, transpose=True), **_embeddings(source, config.model, order)}
-    source.ignore(*_POSITIONS)
+    if _is_from_marian(marian_mt, options):
+        # Marian has no pad token, but the file has a bias of 0 for it.
+        weights["output_projection/bias"][order.vocabulary.pad_id] = EXCLUDED_TOKEN_BIAS
+    for name in _POSITIONS:
+        if name in source:
+            _check_positions(source.take(name), config.model.d_model, f"{source.place}: {name}")
     source.check_all_used()
     return make_model(*_without_zero_biases(config, weights), order.vocabulary)
 
@@ -111,21 +157,38 @@ def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"{file} does not exist. A MarianMT model needs it.")
     with reading(file, "JSON"):
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not an object with names and values")
+    return content
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    file = path / _WEIGHTS
-    if not file.is_file():
-        raise InputError(
-            f"{file} does not exist. If there is a pytorch_model.bin, load it with transformers "
-            f"and save it with save_pretrained, which writes {_WEIGHTS}."
-        )
     with needs_extra("huggingface", "reading models of Hugging Face"):
         import safetensors.numpy
-    with reading(file, "weights"):
-        arrays: dict[str, np.ndarray] = safetensors.numpy.load_file(file)
+    arrays: dict[str, np.ndarray] = {}
+    for name in _weight_files(path):
+        file = path / name
+        if not file.is_file():
+            raise InputError(
+                f"{file} does not exist. If there is a pytorch_model.bin, load it with "
+                f"transformers and save it with save_pretrained, which writes {_WEIGHTS}."
+            )
+        with reading(file, "weights"):
+            arrays.update(safetensors.numpy.load_file(file))
     return arrays
+
+
+def _weight_files(path: Path) -> list[str]:
+    """Returns the names of the files of weights."""
+    if (path / _WEIGHTS).is_file() or not (path / _INDEX).is_file():
+        return [_WEIGHTS]
+    index = _json(path / _INDEX)
+    with reading(path / _INDEX, "an index of weights"):
+        names = sorted(set(index["weight_map"].values()))
+        if not names or any(Path(name).name != name for name in names):
+            raise ValueError(f"weight_map has the files {names}")
+    return names
 
 
 # The configuration.
@@ -137,8 +200,19 @@ def _check_supported(config: Mapping[str, Any], path: Path) -> None:
         raise InputError(
             f"{path} has the model_type {config.get('model_type')!r}. Only marian can be converted."
         )
+    if config.get("quantization_config") is not None:
+        raise InputError(
+            f"{path} has a quantization_config. Only models with float weights can be converted. "
+            "Give the original model."
+        )
+    positions = config.get(POSITIONS_FIELD, "marian")
+    if positions not in [*_FREQUENCIES]:
+        raise InputError(
+            f"{path} has the {POSITIONS_FIELD} {positions!r}. Only {' and '.join(_FREQUENCIES)} "
+            "can be converted."
+        )
     activation = config.get("activation_function")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise InputError(
             f"{path} has the activation_function {activation!r}. Only {', '.join(_ACTIVATIONS)} "
             "can be converted."
@@ -154,6 +228,15 @@ def _check_supported(config: Mapping[str, Any], path: Path) -> None:
                 f"{path} has {name} {config[name]!r}, which transformers ignores for MarianMT. "
                 f"Only models with {supported} can be converted."
             )
+
+
+def _is_from_marian(config: Mapping[str, Any], options: ConvertOptions) -> bool:
+    """Returns True if a model computes what Marian computes.
+
+    This is the default, except for exports of this package, which compute what transformers does.
+    """
+    by_default = options.positions is None and POSITIONS_FIELD not in config
+    return options.positions == "marian" or by_default
 
 
 def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, Any]:
@@ -176,7 +259,7 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
         "model.decoder_d_ff": None if decoder_d_ff == d_ff else decoder_d_ff,
         "model.activation": _ACTIVATIONS[config["activation_function"]],
         "model.scale_embeddings": bool(config.get("scale_embedding", False)),
-        "model.layer_norm_epsilon": 1e-5,
+        "model.layer_norm_epsilon": 1e-6 if _is_from_marian(config, options) else 1e-5,
         "model.tie_embeddings": tying,
         "model.attention_bias": True,
         "model.output_bias": True,
@@ -185,22 +268,85 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
     }
 
 
-def _search(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the search, from generation_config.json or an old config.json."""
+def _search(path: Path, config: Mapping[str, Any], unknown_id: int) -> dict[str, Any]:
+    """Returns the settings of the search, from generation_config.json or an old config.json.
+
+    Raises:
+        InputError: for an option that changes translations, but does not exist here.
+    """
     file = path / "generation_config.json"
-    generation = {**config, **(_json(file) if file.is_file() else {})}
+    if not file.is_file():
+        file = path / "config.json"
+    generation = {name: value for name, value in _json(file).items() if value is not None}
+    _check_search(file, generation, config, unknown_id)
     settings: dict[str, Any] = {
-        "decoding.length_penalty": generation.get("length_penalty", 1.0),
-        "decoding.length_penalty_formula": "power",
+        f"decoding.{ours}": generation.get(theirs, default)
+        for ours, (theirs, default) in _SEARCH.items()
     }
-    if "num_beams" in generation:
-        settings["decoding.beam_size"] = generation["num_beams"]
-    if isinstance(generation.get("max_length"), int):  # it counts the start token
-        settings["decoding.max_length"] = max(generation["max_length"] - 1, 1)
+    settings["decoding.length_penalty_formula"] = "power"
+    if "suppress_tokens" in generation:  # exports of this package have it
+        settings["decoding.allow_unknown"] = unknown_id not in generation["suppress_tokens"]
+    if settings["decoding.sample"]:
+        settings["decoding.temperature"] = generation.get("temperature", 1.0)
+        settings["decoding.top_k"] = generation.get("top_k", 50)
+        settings["decoding.top_p"] = generation.get("top_p", 1.0)
+    with reading(file, "a configuration of the search"):
+        # `max_length` counts the start token. The end token may follow `min_length` tokens, which
+        # include the start token, or `min_new_tokens`, which do not.
+        settings["decoding.min_length"] = max(
+            generation.get("min_length", 0), generation.get("min_new_tokens", -1) + 1
+        )
+        if "max_new_tokens" in generation:
+            settings["decoding.max_length"] = generation["max_new_tokens"]
+        elif "max_length" in generation:
+            settings["decoding.max_length"] = max(generation["max_length"] - 1, 1)
     return settings
 
 
+def _check_search(
+    file: Path, generation: Mapping[str, Any], config: Mapping[str, Any], unknown_id: int
+) -> None:
+    """Raises an `InputError` for an option of the search that does not exist here."""
+    # These are never generated here.
+    excluded = {config.get("pad_token_id"), config.get("decoder_start_token_id")}
+    neutral = {**_NEUTRAL, "forced_eos_token_id": config.get("eos_token_id")}
+    if generation.get("do_sample"):
+        neutral.update(_NEUTRAL_SAMPLING)
+    with reading(file, "a configuration of the search"):
+        unsupported = [
+            name for name, value in neutral.items() if generation.get(name, value) != value
+        ]
+        if not {*generation.get("suppress_tokens", [])} <= {*excluded, unknown_id}:
+            unsupported.append("suppress_tokens")
+        if not all({*ids} <= excluded for ids in generation.get("bad_words_ids", [])):
+            unsupported.append("bad_words_ids")
+    if unsupported:
+        name = unsupported[0]
+        raise InputError(
+            f"{file} has {name} {generation[name]!r}, which the search of this package cannot "
+            f"express. To convert the model with another search, remove {name} from the file."
+        )
+
+
 # Weights.
+
+
+def _check_positions(table: np.ndarray, d_model: int, name: str) -> None:
+    """Raises an `InputError` if a table of positions `[T, d_model]` contains no sinusoids.
+
+    transformers uses the table of a file, but the converted model computes its sinusoids.
+    """
+    for frequencies in _FREQUENCIES.values():
+        layer = SinusoidalPositions(d_model, layout="halves", frequencies=frequencies)
+        computed = keras.ops.convert_to_numpy(layer(keras.ops.arange(len(table))))
+        if table.shape == computed.shape and np.allclose(
+            table, computed, rtol=0, atol=_POSITION_TOLERANCE
+        ):
+            return
+    raise InputError(
+        f"{name} contains other positions than the sinusoids of Marian or transformers. Models "
+        "with learned positions cannot be converted."
+    )
 
 
 def _table(model: ModelConfig) -> WeightTable:
@@ -264,11 +410,22 @@ def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
     if (path / "target_vocab.json").is_file():
         target = _ids(path / "target_vocab.json", config)
     start = config.get("decoder_start_token_id")
-    if not isinstance(start, int) or start not in range(len(target)):
+    if type(start) is not int or start not in range(len(target)):  # True is an int, too
         raise InputError(
-            f"{path / 'config.json'} has the decoder_start_token_id {start}, but the vocabulary "
-            f"has {len(target):,} entries."
+            f"{path / 'config.json'} has the decoder_start_token_id {start!r}, but the vocabulary "
+            f"has {len(target):,} entries. Give the id of the token that begins a translation."
         )
+    source_size = config.get("vocab_size", len(source))
+    target_size = config.get("decoder_vocab_size") or source_size
+    for name, size, ids in (
+        ("vocab_size", source_size, source),
+        ("decoder_vocab_size", target_size, target),
+    ):
+        if size != 1 + max(ids.values()):
+            raise InputError(
+                f"{path / 'config.json'} has {name} {size!r}, but the vocabulary has ids up to "
+                f"{max(ids.values()):,}. Give the vocabulary of this model."
+            )
     order = same_pieces(source_model, target_model, source, target, start)
     return order or order_pieces(
         source_model, target_model, source, target, pad_piece="<pad>", start_row=start
@@ -278,6 +435,8 @@ def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
 def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
     with reading(file, "a vocabulary"):
         ids = {str(piece): int(i) for piece, i in _json(file).items()}
+        if min(ids.values()) < 0:
+            raise ValueError("it has negative ids")
     for piece, name in (("</s>", "eos_token_id"), ("<pad>", "pad_token_id")):
         if ids.get(piece) != config.get(name):
             raise InputError(

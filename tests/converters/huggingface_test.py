@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import shutil
@@ -13,12 +14,12 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.converters import read_model
+from keras_transformer.converters import ConvertOptions, read_model
 from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
 from keras_transformer.export.huggingface.directory import write_directory
+from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT
 from tests.messages import mentions
@@ -117,20 +118,113 @@ def test_both_forms_of_a_model_have_the_same_weights() -> None:
     from_marian = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
     from_hub = read_model(FIXTURE, "huggingface")
     assert from_hub.vocabulary.fingerprint == from_marian.vocabulary.fingerprint
-    bias = from_hub.weights["output_projection/bias"]
-    bias[from_hub.vocabulary.pad_id] = (
-        EXCLUDED_TOKEN_BIAS  # transformers gives the pad token a logit of 0
-    )
     for path, array in from_marian.weights.items():
         np.testing.assert_array_equal(from_hub.weights[path], array)
-    # transformers has another ε than Marian.
-    model = from_hub.config.replace(model__layer_norm_epsilon=1e-6).model
-    assert model == from_marian.config.model
+    assert from_hub.config.model == from_marian.config.model
 
 
-def test_an_export_of_a_converted_model_keeps_its_language_tokens(tmp_path: Path) -> None:
-    model = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
+def test_positions_of_marian_give_the_scores_of_marian() -> None:
+    recorded = json.loads((FIXTURE.with_name("marian") / "results.json").read_text("utf-8"))
+    model = read_model(FIXTURE, "huggingface", ConvertOptions(positions="marian"))
     module = TranslationModule([model.transformer()], model.tokenizer(), model.config.decoding)
+    targets = model.vocabulary.encode_target([text.encode() for text in recorded["target"]])
+    scores = score_ids(Scorer(module), recorded["source"], targets)
+    np.testing.assert_allclose(
+        [each.log_prob for each in scores],
+        recorded["models"]["post_norm"]["scores"],
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
+    change_config(
+        folder, "generation_config.json", max_new_tokens=20, min_new_tokens=2, num_beams=None,
+        no_repeat_ngram_size=3, repetition_penalty=1.2, suppress_tokens=[46],
+        do_sample=True, temperature=0.5, num_return_sequences=2,
+    )  # fmt: skip
+    found = read_model(folder, "huggingface").config.decoding
+    assert (found.max_length, found.min_length) == (20, 3)
+    assert (found.beam_size, found.n_best, found.no_repeat_ngram) == (1, 2, 3)
+    assert (found.repetition_penalty, found.allow_unknown) == (1.2, True)
+    assert (found.sample, found.temperature, found.top_k, found.top_p) == (True, 0.5, 50, 1.0)
+
+    # An old model has the options in config.json.
+    (folder / "generation_config.json").unlink()
+    change_config(folder, num_beams=6, bad_words_ids=[[46]], min_length=4, max_length=30)
+    found = read_model(folder, "huggingface").config.decoding
+    assert (found.beam_size, found.min_length, found.max_length) == (6, 4, 29)
+    assert not found.sample and not found.allow_unknown
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"forced_bos_token_id": 7}, "forced_bos_token_id"),
+        ({"suppress_tokens": [9]}, "suppress_tokens"),
+        ({"bad_words_ids": [[46], [12, 13]]}, "bad_words_ids"),
+        ({"diversity_penalty": 1.0}, "diversity_penalty"),
+        ({"num_beam_groups": 3}, "num_beam_groups"),
+        ({"forced_eos_token_id": 3}, "forced_eos_token_id"),
+        ({"num_beams": 3, "do_sample": True}, "num_beams"),
+        ({"num_beams": 1, "do_sample": True, "typical_p": 0.9}, "typical_p"),
+        ({"max_length": "long"}, "generation_config.json"),
+        ({"bad_words_ids": 5}, "generation_config.json"),
+        ({"length_penalty": "long"}, "decoding.length_penalty"),
+    ],
+)
+def test_other_options_of_the_search_are_refused(
+    folder: Path, changes: dict[str, Any], fact: str
+) -> None:
+    change_config(folder, "generation_config.json", **changes)
+    with pytest.raises(InputError, match=mentions(fact)):
+        read_model(folder, "huggingface")
+
+
+def test_a_model_in_several_files(folder: Path) -> None:
+    expected = read_model(FIXTURE, "huggingface").weights
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(arrays)}
+    for file in set(files.values()):
+        part = {name: array for name, array in arrays.items() if files[name] == file}
+        safetensors.numpy.save_file(part, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}), "utf-8")
+    found = read_model(folder, "huggingface").weights
+    assert found.keys() == expected.keys()
+    assert all((found[path] == expected[path]).all() for path in found)
+    (folder / "model-1.safetensors").unlink()
+    with pytest.raises(InputError, match=mentions("model-1.safetensors", "not exist")):
+        read_model(folder, "huggingface")
+    index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}), "utf-8")
+    with pytest.raises(InputError, match=mentions("index.json", "../model.safetensors")):
+        read_model(folder, "huggingface")
+
+
+def test_stored_positions_are_those_of_marian_or_transformers(folder: Path) -> None:
+    name = "model.encoder.embed_positions.weight"
+    angles = np.arange(64)[:, None] * 10_000.0 ** (-np.arange(0, 16, 2) / 16)
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+    change_weights(folder, **{name: table})
+    read_model(folder, "huggingface")
+    for other in (table[:, ::-1].copy(), table[1:], table[:, :8], table + 0.1):
+        change_weights(folder, **{name: other})
+        with pytest.raises(InputError, match=mentions(name, "learned positions")):
+            read_model(folder, "huggingface")
+
+
+def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
+    model = read_model(FIXTURE.with_name("marian") / "post_norm.npz", "marian")
+    search = dataclasses.replace(
+        model.config.decoding,
+        min_length=2,
+        max_length=30,
+        no_repeat_ngram=3,
+        repetition_penalty=1.2,
+        allow_unknown=True,
+    )
+    module = TranslationModule([model.transformer()], model.tokenizer(), search)
     write_directory(tmp_path / "model", module, module.transformers[0], None, 1.0)
     ids = json.loads((tmp_path / "model" / "vocab.json").read_text("utf-8"))
     [text_ids] = model.vocabulary.encode_source([b">>deu<< the"])
@@ -138,13 +232,14 @@ def test_an_export_of_a_converted_model_keeps_its_language_tokens(tmp_path: Path
     assert ids[">>deu<<"] == text_ids[0]
     again = read_model(tmp_path / "model", "huggingface")
     assert again.vocabulary.fingerprint == model.vocabulary.fingerprint
+    assert again.config.decoding == dataclasses.replace(search, length_penalty=1.0)
     for path, array in model.weights.items():
         np.testing.assert_array_equal(again.weights[path], array)
 
 
-def change_config(folder: Path, **changes: Any) -> None:
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, **changes}), "utf-8")
+def change_config(folder: Path, file: str = "config.json", **changes: Any) -> None:
+    config = json.loads((folder / file).read_text("utf-8"))
+    (folder / file).write_text(json.dumps({**config, **changes}), "utf-8")
 
 
 def change_weights(folder: Path, **changes: np.ndarray | None) -> None:
@@ -193,6 +288,12 @@ class TestBadInput:
             ({"pad_token_id": 3}, ("<pad>", 46, 3)),
             ({"decoder_start_token_id": 99}, ("decoder_start_token_id", 99)),
             ({"decoder_start_token_id": None}, ("decoder_start_token_id",)),
+            ({"decoder_start_token_id": True}, ("decoder_start_token_id", "True")),
+            ({"activation_function": ["relu"]}, ("activation_function", "relu")),
+            ({"quantization_config": {"bits": 8}}, ("quantization_config",)),
+            ({"vocab_size": 10}, ("vocab_size", 10, 46)),
+            ({"decoder_vocab_size": 50}, ("decoder_vocab_size", 50, 46)),
+            ({"positions": "learned"}, ("positions", "learned")),
         ],
     )
     def test_another_configuration(
@@ -223,6 +324,12 @@ class TestBadInput:
             read_model(folder, "huggingface")
         change_weights(folder, final_logits_bias=np.zeros((1, 50), np.float32))
         with pytest.raises(InputError, match=mentions("47", "50", "vocabulary")):
+            read_model(folder, "huggingface")
+
+    @pytest.mark.parametrize("content", [{"</s>": "x"}, {"</s>": None}, {"</s>": -1}, ["</s>"], {}])
+    def test_a_wrong_vocabulary(self, folder: Path, content: Any) -> None:
+        (folder / "vocab.json").write_text(json.dumps(content), "utf-8")
+        with pytest.raises(InputError, match=mentions("vocab.json")):
             read_model(folder, "huggingface")
 
     @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.json"])
