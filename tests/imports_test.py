@@ -33,7 +33,7 @@ COMPONENTS: dict[str, set[str]] = {
     "decoding": {"config", "models"},
     "evaluation": {"data"},
     "runs.report": {"config", "console", "runs", "schema"},
-    "converters": {"config", "console", "models", "runs", "schema", "text"},
+    "converters": {"config", "console", "layers", "models", "runs", "schema", "text"},
     "inference": {
         *("config", "console", "converters", "data", "decoding", "evaluation", "models", "runs"),
         *("schema", "text"),
