@@ -30,6 +30,7 @@ from tests.messages import mentions, tells
 
 FIXTURE = ROOT / "tests" / "fixtures" / "marian"
 MODELS = ("post_norm", "pre_norm", "untied")
+TAGS = (">>deu<<", ">>neu<<")  # the second one is not in the vocabulary
 RESULTS: dict[str, Any] = json.loads((FIXTURE / "results.json").read_text("utf-8"))
 
 
@@ -145,6 +146,14 @@ class TestVocabulary:
         assert model.vocabulary.shares_ids and not model.vocabulary.joint
         assert "embedding/embeddings" in model.weights
         assert not read("pre_norm").vocabulary.joint
+
+    def test_a_new_language_token_is_read_like_the_others(self) -> None:
+        """docs/convert.md says how to append it."""
+        old = read("post_norm").vocabulary
+        new = old.with_symbols(["\u2581>>neu<<"])
+        [known], [added] = (new.encode_source([f"{tag} a tree".encode()]) for tag in TAGS)
+        assert added == [len(old.pieces()[0]), *known[1:]]
+        assert known == old.encode_source([f"{TAGS[0]} a tree".encode()])[0]
 
     def test_language_tokens_are_symbols(self) -> None:
         assert read("post_norm").vocabulary.source_symbols() == {">>deu<<", ">>gsw<<"}
