@@ -155,6 +155,7 @@ WORK = (
     ("prepare_trees", "--treebank=nöne --output_dir=t"),
     ("parse", "--model_dir=nöne --input=ü.en"),
     ("phrasebook", "--output_dir=ü.en"),
+    ("convert", "--from=marian --input=märian/post_norm.npz --output=converted"),
 )
 
 
@@ -167,6 +168,7 @@ def work_folder(
         folder.mkdir()
         (folder / "rün").symlink_to(run_directory.path)
         (folder / "export").symlink_to(exported_run)
+        (folder / "märian").symlink_to(ROOT / "tests" / "fixtures" / "marian")
         for language in ("en", "de"):
             (folder / f"ü.{language}").write_text("\n".join(PHRASES) + "\n", "utf-8")
         (folder / "gold").write_text("(S (NP (DT the) (NN dog)) (VP (VBZ runs)))\n", "utf-8")
