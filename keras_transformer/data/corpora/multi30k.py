@@ -6,6 +6,7 @@ finds it. It is the raw text of task 1 of the Multimodal Translation shared task
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -139,7 +140,9 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         languages = self.builder_config.name.split("-")
-        files = dl_manager.download_and_extract(
+        # TFDS would extract in a pool of 4 threads for each core, in which each file waits for
+        # another thread of the pool. With 2 cores, these 10 files can block each other forever.
+        files = dl_manager.download(
             {
                 split: {language: f"{_RAW}{part}.{language}.gz" for language in languages}
                 for split, part in _SPLITS.items()
@@ -155,4 +158,5 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
 
 def _lines(path: str) -> list[str]:
     # Text mode and splitlines would also split at a CR or a U+2028 inside a sentence.
-    return epath.Path(path).read_bytes().decode().removesuffix("\n").split("\n")
+    text = gzip.decompress(epath.Path(path).read_bytes()).decode()
+    return text.removesuffix("\n").split("\n")

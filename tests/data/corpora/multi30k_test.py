@@ -26,7 +26,7 @@ def sentence(part, language, i):
 
 
 class _OfTfds(tfds.testing.DatasetBuilderTestCase):
-    """The tests of TFDS for a builder, on files that are already downloaded and extracted."""
+    """The tests of TFDS for a builder, on files that are already downloaded."""
 
     DATASET_CLASS = multi30k.Multi30k
     SPLITS = {split: LENGTHS[part] for split, part in multi30k._SPLITS.items()}
@@ -36,14 +36,14 @@ class _OfTfds(tfds.testing.DatasetBuilderTestCase):
         directory = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         (config,) = cls.BUILDER_CONFIG_NAMES_TO_TEST
         cls.EXAMPLE_DIR = str(directory)
-        cls.DL_EXTRACT_RESULT = {
-            split: {language: f"{part}.{language}" for language in config.split("-")}
+        cls.DL_DOWNLOAD_RESULT = {
+            split: {language: f"{part}.{language}.gz" for language in config.split("-")}
             for split, part in multi30k._SPLITS.items()
         }
         for part, length in LENGTHS.items():
             for language in config.split("-"):
                 text = "".join(sentence(part, language, i) + "\n" for i in range(length))
-                (directory / f"{part}.{language}").write_text(text)
+                (directory / f"{part}.{language}.gz").write_bytes(gzip.compress(text.encode()))
         super().setUpClass()
 
 
@@ -64,7 +64,7 @@ del _OfTfds  # not a test class
 
 @pytest.fixture
 def downloads(tmp_path, monkeypatch):
-    """Serves local files by local URLs, with their checksums. TFDS checks and extracts them."""
+    """Serves local files by local URLs, with their checksums, which TFDS checks."""
     root = f"{tmp_path}/served/"
     (tmp_path / "served").mkdir()
     infos = {}
