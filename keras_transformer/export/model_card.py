@@ -267,6 +267,10 @@ def _last_name(init_from: str | None) -> str:
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Returns a Markdown table.
 
+    Args:
+        head: the titles of the columns.
+        rows: the cells of each row.
+
     Example:
     >>> table(("metric", "score"), [("BLEU", "31.4")]).splitlines()[-1]
     '| BLEU | 31.4 |'

@@ -27,7 +27,8 @@ def write_run(path: Path, config: RunConfig, tokenizer: Tokenizer, weights: Arra
     if path.exists():
         raise InputError(f"{path} exists. Choose a new directory.")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
         with atomic_path(path) as partial:
             run = RunDirectory.create(partial, config, tokenizer, "unknown")
             run.save_checkpoint(1, weights, {}, {})

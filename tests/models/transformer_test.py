@@ -470,7 +470,6 @@ import sys
 sys.modules["tensorflow"] = None  # importing it raises
 import numpy as np
 from keras_transformer.config import ModelConfig
-from keras_transformer.decoding import next_token
 from keras_transformer.models.transformer import Transformer
 from tests import reference
 from tests.layers.layer_check import randomize, to_numpy
