@@ -53,7 +53,6 @@ def test_names_of_namespaces(namespace: str) -> None:
 @pytest.mark.parametrize(
     "imports",
     [
-        "import keras_transformer as kt; kt.layers; import keras",
         "from keras_transformer.layers import Encoder; import keras",
         "import keras_transformer; import tensorflow as tf; keras = tf.keras",
     ],

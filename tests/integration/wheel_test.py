@@ -1,4 +1,4 @@
-"""A wheel in an environment without the clone: the quickstart, and each extra on top of the core.
+"""A wheel in an environment without the clone: the guide, and each extra on top of the core.
 
 No other extra is installed, so the test finds undeclared packages.
 """
@@ -6,7 +6,6 @@ No other extra is installed, so the test finds undeclared packages.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -116,36 +115,6 @@ def test_the_wheel_is_enough(environment: Environment, tmp_path: Path) -> None:
     file, *path = ended.stdout.split()
     assert Path(file).parent.parent == environment.site
     assert sum("site-packages" in place for place in path) == 1
-
-
-def test_the_quickstart_by_commands(environment: Environment, tmp_path: Path) -> None:
-    """The steps of bin/quickstart, with almost no training."""
-
-    def run(command: str) -> str:
-        ended = environment.run(tmp_path, ["keras-transformer", *command.split()], "phrasebook")
-        assert ended.returncode == 0, f"{command}: {ended.stderr}"
-        return ended.stdout
-
-    run("phrasebook --output_dir=corpus")
-    run(
-        "prepare --output_dir=data --model_type=bpe --vocab_size=1000 --source=corpus/train.en "
-        "--target=corpus/train.de --valid_source=corpus/valid.en --valid_target=corpus/valid.de"
-    )
-    assert (tmp_path / "data" / "report.html").is_file()
-    run(
-        "train --data_dir=data --run_dir=run --preset=tiny --max_steps=60 --batch_tokens=512 "
-        "--jit_compile=false --set=model.num_encoder_layers=1 --set=model.num_decoder_layers=1 "
-        "--set=training.schedule=linear --set=training.learning_rate=0.004 "
-        "--set=training.warmup_steps=10 --set=model.norm_position=pre"
-    )
-    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
-    for side in ("en", "de"):
-        lines = (tmp_path / "corpus" / f"test.{side}").read_text().splitlines(keepends=True)
-        (tmp_path / f"few.{side}").write_text("".join(lines[:20]))
-    run("export --run_dir=run --valid_source=few.en --output_dir=export")
-    scores = run("evaluate --model_dir=export --source=few.en --reference=few.de")
-    assert json.loads(scores.splitlines()[-1])["sentences"] == 20
-    assert run("translate --model_dir=export --input=few.en").count("\n") == 20
 
 
 def test_the_python_guide_runs_as_written(environment: Environment, tmp_path: Path) -> None:
