@@ -4,7 +4,7 @@ r"""Counts the instructions and operations of a training step, without running i
 Examples:
     benchmarks/program_size.py --preset=base --precision=bfloat16
     benchmarks/program_size.py --preset=tiny --data_dir=build/data --compile
-    benchmarks/program_size.py --preset=base --compile --noexecutor --replicas=2
+    benchmarks/program_size.py --preset=base --compile --noexecutor --num_replicas=2
 
 These counts predict the cost of a training step on a GPU. XLA's time to compile grows with the
 number of HLO instructions, and every batch shape is compiled. Without XLA, a GPU waits for each
@@ -17,7 +17,7 @@ Prints one JSON object:
   in total and by opcode. With --compile also `compile_seconds` on this CPU.
 * `graph_executor`: operations that one step runs without XLA, in total and by kind.
 * `outside_xla`: with --compile, the operations that one step runs outside of XLA's programs.
-  Both counts are of all --replicas together.
+  Both counts are of all --num_replicas together.
 * `programs`: with --data_dir, the number of batch shapes for --batch_tokens.
 """
 
@@ -52,7 +52,7 @@ flags.DEFINE_enum(
 flags.DEFINE_integer("layers", None, "layers of each stack; default: the preset's", lower_bound=1)
 flags.DEFINE_integer("rows", 16, "sentence pairs of the batch", lower_bound=1)
 flags.DEFINE_integer("row_tokens", 16, "tokens of each sentence", lower_bound=2)
-flags.DEFINE_integer("replicas", 1, "replicas that share the batch", lower_bound=1)
+flags.DEFINE_integer("num_replicas", 1, "replicas that share the batch", lower_bound=1)
 flags.DEFINE_integer("vocab_size", 16_000, "pieces of the joint vocabulary", lower_bound=8)
 flags.DEFINE_integer("batch_tokens", 25_000, "target positions of a batch, for the shapes")
 flags.DEFINE_string("data_dir", None, "prepared data, to count its batch shapes")
@@ -187,12 +187,12 @@ def main() -> int:
     if FLAGS.layers:
         stacks = ("model.num_encoder_layers", "model.num_decoder_layers")
         config = config.updated(dict.fromkeys(stacks, FLAGS.layers))
-    if FLAGS.replicas > 1:
+    if FLAGS.num_replicas > 1:
         from keras_transformer.training.devices import use_logical_cpus  # late, as above
 
-        use_logical_cpus(FLAGS.replicas)
+        use_logical_cpus(FLAGS.num_replicas)
     names = (
-        *("preset", "layers", "precision", "rows", "row_tokens", "replicas", "vocab_size"),
+        *("preset", "layers", "precision", "rows", "row_tokens", "num_replicas", "vocab_size"),
         "batch_tokens",
     )
     result = {
