@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -34,3 +35,29 @@ def files_of(folder: Path) -> list[str]:
     """Returns the names of all files relative to a folder."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return [path.relative_to(folder).as_posix() for path in paths]
+
+
+def at_random(file: Path, largest_place: int | None = None) -> Iterator[None]:
+    """Damages a file 40 times, each time another copy of the original.
+
+    Args:
+        file: the file, which stays damaged.
+        largest_place: changed bytes are before this place; None for the whole file.
+    """
+    original = file.read_bytes()
+    choice = random.Random(1)
+    for _ in range(40):
+        content = bytearray(original)
+        for _ in range(choice.choice([1, 3, 30])):
+            content[choice.randrange(len(content[:largest_place]))] = choice.randrange(256)
+        if choice.random() < 0.3:
+            del content[choice.randrange(len(content)) :]
+        file.write_bytes(content)
+        yield
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    """Replaces a part of a text file."""
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from keras_transformer.inference.scoring import Scorer, score_ids
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT
+from tests.damage import at_random
 from tests.messages import mentions
 
 pytest.importorskip("safetensors")
@@ -334,16 +334,8 @@ class TestBadInput:
 
     @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.json"])
     def test_random_damage_raises_only_input_errors(self, folder: Path, name: str) -> None:
-        original = (folder / name).read_bytes()
-        random_ = random.Random(1)
         errors = 0
-        for _ in range(40):
-            content = bytearray(original)
-            for _ in range(random_.choice([1, 3, 30])):
-                content[random_.randrange(min(len(content), 4000))] = random_.randrange(256)
-            if random_.random() < 0.3:
-                del content[random_.randrange(len(content)) :]
-            (folder / name).write_bytes(content)
+        for _ in at_random(folder / name, 4000):
             try:
                 read_model(folder, "huggingface")
             except InputError:

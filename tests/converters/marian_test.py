@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.model_proto import USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import ROOT
+from tests.damage import at_random
 from tests.messages import mentions, tells
 
 FIXTURE = ROOT / "tests" / "fixtures" / "marian"
@@ -402,16 +402,8 @@ class TestBadInput:
 
     @pytest.mark.parametrize("name", ["post_norm.npz", "vocab.yml", "source.spm"])
     def test_random_damage_raises_only_input_errors(self, folder: Path, name: str) -> None:
-        original = (folder / name).read_bytes()
-        random_ = random.Random(1)
         errors = 0
-        for _ in range(40):
-            content = bytearray(original)
-            for _ in range(random_.choice([1, 3, 30])):
-                content[random_.randrange(len(content))] = random_.randrange(256)
-            if random_.random() < 0.3:
-                del content[random_.randrange(len(content)) :]
-            (folder / name).write_bytes(content)
+        for _ in at_random(folder / name):
             try:
                 model = read_model(folder, "marian")
                 Vocabulary.from_models(model.vocabulary.models())

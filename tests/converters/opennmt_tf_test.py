@@ -14,6 +14,7 @@ from keras_transformer.converters import make_options, read_model
 from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
 from tests.converters.engine_outputs import FIXTURES, check_probabilities, check_translations
+from tests.damage import replace
 from tests.messages import mentions
 
 MODELS = FIXTURES / "opennmt_tf"
@@ -105,9 +106,7 @@ def test_the_description_is_not_executed(copy: Path) -> None:
 def test_files_that_do_not_fit_are_named(
     copy: Path, file: str, old: str, new: str, facts: list[str]
 ) -> None:
-    text = (copy / file).read_text(encoding="utf-8")
-    assert old in text
-    (copy / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    replace(copy / file, old, new)
     with pytest.raises(InputError, match=mentions(*facts)):
         convert(copy)
 

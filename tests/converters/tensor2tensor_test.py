@@ -19,6 +19,7 @@ from tests.converters.engine_outputs import (
     check_translations,
     read_expected,
 )
+from tests.damage import replace
 from tests.messages import mentions
 
 MODELS = FIXTURES / "tensor2tensor"
@@ -99,9 +100,7 @@ def test_the_target_space_is_part_of_the_source_embeddings(copy: Path) -> None:
 def test_files_that_do_not_fit_are_named(
     copy: Path, file: str, old: str, new: str, facts: list[str]
 ) -> None:
-    text = (copy / file).read_text(encoding="utf-8")
-    assert old in text
-    (copy / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    replace(copy / file, old, new)
     with pytest.raises(InputError, match=mentions(*facts)):
         convert(copy)
 
