@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CLOCK_FIELDS = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
 PROGRAM = """
 import os, pathlib, signal, sys, threading, time
+from keras_transformer.tf_import import load_tensorflow
+load_tensorflow()  # twice as fast as importing it
 from keras_transformer.runs import averaging
 from keras_transformer.paper import experiment
 from keras_transformer.paper.recipes import recipe, run
