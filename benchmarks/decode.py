@@ -19,9 +19,9 @@ exponent. Sentences are sorted by their bytes, --batches in a batch.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
-* keras:float32, keras:bfloat16: the graph of an export; with `xla` compiled for each shape, with
-  sources padded to multiples of 8; with `no_project`, `no_swap_heads` or `no_shape_for_reshape`
-  without that function of `keras_transformer/layers/fast_paths.py`;
+* keras:float32, keras:bfloat16, keras:int8: the graph of an export; with `xla` compiled for each
+  shape (not int8), with sources padded to multiples of 8; with `no_project`, `no_swap_heads` or
+  `no_shape_for_reshape` without that function of `keras_transformer/layers/fast_paths.py`;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
   with `mkl` CT2_USE_MKL=1 is set;
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
@@ -97,7 +97,7 @@ flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
 _FAST_PATHS = {f"no_{name}": name for name in ("project", "shape_for_reshape", "swap_heads")}
 KNOWN = {
-    "keras": (["float32", "bfloat16"], ["xla", "cores", *_FAST_PATHS, "number"]),
+    "keras": (["float32", "bfloat16", "int8"], ["xla", "cores", *_FAST_PATHS, "number"]),
     "ctranslate2": (["float32", "bfloat16", "float16", "int8"], ["mkl", "cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),

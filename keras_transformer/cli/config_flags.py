@@ -59,7 +59,7 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
 }
 _LIMITS = {"workers": (1, None), "threads": (1, 1024)}
 
-PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 # Flags with a choice that depends on the command: name → help.
 CHOICES: dict[str, str] = {

@@ -45,7 +45,7 @@ def define_flags() -> None:
         "type of stored weights: litert none|float16|int8; ctranslate2 and argos also "
         "int8_float32|int8_float16|int16|bfloat16",
     )
-    config_flags.define_choice_flag("precision", "float32", "bfloat16")
+    config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
     flags.DEFINE_float(
         "max_bleu_loss", None, "maximum BLEU loss of rounded weights; default: 0.1, for int8 0.3"
     )
@@ -127,7 +127,7 @@ def main() -> None:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        rounded = (FLAGS.quantization or "none") != "none"
+        rounded = FLAGS.precision != "float32" or (FLAGS.quantization or "none") != "none"
         how = "about as well as" if rounded else "like"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:

@@ -25,7 +25,7 @@ _MODULES = {
     "argos": "keras_transformer.export.argos",
 }
 FORMATS: tuple[str, ...] = tuple(_MODULES)
-PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
+PRECISIONS = ("float32", "bfloat16", "int8")  # of a SavedModel
 # The formats that each option applies to.
 _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "quantization": ("litert", "ctranslate2", "argos"),
