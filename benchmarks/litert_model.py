@@ -6,7 +6,8 @@ Example:
         --vocabulary=build/data/tokenizer --rounds=3
 
 All models have random weights. Each runs in a process that has neither this package nor
-TensorFlow. `low_memory` is LiteRT without XNNPACK, whose kernels keep a copy of the weights.
+TensorFlow. `default` is LiteRT's `Interpreter`, and `low memory` its `CompiledModel`, which drops
+the original of the weights that XNNPACK packs.
 `peak_mb` is the most memory until the first translation, beyond the memory with only
 ai-edge-litert and NumPy; `over_file` is its ratio to the size of the file.
 

@@ -72,6 +72,8 @@ def test_with_less_memory_and_other_threads(file: Path) -> None:
         found = model.translate(PHRASES[0])[0]
         assert found.text == expected.text
         assert found.score == pytest.approx(expected.score, abs=1e-4)
+        for text in reversed(PHRASES):  # buffers are used again
+            assert model.translate(text)[0].text == LiteRTModel(file).translate(text)[0].text
 
 
 def test_threads_may_share_a_model(file: Path) -> None:

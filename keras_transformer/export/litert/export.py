@@ -277,19 +277,31 @@ def _compare(
     probes: Sequence[str],
     is_exact: bool,
 ) -> Comparison:
-    """Translates sentences and probes with the export, and compares them with the run if exact."""
-    model = LiteRTModel(file)
+    """Translates sentences and probes with the export, and compares them with the run if exact.
+
+    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree.
+    """
+    model, compiled = LiteRTModel(file), LiteRTModel(file, low_memory=True)
     translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
     texts = [*sentences, *probes]
     with progress_bar(len(texts), "sentences", "comparing") as bar:
         for number, (ours, sentence) in enumerate(zip(own, texts, strict=True), start=1):
             name = text_name(sentence, number, len(sentences))
-            found = model.translate_ids(model.source_ids(sentence))
+            ids = model.source_ids(sentence)
+            found = model.translate_ids(ids)
+            theirs = Hypotheses(found.ids, found.lengths, found.scores)
             best = model.texts(found)[0]
+            other = compiled.translate_ids(ids)
+            fields = ((getattr(found, name), getattr(other, name)) for name in found._fields)
+            if not all(np.array_equal(a, b) for a, b in fields):
+                raise InputError(
+                    f"For {name}, LiteRT's CompiledModel finds {escaped(model.texts(other)[0])} "
+                    f"({other.scores[0]:.5f}), but its Interpreter finds {escaped(best)} "
+                    f"({found.scores[0]:.5f}). Nothing was exported."
+                )
             translations.append(best)
             if is_exact:
-                theirs = Hypotheses(found.ids, found.lengths, found.scores)
                 tie = compare_sentence(ours, theirs, name, sentence)
                 ties += [tie] if tie else []
             text = translate(model.truncate(sentence))[0][0] if translate else best
