@@ -28,7 +28,7 @@ def _translate(settings: dict[str, Any]) -> Callable[[Sequence[int], int], int]:
 
     The function returns the number of tokens of the translation.
     """
-    load = _load_compiled if settings.get("low_memory") else _load_interpreter
+    load = _load_compiled if settings["compiled"] else _load_interpreter
     run, width = load(settings["path"], settings["threads"])
     padded = np.zeros([1, width], np.int32)
 
@@ -76,7 +76,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     """Loads a model that decodes ids, sentence by sentence.
 
     Args:
-        settings: `path`, `threads`, `pad_id`, and the settings of `tasks.decode_ids`.
+        settings: `path`, `threads`, `compiled`, `pad_id`, and the settings of `tasks.decode_ids`.
     """
     translate = _translate(settings)
 
@@ -95,7 +95,7 @@ def start_up(settings: dict[str, Any]) -> Started:
     """Loads a model and translates once; the command `time` times outputs of several lengths.
 
     Args:
-        settings: `path`, `threads`, `low_memory`, and the source `ids`.
+        settings: `path`, `threads`, `compiled`, and the source `ids`.
     """
     bare_mb, started = resident_mb(), time.perf_counter()
     translate = _translate(settings)

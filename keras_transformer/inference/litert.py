@@ -24,7 +24,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.inference import Translation, translations_of
+from keras_transformer.inference import Translation, manifest, translations_of
 from keras_transformer.schema import Bounds, check_scalar
 from keras_transformer.text.vocabulary import Vocabulary
 
@@ -94,6 +94,8 @@ class LiteRTModel:
         threads: number of threads of an operation.
         low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. Both keep a copy of
             all weights in the layout of their kernels. `CompiledModel` then releases the original.
+        verify: compares the file with its checksum, and with `manifest.json` in its directory, if
+            there is one. This takes less than a second per GB.
 
     Attributes:
         metadata: the metadata of the file.
@@ -112,13 +114,22 @@ class LiteRTModel:
     True
     """
 
-    def __init__(self, path: str | Path, threads: int = 2, *, low_memory: bool = False):
+    def __init__(
+        self,
+        path: str | Path,
+        threads: int = 2,
+        *,
+        low_memory: bool = False,
+        verify: bool = True,
+    ):
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
             raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
         self.path = Path(path)
         if self.path.is_dir():
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
-        self.metadata, self.vocabulary = _read_archive(self.path)
+        if verify:
+            manifest.check_file(self.path)
+        self.metadata, self.vocabulary = _read_archive(self.path, verify)
         try:
             self._runtime = (_Compiled if low_memory else _Interpreted)(self.path, threads)
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
@@ -323,7 +334,7 @@ def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary)
             archive.writestr(info, model)
 
 
-def _read_archive(path: Path) -> tuple[LiteRTMetadata, Vocabulary]:
+def _read_archive(path: Path, verify: bool) -> tuple[LiteRTMetadata, Vocabulary]:
     try:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
@@ -337,7 +348,7 @@ def _read_archive(path: Path) -> tuple[LiteRTMetadata, Vocabulary]:
         if "trained_tokens" in fields:  # the name in version 0.1.0
             fields["max_train_source_length"] = fields.pop("trained_tokens")
         checksum = fields.pop(_CHECKSUM, None)  # version 0.1.0 wrote none
-        if checksum is not None and checksum != _crc32(path, model_bytes):
+        if verify and checksum is not None and checksum != _crc32(path, model_bytes):
             raise InputError("the model before it was changed after the export")
         for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
             check_scalar(name, hint, fields[name])

@@ -69,6 +69,7 @@ Signatures: {signatures}. Weights: {precision}.
 - A translation has at most {max_output_tokens:,} tokens.
 - {text}
 """
+_ONLY_IDS = "Tokenize with {} in this directory."
 _WITH_TEXT = "`translate` needs two SentencePiece operations of tensorflow-text in the runtime."
 _EXAMPLE = Path(__file__).with_name("example.py")
 
@@ -131,12 +132,14 @@ def export(
     provenance = Provenance.of(run, translator, "float32" if is_exact else quantization)
     vocabulary = translator.tokenizer.vocabulary
     probes = probe_texts(vocabulary, sentences)
-    problem = text_problem(vocabulary, probes.tokenized)
-    warning = None if problem is None else _WITHOUT_TEXT.format(problem)
+    warning = None
+    with_text = options.text_signature
+    if with_text and (problem := text_problem(vocabulary, probes.tokenized)) is not None:
+        with_text, warning = False, _WITHOUT_TEXT.format(problem)
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         path.mkdir()
-        model = convert(translator, quantization, with_text=problem is None)
+        model = convert(translator, quantization, with_text=with_text)
         file = path / "model.tflite"
         file.write_bytes(flatbuffer.write(model))
         metadata = make_metadata(translator, model, max_train_source_length(run))
@@ -156,12 +159,13 @@ def export(
                 check_loss(scores, exact_scores, quantization, bound)
         translator.tokenizer.save(path)
         shutil.copyfile(_EXAMPLE, path / "example.py")
+        names = " and ".join(f"`{name}`" for name in vocabulary.models())
         card = _CARD.format(
             signatures=", ".join(f"`{name}`" for name in flatbuffer.ops_by_signature(model)),
             precision=provenance.precision,
             max_source_tokens=provenance.max_source_tokens,
             max_output_tokens=provenance.max_output_tokens,
-            text=warning or _WITH_TEXT,
+            text=warning or (_WITH_TEXT if with_text else _ONLY_IDS.format(names)),
         )
         (path / "README.md").write_text(card, encoding="utf-8")
         write_manifest(path, provenance, flatbuffer.describe_signatures(model), warning)

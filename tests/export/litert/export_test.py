@@ -177,9 +177,13 @@ def test_search_options(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert result.sentences == len(SENTENCES)
 
 
-def test_ensembles(paper: LiteRTExport, tmp_path: Path) -> None:
-    run = paper.run.path
-    model = LiteRTExport(f"{run},{run}", tmp_path / "export").model  # type: ignore[arg-type]
+def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Path) -> None:
+    run = f"{paper.run.path},{paper.run.path}"
+    made = LiteRTExport(run, tmp_path / "export", text_signature=False)  # type: ignore[arg-type]
+    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert made.exported.warning is None
+    assert "`joint.model`" in (made.exported.path / "README.md").read_text("utf-8")
+    model = made.model
     for sentence in PHRASES:
         one, two = model.translate(sentence), paper.model.translate(sentence)
         assert [each.text for each in one] == [each.text for each in two]
