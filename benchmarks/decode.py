@@ -27,7 +27,8 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
   penalty, combined as in its BartSeq2SeqLM (only random models);
-* litert:float32, litert:float16, litert:int8: sentence by sentence (only random models).
+* litert:float32, litert:float16, litert:int8: LiteRT's Interpreter, sentence by sentence; with
+  `compiled` its CompiledModel (only random models).
 
 A number among the options is the number of threads of an operation; the default is --threads. At
 batch 1, one thread can be faster than two. With `cores`, an operation has one thread, and each
@@ -101,7 +102,7 @@ KNOWN = {
     "ctranslate2": (["float32", "bfloat16", "float16", "int8"], ["mkl", "cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
-    "litert": (["float32", "float16", "int8"], ["number"]),
+    "litert": (["float32", "float16", "int8"], ["compiled", "number"]),
 }
 DEFAULT = [
     *("keras:float32", "keras:bfloat16", "keras:float32:cores", "keras:bfloat16:cores"),

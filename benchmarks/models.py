@@ -145,7 +145,8 @@ class RandomModels:
         if variant.engine == "litert":
             path = self.folder / f"{self.size}_{variant.precision}.tflite"
             write_litert(path, self.config(), str(self.folder), variant.precision)
-            return {**common, "path": str(path), "pad_id": self.vocabulary.pad_id}
+            own = {"path": str(path), "compiled": "compiled" in variant.options}
+            return {**common, **own, "pad_id": self.vocabulary.pad_id}
         if variant.is_ours:
             own = {"preset": self.size, "configuration": self.configuration()}
             return {**common, **own, "vocabulary": str(self.folder)}

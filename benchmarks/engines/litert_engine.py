@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
+from ai_edge_litert.interpreter import Interpreter
 from protocol import Answer, Started
 from resources import resident_mb
 from sentence_batches import Ids, without_padding
 
 from engines import tasks
 
+Run = Callable[[dict[str, np.ndarray]], int]
+_SIGNATURE = "translate_ids"
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
 
@@ -25,29 +28,55 @@ def _translate(settings: dict[str, Any]) -> Callable[[Sequence[int], int], int]:
 
     The function returns the number of tokens of the translation.
     """
-    options = {}
-    if settings.get("low_memory"):  # without XNNPACK, whose kernels copy the weights
-        kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        options["experimental_op_resolver_type"] = kind
-    interpreter = Interpreter(settings["path"], num_threads=settings["threads"], **options)
-    run = interpreter.get_signature_runner("translate_ids")
+    load = _load_compiled if settings["compiled"] else _load_interpreter
+    run, width = load(settings["path"], settings["threads"])
+    padded = np.zeros([1, width], np.int32)
 
     def translate(ids: Sequence[int], max_length: int) -> int:
-        outputs = run(
-            ids=np.array([ids], np.int32),
-            max_length=np.array([max_length], np.int32),
-            length_penalty=np.array([np.nan], np.float32),  # NaN: the length penalty of the file
+        padded[0, : len(ids)] = ids
+        return run(
+            {
+                "ids": padded,
+                "lengths": np.array([len(ids)], np.int32),
+                "max_length": np.array([max_length], np.int32),
+                "length_penalty": np.array([np.nan], np.float32),  # NaN: the one of the file
+            }
         )
-        return int(outputs["lengths"][0, 0])
 
     return translate
+
+
+def _load_interpreter(path: str, threads: int) -> tuple[Run, int]:
+    """Returns a function that runs the signature, and the constant width of `ids`."""
+    interpreter = Interpreter(path, num_threads=threads)
+    run = interpreter.get_signature_runner(_SIGNATURE)
+    width = run.get_input_details()["ids"]["shape"][1]
+    return lambda inputs: int(run(**inputs)["lengths"][0, 0]), width
+
+
+def _load_compiled(path: str, threads: int) -> tuple[Run, int]:
+    """Returns the same for `CompiledModel`, like `LiteRTModel(low_memory=True)`."""
+    cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=":memory")
+    model = CompiledModel.from_file(path, options=Options(cpu_options=cpu))
+    inputs = model.get_input_tensor_details(_SIGNATURE)
+    outputs = model.get_output_tensor_details(_SIGNATURE)
+    given = {name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in inputs}
+    found = {name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in outputs}
+
+    def run(arrays: dict[str, np.ndarray]) -> int:
+        for name, array in arrays.items():
+            given[name].write(array)
+        model.run_by_name(_SIGNATURE, given, found)
+        return int(found["lengths"].read(outputs["lengths"]["shape"][1], np.int32)[0])
+
+    return run, inputs["ids"]["shape"][1]
 
 
 def decode_ids(settings: dict[str, Any]) -> Started:
     """Loads a model that decodes ids, sentence by sentence.
 
     Args:
-        settings: `path`, `threads`, `pad_id`, and the settings of `tasks.decode_ids`.
+        settings: `path`, `threads`, `compiled`, `pad_id`, and the settings of `tasks.decode_ids`.
     """
     translate = _translate(settings)
 
@@ -66,7 +95,7 @@ def start_up(settings: dict[str, Any]) -> Started:
     """Loads a model and translates once; the command `time` times outputs of several lengths.
 
     Args:
-        settings: `path`, `threads`, `low_memory`, and the source `ids`.
+        settings: `path`, `threads`, `compiled`, and the source `ids`.
     """
     bare_mb, started = resident_mb(), time.perf_counter()
     translate = _translate(settings)

@@ -49,6 +49,11 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "max_bleu_loss", None, "maximum BLEU loss of rounded weights; default: 0.1, for int8 0.3"
     )
+    flags.DEFINE_bool(
+        "text_signature",
+        True,
+        "add the signature translate to a LiteRT model; browsers cannot load it",
+    )
     config_flags.define_option_flags("tokenize")
     flags.DEFINE_list(
         "languages", None, "source and target language, for the model card, as in en,de"
@@ -117,6 +122,7 @@ def main() -> None:
             card=_card(),
             extra_signatures=parser_signatures,
             push_to_hub=FLAGS.push_to_hub,
+            text_signature=FLAGS.text_signature,
         ),
         format=FLAGS.format,
         settings=config_flags.config_settings(),

@@ -32,6 +32,7 @@ _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "litert"),
     "card": ("saved_model", "huggingface", "argos"),
+    "text_signature": ("litert",),
 }
 
 
@@ -106,6 +107,8 @@ class ExportOptions:
         extra_signatures: adds the signatures of another task to a SavedModel.
         push_to_hub: name of a model on the Hugging Face Hub, as in "user/en-de". The export is
             uploaded there.
+        text_signature: whether a LiteRT model also gets the signature `translate`, which contains
+            the tokenizer. LiteRT.js loads no models with text inputs.
 
     Example:
     >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
@@ -120,6 +123,7 @@ class ExportOptions:
     card: ModelCardData | None = None
     extra_signatures: ExtraSignaturesFn | None = None
     push_to_hub: str | None = None
+    text_signature: bool = True
 
 
 def export(

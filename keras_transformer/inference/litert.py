@@ -9,29 +9,34 @@ models and metadata, so that one file is enough.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import threading
 import typing
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.inference import Translation, translations_of
+from keras_transformer.inference import Translation, manifest, translations_of
 from keras_transformer.schema import Bounds, check_scalar
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("litert", "translating with a LiteRT model"):
     import ai_edge_litert
+    from ai_edge_litert import compiled_model
     from ai_edge_litert import interpreter as litert
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 (version 0.1.0) had no input `lengths`, and ids of any length
 MAX_THREADS = 1024
+_SIGNATURE = "translate_ids"
+_WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
 _METADATA = "model.json"
 _CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
 _Count = Annotated[int, Bounds(least=1)]
@@ -87,8 +92,10 @@ class LiteRTModel:
     Args:
         path: `model.tflite`.
         threads: number of threads of an operation.
-        low_memory: disables XNNPACK, because its kernels keep a copy of all weights. This halves
-            the memory and is several times slower.
+        low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. Both keep a copy of
+            all weights in the layout of their kernels. `CompiledModel` then releases the original.
+        verify: compares the file with its checksum, and with `manifest.json` in its directory, if
+            there is one. This takes less than a second per GB.
 
     Attributes:
         metadata: the metadata of the file.
@@ -107,20 +114,24 @@ class LiteRTModel:
     True
     """
 
-    def __init__(self, path: str | Path, threads: int = 2, *, low_memory: bool = False):
+    def __init__(
+        self,
+        path: str | Path,
+        threads: int = 2,
+        *,
+        low_memory: bool = False,
+        verify: bool = True,
+    ):
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
             raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
         self.path = Path(path)
         if self.path.is_dir():
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
-        self.metadata, self.vocabulary = _read_archive(self.path)
-        options: dict[str, Any] = {"model_path": str(path), "num_threads": threads}
-        if low_memory:
-            resolver = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            options["experimental_op_resolver_type"] = resolver
+        if verify:
+            manifest.check_file(self.path)
+        self.metadata, self.vocabulary = _read_archive(self.path, verify)
         try:
-            self._interpreter = litert.Interpreter(**options)
-            self._run = self._interpreter.get_signature_runner("translate_ids")
+            self._runtime = (_Compiled if low_memory else _Interpreted)(self.path, threads)
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
         self._lock = threading.Lock()
@@ -155,16 +166,23 @@ class LiteRTModel:
             max_length: see `translate`.
             length_penalty: see `translate`.
         """
+        given = _array("ids", [ids], np.int32)
+        if given.ndim != 2:
+            raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
         inputs = {
-            "ids": _array("ids", [ids], np.int32),
             "max_length": _array("max_length", [max_length], np.int32),
             "length_penalty": _array("length_penalty", [length_penalty], np.float32),
         }
-        if inputs["ids"].ndim != 2:
-            raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
+        if "lengths" in self._runtime.input_names:
+            used = given[:, : self.metadata.max_source_tokens]
+            inputs["ids"] = np.zeros([1, self.metadata.max_source_tokens], np.int32)
+            inputs["ids"][:, : used.shape[1]] = used
+            inputs["lengths"] = np.array([used.shape[1]], np.int32)
+        else:  # a file of version 0.1.0
+            inputs["ids"] = given
         with self._lock:
             try:
-                outputs = self._run(**inputs)
+                outputs = self._runtime.run(inputs)
             except (RuntimeError, ValueError) as error:
                 raise _runtime_error(self.path, error) from error
         found, lengths, scores = (outputs[name][0] for name in ("ids", "lengths", "scores"))
@@ -197,6 +215,74 @@ class LiteRTModel:
         # Cuts before the last byte that begins a character.
         begins = (i for i in range(limit, max(limit - 4, -1), -1) if data[i] & 0xC0 != 0x80)
         return data[: next(begins, limit)]
+
+
+class _Interpreted:
+    """The signature `translate_ids` in LiteRT's `Interpreter`."""
+
+    def __init__(self, path: Path, threads: int):
+        self._interpreter = litert.Interpreter(str(path), num_threads=threads)
+        self._runner = self._interpreter.get_signature_runner(_SIGNATURE)
+        self.input_names = frozenset(self._runner.get_input_details())
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs by name."""
+        outputs: dict[str, np.ndarray] = self._runner(**inputs)
+        return outputs
+
+
+class _Compiled:
+    """The signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
+
+    def __init__(self, path: Path, threads: int):
+        cpu = compiled_model.CpuOptions(
+            num_threads=threads, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY
+        )
+        with _without_log():
+            self._model = model = compiled_model.CompiledModel.from_file(
+                str(path), options=compiled_model.Options(cpu_options=cpu)
+            )
+            inputs = model.get_input_tensor_details(_SIGNATURE)
+            self._outputs = model.get_output_tensor_details(_SIGNATURE)
+            self._input_buffers = {
+                name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in inputs
+            }
+            self._output_buffers = {
+                name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in self._outputs
+            }
+            for name, each in inputs.items():  # the first write also logs
+                self._input_buffers[name].write(np.zeros(each["shape"], each["dtype"]))
+        self.input_names = frozenset(inputs)
+        if "lengths" not in inputs:
+            raise InputError(
+                f"{path} was written by version 0.1.0, which low_memory does not support. Export "
+                "the run again."
+            )
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs by name."""
+        for name, array in inputs.items():
+            self._input_buffers[name].write(array)
+        self._model.run_by_name(_SIGNATURE, self._input_buffers, self._output_buffers)
+        return {
+            name: self._output_buffers[name]
+            .read(math.prod(each["shape"]), np.dtype(each["dtype"]))
+            .reshape(each["shape"])
+            for name, each in self._outputs.items()
+        }
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it."""
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
@@ -248,21 +334,21 @@ def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary)
             archive.writestr(info, model)
 
 
-def _read_archive(path: Path) -> tuple[LiteRTMetadata, Vocabulary]:
+def _read_archive(path: Path, verify: bool) -> tuple[LiteRTMetadata, Vocabulary]:
     try:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
             model_bytes = min(info.header_offset for info in archive.infolist())
         fields = json.loads(files.pop(_METADATA))
         version = fields.pop("format_version")
-        if version != FORMAT_VERSION:
+        if version not in (1, FORMAT_VERSION):
             raise InputError(
-                f"the format version is {version!r}, but this program reads {FORMAT_VERSION}"
+                f"the format version is {version!r}, but this program reads 1 and {FORMAT_VERSION}"
             )
         if "trained_tokens" in fields:  # the name in version 0.1.0
             fields["max_train_source_length"] = fields.pop("trained_tokens")
         checksum = fields.pop(_CHECKSUM, None)  # version 0.1.0 wrote none
-        if checksum is not None and checksum != _crc32(path, model_bytes):
+        if verify and checksum is not None and checksum != _crc32(path, model_bytes):
             raise InputError("the model before it was changed after the export")
         for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
             check_scalar(name, hint, fields[name])

@@ -171,13 +171,13 @@ def load_model(
             f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "
             "cannot compile it. Use the run directory."
         )
-    manifest.check_needed_files(path)
     litert_file = path / "model.tflite" if path.is_dir() else path
     if litert_file.is_file():
         from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
 
         model = LiteRTModel(litert_file, threads or available_cores())
         return _litert(str(litert_file), model, settings or {})
+    manifest.check_needed_files(path)
     if not (path / "saved_model.pb").is_file():
         raise InputError(
             f"{path} is neither a run directory nor a SavedModel or LiteRT model. Create one with "

@@ -115,10 +115,10 @@ def _share_subgraphs(model: Any) -> bool:
 
 
 def put_first(model: Any, signature: bytes) -> None:
-    """Moves the subgraph of a signature to the first position.
+    """Moves a signature and its subgraph to the first position.
 
-    Many runtimes, such as Java's, prepare the first subgraph when they open a file. It must not
-    need operations that they lack.
+    `CompiledModel` runs the first signature by default, and many runtimes prepare the first
+    subgraph when they open a file. It must not need operations that they lack.
 
     Args:
         model: a `schema.ModelT`.
@@ -134,7 +134,8 @@ def put_first(model: Any, signature: bytes) -> None:
     >>> signature.subgraphIndex
     0
     """
-    first = next(s.subgraphIndex for s in model.signatureDefs if s.signatureKey == signature)
+    model.signatureDefs.sort(key=lambda each: each.signatureKey != signature)  # a stable sort
+    first = model.signatureDefs[0].subgraphIndex
     order = [first, *(index for index in range(len(model.subgraphs)) if index != first)]
     _arrange(model, order, [order.index(index) for index in range(len(order))])
 
