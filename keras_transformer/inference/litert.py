@@ -1,6 +1,6 @@
 """Runs a LiteRT model, the file `model.tflite` of bin/export.py, without TensorFlow.
 
-    model = LiteRTModel("model.tflite", threads=2)
+    model = LiteRTModel("model.tflite")
     best = model.translate("A small dog runs.")[0].text
 
 A ZIP archive follows the model in the same file. LiteRT ignores it. It contains the SentencePiece
@@ -9,13 +9,14 @@ models and metadata, so that one file is enough.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
 import typing
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -82,16 +83,22 @@ class LiteRTResult(NamedTuple):
 
 
 class LiteRTModel:
-    """A translator in one file. Threads may share it; it serves one call at a time.
+    """A translator in one file. Threads may share it, and then use several cores.
+
+    Each sentence is translated on one core, because most operations are too small to be shared.
+    Sentences that are translated at the same time need one interpreter each. Interpreters share
+    the mapped file, but XNNPACK copies the weights into each of them. An interpreter is made when
+    it is needed for the first time.
 
     Args:
         path: `model.tflite`.
-        threads: number of threads of an operation.
+        threads: number of sentences that are translated at the same time. Further calls wait.
         low_memory: disables XNNPACK, because its kernels keep a copy of all weights. This halves
             the memory and is several times slower.
 
     Attributes:
         metadata: the metadata of the file.
+        threads: see the argument.
         vocabulary: the SentencePiece models of the file.
 
     Raises:
@@ -110,20 +117,36 @@ class LiteRTModel:
     def __init__(self, path: str | Path, threads: int = 2, *, low_memory: bool = False):
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
             raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
-        self.path = Path(path)
+        self.path, self.threads = Path(path), threads
         if self.path.is_dir():
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
         self.metadata, self.vocabulary = _read_archive(self.path)
-        options: dict[str, Any] = {"model_path": str(path), "num_threads": threads}
+        self._options: dict[str, Any] = {"model_path": str(path), "num_threads": 1}
         if low_memory:
             resolver = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            options["experimental_op_resolver_type"] = resolver
+            self._options["experimental_op_resolver_type"] = resolver
+        self._free = threading.Semaphore(threads)
+        self._idle = [self._new_runner()]  # the last one was used last; its memory is warm
+
+    def _new_runner(self) -> Any:
+        """Returns the function of a new interpreter, which one thread at a time may call."""
         try:
-            self._interpreter = litert.Interpreter(**options)
-            self._run = self._interpreter.get_signature_runner("translate_ids")
+            return litert.Interpreter(**self._options).get_signature_runner("translate_ids")
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
-        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def _runner(self) -> Iterator[Any]:
+        """Yields the function of an interpreter that no other thread uses."""
+        with self._free:
+            try:
+                run = self._idle.pop()
+            except IndexError:  # all interpreters are in use, but more are allowed
+                run = self._new_runner()
+            try:
+                yield run
+            finally:
+                self._idle.append(run)
 
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
@@ -162,9 +185,9 @@ class LiteRTModel:
         }
         if inputs["ids"].ndim != 2:
             raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
-        with self._lock:
+        with self._runner() as run:  # the interpreter releases Python's lock while it runs
             try:
-                outputs = self._run(**inputs)
+                outputs = run(**inputs)
             except (RuntimeError, ValueError) as error:
                 raise _runtime_error(self.path, error) from error
         found, lengths, scores = (outputs[name][0] for name in ("ids", "lengths", "scores"))
@@ -172,7 +195,7 @@ class LiteRTModel:
 
     def source_ids(self, text: str) -> list[int]:
         """Returns the ids of a sentence, with the end token, for `translate_ids`."""
-        return self.vocabulary.encode_source([self.truncate(text)])[0]
+        return self.vocabulary.encode_source([self.truncate(text)], threads=1)[0]
 
     def texts(self, result: LiteRTResult) -> list[str]:
         """Returns the text of each hypothesis."""
@@ -185,7 +208,7 @@ class LiteRTModel:
         Returns:
             The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
         """
-        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)])
+        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)], threads=1)
         unknown = list(whole).count(self.vocabulary.unknown_id)
         return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
 
