@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
-r"""Times decoding of this package, next to CTranslate2, MarianMT and KerasHub.
+r"""Times decoding of this package, next to CTranslate2, Marian, transformers and KerasHub.
 
 Examples:
     benchmarks/decode.py --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer \
-        --engine_python=transformers=peers/bin/python,kerashub=kerashub/bin/python
+        --engine_python=marian=marian/bin/python
     benchmarks/decode.py --model_dir=build/run --source=multi30k/test_2016_flickr.en \
-        --reference=multi30k/test_2016_flickr.de
+        --reference=multi30k/test_2016_flickr.de --whole_program
     benchmarks/decode.py --device=gpu --sizes=base --batches=1,32,128 --sentences=8,128,512 \
         --rounds=3 --profile --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer
 
 Without --model_dir, all models have random weights and the same sizes, and every output has
-exactly --steps tokens. The time is that from ids to ids.
+exactly --steps tokens. The time is that from ids to ids. Batches of one sentence measure the
+latency of one request at a time. The larger --batches measure throughput: an engine counts with
+the batch size that is best for it.
 
 With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 does
 the same with the same weights, in the form that bin/export.py --format=ctranslate2 writes. Both
 search with the run's settings; the two length penalties are different formulas with the same
-exponent. Sentences are sorted by their bytes, --batches in a batch.
+exponent. Sentences are sorted by their bytes, --batches in a batch. With --whole_program, a turn
+is a new process that imports, loads, translates the source once and ends.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
@@ -24,15 +27,16 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
   `no_shape_for_reshape` without that function of `keras_transformer/layers/fast_paths.py`;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
   with `mkl` CT2_USE_MKL=1 is set;
+* marian:float32, marian:int8: Marian, by pymarian (only random models);
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
   penalty, combined as in its BartSeq2SeqLM (only random models);
-* litert:float32, litert:float16, litert:int8: LiteRT's Interpreter, sentence by sentence; with
-  `compiled` its CompiledModel (only random models).
+* litert:float32, litert:float16, litert:int8: the file of bin/export.py --format=litert in LiteRT's
+  Interpreter, sentence by sentence; with `compiled` in its CompiledModel (only random models).
 
-A number among the options is the number of threads of an operation; the default is --threads. At
-batch 1, one thread can be faster than two. With `cores`, an operation has one thread, and each
-core decodes a part of a batch (of a text: a batch), as bin/translate.py does. In each round every
+A number among the options is the number of threads of an operation; the default is --threads. With
+`cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),
+as bin/translate.py does. CTranslate2, Marian and LiteRT are fastest like this. In each round every
 engine decodes the same sentences while the others wait.
 
 With --device=gpu, Keras and CTranslate2 share the first GPU. --profile adds the kernels of a batch,
@@ -40,7 +44,8 @@ its copies to and from the host, and the time in which the GPU is busy, for Kera
 SIGTERM, the turns so far are printed.
 
 Prints one JSON object: for each engine sentences per second, the median over the rounds with the
-minimum and the maximum; memory; and `ratios`, medians of the ratio within a round. If `quiet` is
+minimum and the maximum; memory; and `ratios`, medians of the ratio within a round; `latency` and
+`throughput`, our best engine over the best of each other engine. If `quiet` is
 false, other processes used the cores: do not rely on the ratios.
 """
 
@@ -49,6 +54,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,11 +84,12 @@ from variants import Variant, chosen, define_engines, grouped, python_of, starte
 from keras_transformer.data.corpora.reading import read_lines, read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
+from keras_transformer.runs.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
-command.define_numbers("batches", [1, 32], "sentences of a batch; a trained model uses the last")
-command.define_numbers("sentences", [20, 64], "sentences of a turn, for each of --batches")
+command.define_numbers("batches", [1, 32, 128], "sentences of a batch; a trained model uses 32")
+command.define_numbers("sentences", [12, 64, 128], "sentences of a turn, for each of --batches")
 flags.DEFINE_string("source", None, "sentences to translate, one per line", required=True)
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model, or a SentencePiece model")
 flags.DEFINE_list("text", None, "files to learn a vocabulary from, instead of --vocabulary")
@@ -92,27 +99,31 @@ flags.DEFINE_integer("steps", 30, "tokens of every output of a random model", lo
 flags.DEFINE_string("model_dir", None, "run directory of a trained model, instead of random ones")
 flags.DEFINE_string("reference", None, "translations of the source, for BLEU")
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
-flags.DEFINE_integer("rounds", 5, "rounds; every engine has a turn in each", lower_bound=1)
+flags.DEFINE_integer("rounds", 3, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
+flags.DEFINE_bool("whole_program", False, "trained models: a new process for each turn")
 flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
 _FAST_PATHS = {f"no_{name}": name for name in ("project", "shape_for_reshape", "swap_heads")}
 KNOWN = {
     "keras": (["float32", "bfloat16", "int8"], ["xla", "cores", *_FAST_PATHS, "number"]),
     "ctranslate2": (["float32", "bfloat16", "float16", "int8"], ["mkl", "cores", "number"]),
+    "marian": (["float32", "int8"], ["cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
-    "litert": (["float32", "float16", "int8"], ["compiled", "number"]),
+    "litert": (["float32", "float16", "int8"], ["compiled", "cores", "number"]),
 }
 DEFAULT = [
-    *("keras:float32", "keras:bfloat16", "keras:float32:cores", "keras:bfloat16:cores"),
-    "keras:float32:xla",
-    *(f"ctranslate2:{p}{o}" for p in ("float32", "int8") for o in ("", ":mkl", ":cores")),
-    *("transformers:float32", "transformers:bfloat16", "kerashub:float32", "kerashub:float32:xla"),
+    *("keras:float32:cores", "keras:bfloat16:cores", "litert:float32:cores", "litert:int8:cores"),
+    *(f"ctranslate2:{precision}:cores" for precision in ("float32", "bfloat16", "int8")),
+    "ctranslate2:int8",  # all threads for each operation
+    *("marian:float32:cores", "marian:int8:cores"),
 ]
+_LATENCY_ROWS, _TRAINED_ROWS = 1, 32  # sentences of a batch
+_COMPARED = 8  # sentences that an export is compared on
 ON_GPU = ("keras:bfloat16", "keras:float32", "ctranslate2:float16")
 _ON_GPU = ("keras", "ctranslate2")  # engines that can use a GPU
-_TRAINED = ("keras", "ctranslate2")  # engines that load a trained model
+_TRAINED = ("keras", "litert", "ctranslate2")  # engines that load a trained model
 
 
 def starting(
@@ -183,6 +194,7 @@ def _compare_size(
 ) -> dict[str, Any]:
     result: dict[str, Any] = {}
     start = starting("decode_ids", models.settings, FLAGS.threads)
+    all_turns: dict[int, Turns] = {}
     with started(variants, start) as (children, result["left_out"]):
         if "interrupted" in result["left_out"].values():
             return {**result, "interrupted": True}
@@ -199,6 +211,7 @@ def _compare_size(
             calls = {name: lambda n, name=name: decode(name, n) for name in children}
             turns = take_turns(calls, FLAGS.rounds, "sentences/s")
             result[f"batch {rows}"] = summarize(variants, children, turns)
+            all_turns[rows] = turns
             if were_interrupted(turns, FLAGS.rounds):
                 return {**result, "interrupted": True}
             if FLAGS.profile:
@@ -207,6 +220,34 @@ def _compare_size(
                     for variant in variants
                     if variant.engine == "keras" and variant.name in children
                 }
+    return {**result, **latency_and_throughput(variants, all_turns)}
+
+
+def latency_and_throughput(
+    variants: Sequence[Variant], turns: Mapping[int, Turns]
+) -> dict[str, dict[str, Any]]:
+    """Returns the ratios of our best engine to the best of each peer.
+
+    For `throughput`, each engine has the batch size that is best for it.
+
+    Args:
+        variants: the engines.
+        turns: their turns, by the sentences of a batch.
+    """
+    own, peers = grouped(variants)
+    result = {}
+    for title, sizes in (
+        ("latency", [rows for rows in turns if rows == _LATENCY_ROWS]),
+        ("throughput", [rows for rows in turns if rows > _LATENCY_ROWS]),
+    ):
+        names = {(name, rows): f"{name}, batch {rows}" for rows in sizes for name in turns[rows]}
+        merged = {names[name, rows]: turns[rows][name] for name, rows in names}
+        own_names = [text for (name, _), text in names.items() if name in own]
+        peer_names = {
+            peer: [text for (name, _), text in names.items() if name in of_peer]
+            for peer, of_peer in peers.items()
+        }
+        result[title] = best_ratios(merged, own_names, peer_names)
     return result
 
 
@@ -214,7 +255,6 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures translations of a trained model, and returns the results."""
     from keras_transformer.evaluation import metrics  # late: TensorFlow takes seconds
     from keras_transformer.export import export
-    from keras_transformer.runs.run_directory import RunDirectory
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
     if len(sources) != len(references):
@@ -227,7 +267,8 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
         source.write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
-        common = {"source": str(source), "rows": int(FLAGS.batches[-1])}
+        common = {"source": str(source), "rows": _TRAINED_ROWS}
+        common["warm_up"] = not FLAGS.whole_program
         own = {**common, "run": FLAGS.model_dir, "decoding": decoding}
         peer = {**common, "beam_size": config.beam_size, "length_penalty": config.length_penalty}
         peer["max_extra_tokens"] = config.max_extra_tokens
@@ -236,15 +277,54 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
             exported = export(run, f"{folder}/export", sources[:8], format="ctranslate2")
             peer["export"] = str(exported.path)
         settings = {variant.name: own if variant.is_ours else peer for variant in variants}
+        for variant in variants:
+            if variant.engine == "litert":
+                say(f"Exporting for {variant.name}.")
+                exported = _export_litert(variant, run, Path(folder), sources, references, decoding)
+                settings[variant.name] = {**common, "export": str(exported / "model.tflite")}
         start = starting("decode_text", lambda variant: settings[variant.name], FLAGS.threads)
         with started(variants, start) as (children, left_out):
             calls = {name: lambda _, name=name: children[name].ask("decode") for name in children}
+            if FLAGS.whole_program:
+                by_name = {variant.name: variant for variant in variants}
+                calls = {
+                    name: lambda _, name=name: _program(start, by_name[name]) for name in calls
+                }
             turns = take_turns(calls, FLAGS.rounds, "sentences/s")
             result = summarize(variants, children, turns)
     for name, many in turns.items():
         scores = metrics.evaluate(many[0]["translations"], references, tokenize=FLAGS.tokenize)
         result["engines"][name] |= {"bleu": round(scores.bleu, 2), "signature": scores.signature}
     return {"sentences": len(sources), "batch": common["rows"], "left_out": left_out, **result}
+
+
+def _program(start: Callable[[Variant], EngineChild], variant: Variant) -> Turn:
+    """Returns a turn whose time is that of a whole process."""
+    with start(variant) as child:
+        turn = child.ask("decode")
+        seconds = time.monotonic() - child.started
+    return {**turn, "per_second": turn["per_second"] * turn["seconds"] / seconds}
+
+
+def _export_litert(
+    variant: Variant,
+    run: RunDirectory,
+    folder: Path,
+    sources: Sequence[str],
+    references: Sequence[str],
+    decoding: Mapping[str, Any],
+) -> Path:
+    """Exports a run as a LiteRT model, and returns the version."""
+    from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
+
+    is_exact = variant.precision == "float32"
+    options = ExportOptions(
+        references=None if is_exact else references[:_COMPARED],
+        quantization="none" if is_exact else variant.precision,
+        max_bleu_loss=None if is_exact else 100.0,  # the result states BLEU
+    )
+    path = folder / variant.precision
+    return export(run, path, sources[:_COMPARED], options, format="litert", settings=decoding).path
 
 
 def summarize(

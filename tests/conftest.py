@@ -182,6 +182,14 @@ def _random_run(path: Path, *symbols: str) -> RunDirectory:
 
 
 @pytest.fixture(scope="session")
+def litert_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A version of the run as a float32 LiteRT model. Copy it before changes."""
+    from keras_transformer.export import export
+
+    return export(run_directory, tmp_path_factory.mktemp("litert"), PHRASES, format="litert").path
+
+
+@pytest.fixture(scope="session")
 def exported_run(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The exported run, made once for all processes. Copy it before changes."""
     from keras_transformer.export import export

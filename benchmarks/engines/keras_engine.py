@@ -251,7 +251,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
     def translate(lines: list[str]) -> list[str]:
         translations = model.translate(text=tf.constant(lines))["translations"]
-        return [text.decode() for text in translations[:, 0].numpy()]
+        return [text.decode() for text in np.asarray(translations)[:, 0]]
 
     facts, commands = tasks.decode_text(settings, translate, compiled)
     return {**facts, "versions": _VERSIONS}, commands

@@ -1,8 +1,9 @@
-"""LiteRT: a model file in a process that has neither TensorFlow nor this package."""
+"""LiteRT: a model file in a process without TensorFlow."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import queue
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ Run = Callable[[dict[str, np.ndarray]], int]
 _SIGNATURE = "translate_ids"
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
+_PACKAGE = "ai-edge-litert"
 
 
 def _translate(settings: dict[str, Any]) -> Callable[[Sequence[int], int], int]:
@@ -76,19 +78,45 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     """Loads a model that decodes ids, sentence by sentence.
 
     Args:
-        settings: `path`, `threads`, `compiled`, `pad_id`, and the settings of `tasks.decode_ids`.
+        settings: `path`, `threads` of an operation, `compiled`, `pad_id`, and the settings of
+            `tasks.decode_ids`. Each of the parts of a batch that are decoded at the same time has
+            an interpreter.
     """
-    translate = _translate(settings)
+    idle: queue.SimpleQueue[Callable[[Sequence[int], int], int]] = queue.SimpleQueue()
+    for _ in range(settings["at_once"]):
+        translate = _translate(settings)
+        translate([settings["pad_id"]], 1)
+        idle.put(translate)
 
     def prepare(ids: Ids) -> list[list[int]]:
         return without_padding(ids, settings["pad_id"])
 
     def decode(sentences: Sequence[Sequence[int]]) -> Sequence[int]:
-        return [translate(ids, 0) for ids in sentences]
+        translate = idle.get()
+        try:
+            return [translate(ids, 0) for ids in sentences]
+        finally:
+            idle.put(translate)
 
     facts, commands = tasks.decode_ids(settings, prepare, decode)
-    versions = {"ai-edge-litert": importlib.metadata.version("ai-edge-litert")}
-    return {**facts, "versions": versions}, commands
+    return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
+
+
+def decode_text(settings: dict[str, Any]) -> Started:
+    """Loads an export that decodes text, as bin/translate.py does.
+
+    Args:
+        settings: the file `export`, `at_once`, and the settings of `tasks.decode_text`.
+    """
+    from keras_transformer.inference.litert import LiteRTModel  # late: not for other tasks
+
+    model = LiteRTModel(settings["export"], settings["at_once"])
+
+    def translate(lines: list[str]) -> list[str]:
+        return [model.translate(line)[0].text for line in lines]
+
+    facts, commands = tasks.decode_text(settings, translate)
+    return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
 
 
 def start_up(settings: dict[str, Any]) -> Started:

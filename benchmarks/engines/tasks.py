@@ -177,7 +177,8 @@ def decode_text(
 
     Args:
         settings: `source`, a file of one sentence a line; `rows` of a batch; `at_once`, the
-            number of batches that are translated at the same time.
+            number of batches that are translated at the same time; `warm_up`, whether to
+            translate the first batches before (by default yes).
         translate: returns the translations of the lines of a batch.
         compiled: if True, all batches are warmed up.
     """
@@ -186,7 +187,8 @@ def decode_text(
         [len(line.encode()) for line in lines], settings["rows"]
     )
     started = time.perf_counter()
-    for group in groups if compiled else groups[:_WARM_UP]:
+    warm_up = groups if compiled else groups[:_WARM_UP]
+    for group in warm_up if settings.get("warm_up", True) else []:
         translate([lines[i] for i in group])
     facts = {"warm_up_seconds": time.perf_counter() - started}
     pool = ThreadPoolExecutor(settings["at_once"])

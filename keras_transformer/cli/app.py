@@ -67,6 +67,7 @@ with hard_dependencies():
 __all__ = [
     "data_folder",
     "hard_dependencies",
+    "load_engine",
     "load_tensorflow",
     "read_input",
     "refuse",
@@ -120,6 +121,14 @@ def load_tensorflow() -> None:
     """Loads TensorFlow quietly. A signal ends the process while it loads."""
     with environment.ended_by_signals():
         tf_import.load_tensorflow()
+
+
+def load_engine(model_dir: str | None) -> None:
+    """Loads TensorFlow, unless the model is a LiteRT model or on a server (None)."""
+    from keras_transformer.inference import loading  # late, so that --help is fast
+
+    if model_dir is not None and loading.find_litert(model_dir) is None:
+        load_tensorflow()
 
 
 def refuse(names: Iterable[str], reason: str) -> None:

@@ -10,6 +10,9 @@ build/export/1. The highest version is served. When a new version appears, the s
 without losing a request. SIGTERM, SIGHUP and Ctrl-C stop the server after it has answered the
 waiting requests, or after --grace_seconds. A second signal stops it immediately.
 
+A version with a LiteRT model runs in LiteRT. If the highest version has one, TensorFlow is not
+loaded. --model_dir may also be a LiteRT file. Then a newer file in its place is a new version.
+
     /v1/models/NAME:predict             predictions; also /v1/models/NAME/versions/N:predict
     /v1/models/NAME, .../metadata       states of the versions; signatures
     /healthz                            health checks; gRPC has its health service
@@ -38,7 +41,9 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of the command."""
-    flags.DEFINE_string("model_dir", None, "directory of versions (bin/export.py)", required=True)
+    flags.DEFINE_string(
+        "model_dir", None, "directory of versions (bin/export.py), or a LiteRT file", required=True
+    )
     flags.DEFINE_string("model_name", None, "name in requests; default: name of the directory")
     config_flags.define_option_flags("host", "source_tag")
     flags.DEFINE_integer("rest_port", 8501, "port of REST; 0 for any free port")
@@ -62,7 +67,7 @@ def main() -> None:
     # By default oneDNN caches the kernels of 1,024 shapes, and memory would grow for hours.
     # TensorFlow reads the variable when it is loaded.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-    app.load_tensorflow()
+    app.load_engine(FLAGS.model_dir)
     with needs_extra("serving", "serving"):
         from keras_transformer.serving.server import server, state  # late, so that --help is fast
 

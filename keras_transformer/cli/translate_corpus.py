@@ -28,7 +28,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Runs `translate_corpus` with the flags."""
-    app.load_tensorflow()
+    app.load_engine(FLAGS.model_dir)
     from keras_transformer.inference import (
         batching,  # late, so that --help is fast
     )

@@ -29,6 +29,7 @@ class CachedDecoder:
         beam: hypotheses of each sentence, K.
         length: number of positions in the cache, an int or int32 scalar, if its shape must not
             change (XLA, LiteRT). By default the cache grows with each step.
+        in_blocks: the cache starts without positions, and grows only by `extend_cache`.
 
     Example:
     >>> from keras_transformer.models import Transformer
@@ -47,10 +48,12 @@ class CachedDecoder:
         memories: Sequence[Memory],
         beam: int,
         length: int | tf.Tensor | None = None,
+        in_blocks: bool = False,
     ):
         self._transformers = transformers
         self._beam = beam
         self._length = length
+        self._grows = length is None and not in_blocks
         self._memories = memories
         # Read here, because the loop of the search would read all variables at every step.
         self._weights = [
@@ -115,7 +118,7 @@ class CachedDecoder:
                     layers,
                     position,
                     attention_mask=visible,
-                    grow=self._length is None,
+                    grow=self._grows,
                     training=False,
                 )
                 outputs.append(decoded)
@@ -130,10 +133,24 @@ class CachedDecoder:
     def _add_ancestors(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         """Adds each hypothesis to its ancestors, at `position`."""
         beams = tf.reshape(tf.range(self._beam), [-1, 1])
-        if self._length is None:
+        if self._grows:
             shape = [tf.shape(ancestors)[0], self._beam, 1]
             return tf.concat([ancestors, tf.broadcast_to(beams, shape)], axis=-1)
-        return tf.where(tf.range(self._length) == position, beams, ancestors)
+        return tf.where(tf.range(tf.shape(ancestors)[2]) == position, beams, ancestors)
+
+    def extend_cache(self, cache: dict[str, Any], length: tf.Tensor) -> dict[str, Any]:
+        """Returns a cache with room for `length` positions, int32 scalar."""
+        ancestors = cache["ancestors"]
+        batch, beam, old_length = tf.unstack(tf.shape(ancestors))
+        missing = length - old_length
+        more = [each.init_cache(batch, missing, self._beam) for each in self._transformers]
+        return {
+            **cache,
+            "ancestors": tf.concat([ancestors, tf.fill([batch, beam, missing], -1)], axis=2),
+            "layers": tf.nest.map_structure(
+                lambda old, new: tf.concat([old, new], axis=2), cache["layers"], more
+            ),
+        }
 
     def reorder_cache(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of hypotheses that continue `parents`, int32 `[batch, beam]`."""

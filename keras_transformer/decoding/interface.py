@@ -75,6 +75,12 @@ class SearchDecoder(Protocol):
             The attention to each source token, any float type `[R, source]`, or None.
         """
 
+    def extend_cache(self, cache: Any, length: tf.Tensor) -> Any:
+        """Returns the cache with room for `length` positions, int32 scalar.
+
+        Only a search with a `cache_block` calls it.
+        """
+
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
         """Returns the cache of new hypotheses that continue old ones.
 
@@ -123,6 +129,10 @@ class StepDecoder:
     def init_cache(self) -> Any:
         """Returns the cache before position 0."""
         return self.cache
+
+    def extend_cache(self, cache: Any, length: tf.Tensor) -> Any:
+        """Returns the same cache, because its tensors have no positions."""
+        return cache
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
         """Returns the rows of `parents`, int32 `[batch, K]`."""
@@ -199,6 +209,9 @@ class SearchConfig:
             `max_lengths`.
         batch_compaction: whether finished sentences leave the batch. This changes shapes. The
             default is True unless `length_limit` is an int.
+        cache_block: number of positions by which the cache grows at once, so that the shapes of
+            several steps are equal. It needs batch compaction. By default the cache has the shape
+            that the decoder gives it.
 
     Example:
         >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence
@@ -212,6 +225,7 @@ class SearchConfig:
     constraint: TokenConstraint | None = None
     max_steps: int | None = None
     batch_compaction: bool | None = None
+    cache_block: int | None = None
 
     @property
     def rows_per_sentence(self) -> int:

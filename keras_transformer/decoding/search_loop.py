@@ -108,18 +108,20 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
         """
         max_steps = self._settings.max_steps
         state = self._first_state(inputs)
-        compaction = self._settings.batch_compaction
+        compaction, block = self._settings.batch_compaction, self._settings.cache_block
         if compaction is None:
             compaction = not isinstance(inputs.length_limit, int)
         inputs = inputs._replace(length_limit=None)  # an int would become a tensor in a loop
 
-        def steps(state: State, inputs: SearchInputs, max_open: Any) -> State:
-            """Steps while more than `max_open` sentences are open."""
+        def steps(
+            state: State, inputs: SearchInputs, max_open: Any, count: int | None = max_steps
+        ) -> State:
+            """Takes at most `count` steps while more than `max_open` sentences are open."""
             return _while_loop(
                 lambda state: tf.reduce_sum(tf.cast(self._is_open(state), tf.int32)) > max_open,
                 lambda state: self._step(state, inputs),
                 state,
-                maximum_iterations=max_steps,
+                maximum_iterations=count,
             )
 
         if not compaction:
@@ -127,7 +129,10 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
 
         def steps_and_compaction(carried: tuple[Any, ...]) -> tuple[Any, ...]:
             origin, state, inputs, results = carried
-            state = steps(state, inputs, 3 * tf.size(origin) // 4)
+            if block is not None:
+                cache = self._decoder.extend_cache(state.cache, state.position + block)
+                state = state._replace(cache=cache)
+            state = steps(state, inputs, 3 * tf.size(origin) // 4, block or max_steps)
             places = tf.expand_dims(origin, 1)
             results = map_tensors(
                 lambda all_, these: tf.tensor_scatter_nd_update(all_, places, these),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-_EMPTY = -5e8  # unused places of a search result have the score -1e9
+EMPTY_SCORE = -5e8  # unused places of a search result have a lower score, -1e9
 
 
 class Translation(NamedTuple):
@@ -43,5 +43,5 @@ def translations_of(texts: Iterable[str | bytes], scores: Iterable[float]) -> li
             text if isinstance(text, str) else text.decode("utf-8", "replace"), float(score)
         )
         for text, score in zip(texts, scores, strict=True)
-        if score > _EMPTY
+        if score > EMPTY_SCORE
     ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.console import progress_bar
 from keras_transformer.runs.machine import available_cores
@@ -20,6 +20,9 @@ _MAX_BATCH_BYTES = 16_384  # after padding to the longest line
 _COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
 _Result = TypeVar("_Result")
+# Takes and returns arrays or tensors by name, all with the batch as their first dimension. Strings
+# are bytes in arrays of objects, which TensorFlow accepts too.
+BatchFunction = Callable[..., Mapping[str, Any]]
 
 
 def use_cores_for_batches(lines: int) -> None:
@@ -28,11 +31,16 @@ def use_cores_for_batches(lines: int) -> None:
     Most operations of a search are too small to be shared between cores. With fewer `lines`
     than cores, the remaining cores share operations.
 
-    Call this before TensorFlow starts. Later calls, or calls with a GPU, change nothing.
+    Call this before TensorFlow starts. Later calls, calls with a GPU, and calls in a process
+    without TensorFlow change nothing.
 
     Example:
     >>> use_cores_for_batches(lines=1000)
     """
+    if "tensorflow" not in sys.modules:  # LiteRT models have their own threads
+        return
+    import tensorflow as tf
+
     if tf.config.list_physical_devices("GPU"):
         return
     with contextlib.suppress(RuntimeError):  # TensorFlow has already started
@@ -42,12 +50,14 @@ def use_cores_for_batches(lines: int) -> None:
 
 
 def concurrent_batches() -> int:
-    """Returns the number of batches that `map_batches` computes at the same time.
+    """Returns the number of batches that TensorFlow computes at the same time.
 
     Example:
     >>> concurrent_batches() >= 1
     True
     """
+    import tensorflow as tf  # late: LiteRT models do not need it
+
     cores_per_batch = tf.config.threading.get_intra_op_parallelism_threads()
     return max(1, available_cores() // cores_per_batch) if cores_per_batch else 1
 
@@ -76,6 +86,7 @@ def map_batches(
     lines: Sequence[str],
     *,
     max_lines: int = MAX_BATCH_LINES,
+    threads: int | None = None,
     unit: str = "lines",
 ) -> Iterator[tuple[list[int], _Result]]:
     """Calls a function for each batch of lines, in threads. Shows the progress of several batches.
@@ -84,6 +95,7 @@ def map_batches(
         function: a function of the indices of the lines of a batch.
         lines: texts whose lengths determine the batches.
         max_lines: the most lines of a batch.
+        threads: number of calls at the same time; `concurrent_batches` by default.
         unit: plural of a line's name in the progress bar.
 
     Yields:
@@ -94,7 +106,7 @@ def map_batches(
     >>> list(map_batches(len, lines, max_lines=2))
     [([1, 0], 2), ([2], 1)]
     """
-    concurrency = concurrent_batches()
+    concurrency = concurrent_batches() if threads is None else threads
     # At least one batch for each thread.
     todo = batches(lines, min(max_lines, max(1, len(lines) // concurrency)))
     pool = concurrent.futures.ThreadPoolExecutor(concurrency)
@@ -107,14 +119,31 @@ def map_batches(
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, waits only for the running batches
 
 
+def string_array(lines: Sequence[str]) -> np.ndarray:
+    """Returns texts as bytes in an array of objects, which functions of models accept.
+
+    Example:
+    >>> string_array(["a"])
+    array([b'a'], dtype=object)
+    """
+    return np.array([line.encode() for line in lines], object)
+
+
 def in_batches(
-    translate: Callable[..., dict[str, tf.Tensor]], lines: Sequence[str], **others: Sequence[str]
+    translate: BatchFunction,
+    lines: Sequence[str],
+    *,
+    max_lines: int = MAX_BATCH_LINES,
+    threads: int | None = None,
+    **others: Sequence[str],
 ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
     """Yields, for each batch, the indices of its lines and the outputs of `translate`.
 
     Args:
         translate: a function of `text`, string `(batch,)`, and of the `others`.
         lines: the texts.
+        max_lines: the most lines of a batch.
+        threads: number of calls at the same time; `concurrent_batches` by default.
         others: further texts for each line.
 
     Example:
@@ -125,10 +154,10 @@ def in_batches(
     columns = {"text": lines, **others}
 
     def outputs(batch: list[int]) -> dict[str, np.ndarray]:
-        texts = {name: tf.constant([column[i] for i in batch]) for name, column in columns.items()}
-        return {name: field.numpy() for name, field in translate(**texts).items()}
+        texts = {name: string_array([column[i] for i in batch]) for name, column in columns.items()}
+        return {name: np.asarray(field) for name, field in translate(**texts).items()}
 
-    return map_batches(outputs, lines)
+    return map_batches(outputs, lines, max_lines=max_lines, threads=threads)
 
 
 class TokenCounts(NamedTuple):
@@ -149,9 +178,7 @@ class TokenCounts(NamedTuple):
     unknown: int
 
 
-def token_counts(
-    lengths: Callable[..., dict[str, tf.Tensor]], lines: Sequence[str]
-) -> Iterator[TokenCounts]:
+def token_counts(lengths: BatchFunction, lines: Sequence[str]) -> Iterator[TokenCounts]:
     """Yields the token counts of each line.
 
     Args:
@@ -159,21 +186,22 @@ def token_counts(
         lines: the texts.
 
     Example:
-    >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
+    >>> count = lambda text: np.array([len(each) for each in text])
+    >>> lengths = lambda text: {"tokens": count(text), "used": count(text)}
     >>> [counts.tokens for counts in token_counts(lengths, ["three", "a"])]
     [5, 1]
     """
     for start in range(0, len(lines), _COUNTED_LINES):
-        counts = lengths(text=tf.constant(lines[start : start + _COUNTED_LINES]))
+        counts = lengths(text=string_array(lines[start : start + _COUNTED_LINES]))
         # Exports of version 0.1.0 do not count unknown tokens.
-        unknown = counts.get("unknown", tf.zeros_like(counts["tokens"]))
-        columns = (each.numpy().tolist() for each in (counts["tokens"], counts["used"], unknown))
+        unknown = counts.get("unknown", np.zeros(len(counts["tokens"]), np.int32))
+        columns = (
+            np.asarray(each).tolist() for each in (counts["tokens"], counts["used"], unknown)
+        )
         yield from map(TokenCounts, *columns)
 
 
-def unknown_tokens(
-    lengths: Callable[..., dict[str, tf.Tensor]], lines: Sequence[str], first_line: int = 1
-) -> str | None:
+def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int = 1) -> str | None:
     """Returns a remark if more than 1 % of the source tokens are unknown, otherwise None.
 
     Args:
@@ -182,8 +210,8 @@ def unknown_tokens(
         first_line: the number of the first line.
 
     Example:
-    >>> counts = {"tokens": tf.constant([9, 8]), "used": tf.constant([9, 8])}
-    >>> unknown_tokens(lambda text: {**counts, "unknown": tf.constant([0, 4])}, ["a", "b"])
+    >>> counts = {"tokens": np.array([9, 8]), "used": np.array([9, 8])}
+    >>> unknown_tokens(lambda text: {**counts, "unknown": np.array([0, 4])}, ["a", "b"])
     '23.5% of the source tokens are not in the vocabulary, first in line 2. ...'
     """
     counts = list(token_counts(lengths, lines))
@@ -199,7 +227,7 @@ def unknown_tokens(
 
 
 def source_warnings(
-    lengths: Callable[..., dict[str, tf.Tensor]],
+    lengths: BatchFunction,
     lines: Sequence[str],
     max_train_source_length: int | None = None,
     first_line: int = 1,
@@ -213,7 +241,8 @@ def source_warnings(
         first_line: number of the first line.
 
     Example:
-    >>> lengths = lambda text: {"tokens": tf.strings.length(text), "used": tf.strings.length(text)}
+    >>> count = lambda text: np.array([len(each) for each in text])
+    >>> lengths = lambda text: {"tokens": count(text), "used": count(text)}
     >>> source_warnings(lengths, ["abcd", "a"])
     ['Line 2: the source is empty.']
     """

@@ -20,11 +20,10 @@ from keras_transformer.data.corpora.corpus import Block, BlockReader, TextFile, 
 from keras_transformer.data.corpora.reading import decode_lines
 from keras_transformer.data.preparation.workers import run_tasks
 from keras_transformer.errors import InputError
-from keras_transformer.inference.loading import LoadedModel, load_model
+from keras_transformer.inference.loading import LoadedModel, find_litert, load_model
 from keras_transformer.inference.manifest import file_hashes
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.atomic import atomic_path, work_directory
-from keras_transformer.runs.run_directory import RunDirectory
 
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
@@ -116,6 +115,10 @@ def check_export(model_dir: str | Path) -> None:
     """
     if not Path(model_dir).exists():
         raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
+    if find_litert(model_dir) is not None:
+        return
+    from keras_transformer.runs.run_directory import RunDirectory  # late: it loads TensorFlow
+
     if RunDirectory.is_run(model_dir):
         raise InputError(f"{model_dir} is a run directory. Export it with bin/export.py first.")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from keras_transformer.errors import InputError
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.loading import LoadedModel
@@ -90,7 +88,7 @@ def segment(text: str) -> list[str]:
 def _segment_lines(lines: Sequence[str]) -> list[list[str]]:
     """Returns the pieces of each line; lines may end with a line break."""
     texts = [line.splitlines()[0] for line in lines]
-    marked = _mark_ends(tf.constant(texts, tf.string)).numpy()
+    marked = _mark_ends(texts)
     pieces = []
     for text, line, ends in zip(texts, lines, marked, strict=True):
         *others, last = ends.decode().split("\n")
@@ -98,10 +96,12 @@ def _segment_lines(lines: Sequence[str]) -> list[list[str]]:
     return pieces
 
 
-def _mark_ends(lines: tf.Tensor) -> tf.Tensor:
-    """Inserts a line feed after each sentence of `lines`, string `[N]` without line feeds."""
+def _mark_ends(lines: Sequence[str]) -> list[bytes]:
+    """Inserts a line feed after each sentence of `lines`, which have no line feeds."""
+    import tensorflow as tf  # late: only documents need it, for RE2's classes of characters
+
     marked = tf.strings.regex_replace(lines, _SENTENCE_END, r"\1\3\5" + "\n" + r"\2\4\6")
-    return tf.strings.regex_replace(marked, _NO_SENTENCE_END, r"\1\2\3\4")
+    return list(tf.strings.regex_replace(marked, _NO_SENTENCE_END, r"\1\2\3\4").numpy())
 
 
 def join_translations(pieces: Sequence[str], translations: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Runs a LiteRT model, the file `model.tflite` of bin/export.py, without TensorFlow.
 
-    model = LiteRTModel("model.tflite", threads=2)
+    model = LiteRTModel("model.tflite")
     best = model.translate("A small dog runs.")[0].text
 
 A ZIP archive follows the model in the same file. LiteRT ignores it. It contains the SentencePiece
@@ -87,11 +87,16 @@ class LiteRTResult(NamedTuple):
 
 
 class LiteRTModel:
-    """A translator in one file. Threads may share it; it serves one call at a time.
+    """A translator in one file. Threads may share it, and then use several cores.
+
+    Each sentence is translated on one core, because most operations are too small to be shared.
+    Sentences that are translated at the same time need one interpreter each. Interpreters share
+    the mapped file, but XNNPACK copies the weights into each of them. An interpreter is made when
+    it is needed for the first time.
 
     Args:
         path: `model.tflite`.
-        threads: number of threads of an operation.
+        threads: number of sentences that are translated at the same time. Further calls wait.
         low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. Both keep a copy of
             all weights in the layout of their kernels. `CompiledModel` then releases the original.
         verify: compares the file with its checksum, and with `manifest.json` in its directory, if
@@ -99,6 +104,7 @@ class LiteRTModel:
 
     Attributes:
         metadata: the metadata of the file.
+        threads: see the argument.
         vocabulary: the SentencePiece models of the file.
 
     Raises:
@@ -124,17 +130,35 @@ class LiteRTModel:
     ):
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
             raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
-        self.path = Path(path)
+        self.path, self.threads = Path(path), threads
         if self.path.is_dir():
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
         if verify:
             manifest.check_file(self.path)
         self.metadata, self.vocabulary = _read_archive(self.path, verify)
+        self._runtime = _Compiled if low_memory else _Interpreted
+        self._free = threading.Semaphore(threads)
+        self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
+
+    def _new_runtime(self) -> _Interpreted | _Compiled:
+        """Returns a new runtime with one thread, which one thread at a time may use."""
         try:
-            self._runtime = (_Compiled if low_memory else _Interpreted)(self.path, threads)
+            return self._runtime(self.path, 1)
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
-        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def _idle_runtime(self) -> Iterator[_Interpreted | _Compiled]:
+        """Yields a runtime that no other thread uses."""
+        with self._free:
+            try:
+                runtime = self._idle.pop()
+            except IndexError:  # all are in use, but more are allowed
+                runtime = self._new_runtime()
+            try:
+                yield runtime
+            finally:
+                self._idle.append(runtime)
 
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
@@ -173,16 +197,16 @@ class LiteRTModel:
             "max_length": _array("max_length", [max_length], np.int32),
             "length_penalty": _array("length_penalty", [length_penalty], np.float32),
         }
-        if "lengths" in self._runtime.input_names:
-            used = given[:, : self.metadata.max_source_tokens]
-            inputs["ids"] = np.zeros([1, self.metadata.max_source_tokens], np.int32)
-            inputs["ids"][:, : used.shape[1]] = used
-            inputs["lengths"] = np.array([used.shape[1]], np.int32)
-        else:  # a file of version 0.1.0
-            inputs["ids"] = given
-        with self._lock:
+        with self._idle_runtime() as runtime:  # it releases Python's lock while it runs
+            if "lengths" in runtime.input_names:
+                used = given[:, : self.metadata.max_source_tokens]
+                inputs["ids"] = np.zeros([1, self.metadata.max_source_tokens], np.int32)
+                inputs["ids"][:, : used.shape[1]] = used
+                inputs["lengths"] = np.array([used.shape[1]], np.int32)
+            else:  # a file of version 0.1.0
+                inputs["ids"] = given
             try:
-                outputs = self._runtime.run(inputs)
+                outputs = runtime.run(inputs)
             except (RuntimeError, ValueError) as error:
                 raise _runtime_error(self.path, error) from error
         found, lengths, scores = (outputs[name][0] for name in ("ids", "lengths", "scores"))
@@ -190,7 +214,7 @@ class LiteRTModel:
 
     def source_ids(self, text: str) -> list[int]:
         """Returns the ids of a sentence, with the end token, for `translate_ids`."""
-        return self.vocabulary.encode_source([self.truncate(text)])[0]
+        return self.vocabulary.encode_source([self.truncate(text)], threads=1)[0]
 
     def texts(self, result: LiteRTResult) -> list[str]:
         """Returns the text of each hypothesis."""
@@ -203,7 +227,7 @@ class LiteRTModel:
         Returns:
             The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
         """
-        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)])
+        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)], threads=1)
         unknown = list(whole).count(self.vocabulary.unknown_id)
         return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tensorflow as tf
-import tensorflow_text  # noqa: F401  registers the ops of SavedModels
+import numpy as np
 
 from keras_transformer.config import Config
-from keras_transformer.converters import read_model
 from keras_transformer.errors import InputError
 from keras_transformer.inference import hub, manifest
-from keras_transformer.inference.int8 import use_int8_products
-from keras_transformer.inference.translation_module import CompiledTranslation, TranslationModule
-from keras_transformer.models.encoder_decoder import get_architecture
+from keras_transformer.inference.batching import MAX_BATCH_LINES, BatchFunction
 from keras_transformer.runs.machine import available_cores
-from keras_transformer.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:  # imported late: a process that runs a LiteRT model does not load TensorFlow
+    from keras_transformer.inference.translation_module import TranslationModule
+    from keras_transformer.runs.run_directory import RunDirectory
 
 # A version contains one of these. A damaged one may have lost its model.
 _EXPORTS = ("saved_model.pb", "model.tflite", manifest.FILE)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 _LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
+_LITERT_LINES = 16  # lines of a call: few, so that all cores finish at about the same time
 
 
 class LoadedModel(NamedTuple):
@@ -34,7 +34,8 @@ class LoadedModel(NamedTuple):
         place: the path or address of the model.
         n_best: number of translations per line.
         translate: a function from `text`, string `(batch,)`, to `translations`, string
-            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`.
+            `(batch, n_best)`, and `scores`, float32 `(batch, n_best)`. The functions of a model
+            accept and return arrays or tensors.
         lengths: a function from `text`, string `(batch,)`, to `tokens`, `used` and `unknown`,
             int32 `(batch,)`, as in `TranslationModule.lengths`.
         owner: the object that keeps the weights alive.
@@ -45,22 +46,26 @@ class LoadedModel(NamedTuple):
         symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
             unknown, as of older exports.
         source_tag: the symbol that a server adds to texts, or None.
+        max_batch_lines: the most lines of a call.
+        threads: number of calls at the same time; None: as TensorFlow is configured.
 
     Example:
     >>> model = load_model("build/run")
-    >>> model.translate(text=tf.constant(["a dog"]))["translations"].shape
+    >>> model.translate(text=np.array([b"a dog"], object))["translations"].shape
     TensorShape([1, 1])
     """
 
     place: str
     n_best: int
-    translate: Callable[..., dict[str, tf.Tensor]]
-    lengths: Callable[..., dict[str, tf.Tensor]]
+    translate: BatchFunction
+    lengths: BatchFunction
     owner: Any
-    translate_verbose: Callable[..., dict[str, tf.Tensor]] | None = None
+    translate_verbose: BatchFunction | None = None
     max_train_source_length: int | None = None
     symbols: tuple[str, ...] | None = None
     source_tag: str | None = None
+    max_batch_lines: int = MAX_BATCH_LINES
+    threads: int | None = None
 
     @classmethod
     def of(
@@ -78,6 +83,8 @@ class LoadedModel(NamedTuple):
             max_train_source_length: see the attribute.
             jit_compile: compile the search with XLA, for each batch shape.
         """
+        from keras_transformer.inference.translation_module import CompiledTranslation
+
         return cls(
             place,
             module.config.n_best,
@@ -104,14 +111,19 @@ class LoadedModel(NamedTuple):
         """
         if not settings:
             return self
+        if hasattr(self.owner, "translate_ids"):  # a LiteRTModel, whose package is optional
+            return _litert(self.place, self.owner, settings)
+        from keras_transformer.inference.translation_module import (
+            CompiledTranslation,
+            TranslationModule,
+        )
+
         if isinstance(self.owner, TranslationModule):
             module = self.owner
             config = dataclasses.replace(Config(), decoding=module.config).updated(settings)
             module = TranslationModule(module.transformers, module.tokenizer, config.decoding)
             is_compiled = isinstance(getattr(self.translate, "__self__", None), CompiledTranslation)
             return self.of(module, self.place, self.max_train_source_length, is_compiled)
-        if hasattr(self.owner, "translate_ids"):  # a LiteRTModel, whose package is optional
-            return _litert(self.place, self.owner, settings)
         raise InputError(
             f"{self.place} is a SavedModel or a server: {' and '.join(settings)} cannot be changed "
             "after the export. Use the run directory."
@@ -137,7 +149,8 @@ def load_model(
             and `decoding.max_length`, a SavedModel none.
         precision: type of a run's weights and computation, one of `PRECISIONS`.
         jit_compile: compile the search of a run with XLA, for each batch shape.
-        threads: threads of a LiteRT model. The default is the number of cores.
+        threads: sentences that a LiteRT model translates at the same time, each on one core. The
+            default is the number of cores.
 
     Raises:
         InputError: if the model is missing or damaged, or if an argument does not apply to it.
@@ -147,17 +160,32 @@ def load_model(
     3
     """
     model_dir = hub.resolve(str(model_dir))
-    path = Path(model_dir)
-    if RunDirectory.is_run(path) or (not path.exists() and path.suffix != ".tflite"):
+    path = _newest_version(Path(model_dir))
+    litert_file = find_litert(path)
+    if litert_file is not None:
+        if precision != "float32" or jit_compile:
+            raise _fixed_at_export(path)
+        if path.is_dir():
+            manifest.check_needed_files(path)
+        from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
+
+        model = LiteRTModel(litert_file, threads or available_cores())
+        return _litert(str(litert_file), model, settings or {})
+    from keras_transformer.runs.run_directory import RunDirectory
+
+    if RunDirectory.is_run(model_dir) or not path.exists():
         if threads is not None:
             raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
         module = load_translator(model_dir, settings, precision=precision)
         longest = max_train_source_length(model_dir)
         return LoadedModel.of(module, str(model_dir), longest, jit_compile)
-    path = _newest_version(path)
     if (path / "source.spm").is_file():  # a MarianMT model of Hugging Face
         if threads is not None:
             raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
+        from keras_transformer.converters import read_model
+        from keras_transformer.inference.int8 import use_int8_products
+        from keras_transformer.inference.translation_module import TranslationModule
+
         manifest.check_needed_files(path)
         converted = read_model(path, "huggingface")
         config = converted.config.updated(settings or {})
@@ -167,16 +195,7 @@ def load_model(
         module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
         return LoadedModel.of(module, str(model_dir), jit_compile=jit_compile)
     if precision != "float32" or jit_compile:
-        raise InputError(
-            f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "
-            "cannot compile it. Use the run directory."
-        )
-    litert_file = path / "model.tflite" if path.is_dir() else path
-    if litert_file.is_file():
-        from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
-
-        model = LiteRTModel(litert_file, threads or available_cores())
-        return _litert(str(litert_file), model, settings or {})
+        raise _fixed_at_export(path)
     manifest.check_needed_files(path)
     if not (path / "saved_model.pb").is_file():
         raise InputError(
@@ -189,6 +208,32 @@ def load_model(
             "after the export. Use the run directory."
         )
     return _load_saved_model(path)
+
+
+def find_litert(model_dir: str | Path) -> Path | None:
+    """Returns the LiteRT file of a model, or None if TensorFlow is needed to run the model.
+
+    A version with both kinds of model runs as a LiteRT model, which is faster on a CPU.
+
+    Args:
+        model_dir: a LiteRT file, a version, or a directory of versions.
+
+    Example:
+    >>> find_litert("build/run") is None
+    True
+    """
+    path = _newest_version(Path(model_dir))
+    if path.is_file() or path.suffix == ".tflite":
+        return path
+    file = path / "model.tflite"
+    return file if file.is_file() else None
+
+
+def _fixed_at_export(path: Path) -> InputError:
+    return InputError(
+        f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "
+        "cannot compile it. Use the run directory."
+    )
 
 
 def _newest_version(path: Path) -> Path:
@@ -218,19 +263,20 @@ def _litert(path: str, model: Any, settings: Mapping[str, Any]) -> LoadedModel:
             f"{longest_output} tokens."
         )
 
-    def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def translate(text: Any) -> dict[str, np.ndarray]:
         found = [
             model.translate_ids(model.source_ids(line), config.max_length or 0, penalty)
             for line in _lines(text)
         ]
+        texts = [[each.encode() for each in model.texts(result)] for result in found]
         return {
-            "translations": tf.constant([model.texts(each) for each in found]),
-            "scores": tf.constant([each.scores for each in found]),
+            "translations": np.array(texts, object),
+            "scores": np.array([each.scores for each in found]),
         }
 
-    def lengths(text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def lengths(text: Any) -> dict[str, np.ndarray]:
         counts = zip(*map(model.lengths, _lines(text)), strict=True)
-        return dict(zip(("tokens", "used", "unknown"), map(tf.constant, counts), strict=True))
+        return dict(zip(("tokens", "used", "unknown"), map(np.array, counts), strict=True))
 
     return LoadedModel(
         path,
@@ -240,14 +286,23 @@ def _litert(path: str, model: Any, settings: Mapping[str, Any]) -> LoadedModel:
         model,
         max_train_source_length=model.metadata.max_train_source_length,
         symbols=tuple(sorted(model.vocabulary.source_symbols())),
+        max_batch_lines=_LITERT_LINES,
+        threads=model.threads,
     )
 
 
-def _lines(text: tf.Tensor) -> list[str]:
-    return [line.decode("utf-8", "surrogateescape") for line in text.numpy()]
+def _lines(text: Any) -> list[str]:
+    return [line.decode("utf-8", "surrogateescape") for line in np.asarray(text)]
 
 
 def _load_saved_model(path: Path) -> LoadedModel:
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  registers operations
+
+    def of_arrays(function: Any) -> BatchFunction:
+        """Returns a function of arrays. Functions of SavedModels accept only tensors."""
+        return lambda **inputs: function(**{n: tf.constant(each) for n, each in inputs.items()})
+
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:  # TensorFlow raises many exceptions for damaged files
@@ -266,7 +321,8 @@ def _load_saved_model(path: Path) -> LoadedModel:
     longest = getattr(loaded, "max_train_source_length", getattr(loaded, "trained_tokens", None))
     symbols = loaded.signatures.get("symbols")  # older exports have none
     return LoadedModel(
-        str(path), n_best, translate, lengths, loaded, verbose,
+        str(path), n_best, of_arrays(translate), of_arrays(lengths), loaded,
+        verbose and of_arrays(verbose),
         int(longest.numpy()) or None if longest is not None else None,
         symbols and tuple(
             each.decode() for each in symbols(text=tf.constant([""]))["symbols"].numpy()[0]
@@ -294,6 +350,8 @@ def members(model_dir: str | Path | RunDirectory) -> list[tuple[RunDirectory, st
     >>> [(run.path.name, weights) for run, weights in members("build/run@best,build/run")]
     [('run', 'best'), ('run', 'last')]
     """
+    from keras_transformer.runs.run_directory import RunDirectory
+
     if isinstance(model_dir, RunDirectory):
         return [(model_dir, model_dir.selected)]
     runs = []
@@ -332,6 +390,10 @@ def load_translator(
     >>> len(ensemble.transformers)
     2
     """
+    from keras_transformer.inference.int8 import use_int8_products
+    from keras_transformer.inference.translation_module import TranslationModule
+    from keras_transformer.models.encoder_decoder import get_architecture
+
     dtype = _compute_dtype(precision)
     runs = members(model_dir)
     first, _ = runs[0]

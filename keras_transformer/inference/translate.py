@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow_text  # noqa: F401  registers the ops of SavedModels
 
-from keras_transformer.decoding import NEG_INF
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
-from keras_transformer.inference import Translation, translations_of
+from keras_transformer.inference import EMPTY_SCORE, Translation, translations_of
 from keras_transformer.inference.batching import in_batches, source_warnings, token_counts
 from keras_transformer.inference.loading import LoadedModel
 
@@ -40,7 +38,9 @@ def translate_lines(model: LoadedModel, lines: Sequence[str]) -> list[list[Trans
     True
     """
     results: list[list[Translation]] = [[] for _ in lines]
-    for batch, outputs in in_batches(model.translate, lines):
+    for batch, outputs in in_batches(
+        model.translate, lines, max_lines=model.max_batch_lines, threads=model.threads
+    ):
         for index, row, row_scores in zip(
             batch, outputs["translations"], outputs["scores"], strict=True
         ):
@@ -98,7 +98,7 @@ def _details(
 ) -> dict[str, Any]:
     translations = []
     for i in range(len(fields["scores"])):
-        if fields["scores"][i] <= NEG_INF / 2:
+        if fields["scores"][i] <= EMPTY_SCORE:
             continue
         length = int(fields["lengths"][i])
         translation = {

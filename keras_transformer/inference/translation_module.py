@@ -225,6 +225,7 @@ class TranslationModule(tf.Module):
         *,
         constraint: TokenConstraint | None = None,
         memories: Sequence[Memory] | None = None,
+        cache_block: int | None = None,
     ) -> SearchResult:
         """Searches for the translations of ids, in a graph or eagerly.
 
@@ -235,6 +236,7 @@ class TranslationModule(tf.Module):
             outputs: optional fields of the result.
             constraint: a rule that all translations obey.
             memories: the result of `encode` for the ids, if it is already known.
+            cache_block: see `SearchConfig`. It excludes a `length_limit`.
         """
         memories = self.encode(source_ids) if memories is None else memories
         if self.config.replace_unknown:
@@ -243,9 +245,14 @@ class TranslationModule(tf.Module):
             self._search_config,
             constraint=constraint,
             batch_compaction=inputs.length_limit is None,
+            cache_block=cache_block,
         )
         decoder = CachedDecoder(
-            self.transformers, memories, config.rows_per_sentence, inputs.length_limit
+            self.transformers,
+            memories,
+            config.rows_per_sentence,
+            inputs.length_limit,
+            in_blocks=cache_block is not None,
         )
         inputs = inputs._replace(source_mask=decoder.source_mask)
         ids = self.tokenizer

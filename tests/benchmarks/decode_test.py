@@ -20,7 +20,7 @@ def test_decode_compares_random_models(tmp_path: Path) -> None:
     flags = (
         "--source=text", "--text=text", "--vocab_size=60", "--sizes=tiny", "--rounds=2",
         "--steps=3", "--batches=1,4", "--sentences=2,8",
-        "--engines=ctranslate2:float32,ctranslate2:int8:1",
+        "--engines=ctranslate2:float32,ctranslate2:int8:1,litert:int8:cores",
     )  # fmt: skip
     done = subprocess.run([*COMMAND, *flags], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -28,5 +28,7 @@ def test_decode_compares_random_models(tmp_path: Path) -> None:
     assert found["left_out"] == {}
     for rows in (1, 4):
         engines = found[f"batch {rows}"]["engines"]
-        assert engines.keys() == {"ctranslate2:float32", "ctranslate2:int8:1"}
+        assert engines.keys() == {"ctranslate2:float32", "ctranslate2:int8:1", "litert:int8:cores"}
         assert engines["ctranslate2:float32"]["sentences_per_second"]["min"] > 0
+    assert found["latency"]["best over best ctranslate2"]["over"].endswith("batch 1")
+    assert found["throughput"]["best over best ctranslate2"]["over"].endswith("batch 4")

@@ -29,9 +29,8 @@ from tests.messages import mentions
 
 
 @pytest.fixture(scope="module")
-def file(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("litert")
-    return export(run_directory, folder, PHRASES, format="litert").path / "model.tflite"
+def file(litert_version: Path) -> Path:
+    return litert_version / "model.tflite"
 
 
 def changed(file: Path, tmp_path: Path, change: Any) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
@@ -185,7 +186,8 @@ def parse_lines(model: ParserModel, lines: Sequence[str], tokens: bool = False) 
         tokens: True if words are separated by spaces, and need not be split.
     """
 
-    def trees(text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def trees(text: np.ndarray) -> dict[str, tf.Tensor]:
+        text = tf.constant(text)
         return model.parse_tokens(tokens=text) if tokens else model.parse(text=text)
 
     results: list[Parsed] = [Parsed("", -math.inf, False) for _ in lines]

@@ -21,6 +21,8 @@ from keras_transformer.serving.client.rest import RestClient
 from keras_transformer.serving.client.tensors import Signature, Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from keras_transformer.inference.loading import LoadedModel
 
 __all__ = [
@@ -111,7 +113,7 @@ def connect_model(address: str) -> LoadedModel:
     Raises:
         InputError: if no model answers, or the model was not written by bin/export.py.
     """
-    from keras_transformer.inference.loading import LoadedModel  # late: it loads TensorFlow
+    from keras_transformer.inference.loading import LoadedModel
 
     client = connect(address)
     client.wait_until_ready(_READY_SECONDS)
@@ -136,11 +138,5 @@ def connect_model(address: str) -> LoadedModel:
     )
 
 
-def _function(client: Client, signature: str) -> Callable[..., dict[str, Any]]:
-    import tensorflow as tf
-
-    def run(**inputs: Any) -> dict[str, Any]:
-        arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-        return {name: tf.constant(a) for name, a in client.predict(arrays, signature).items()}
-
-    return run
+def _function(client: Client, signature: str) -> Callable[..., dict[str, np.ndarray]]:
+    return lambda **inputs: client.predict(inputs, signature)

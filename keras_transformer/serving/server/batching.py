@@ -41,6 +41,11 @@ class RequestError(Exception):
 class Call(Hashable, Protocol):
     """A function that computes a batch. Requests with equal calls are merged."""
 
+    @property
+    def max_rows(self) -> int | None:
+        """The most rows of a batch; None if only the server limits them."""
+        ...
+
     def __call__(self, inputs: Arrays) -> Arrays:
         """Returns outputs for inputs, all with the batch as their first dimension."""
         ...
@@ -115,7 +120,8 @@ class Batcher:
         loop = asyncio.get_running_loop()
         sizes = _row_bytes(inputs)
         order = np.argsort(sizes, kind="stable")  # so that each part has rows of similar length
-        groups = np.split(order, range(self._max_batch_size, rows, self._max_batch_size))
+        most = self._max_rows(call)
+        groups = np.split(order, range(most, rows, most))
         parts = [
             _Part(
                 call,
@@ -138,6 +144,9 @@ class Batcher:
             for part in parts:  # still waiting if another part failed or the client disconnected
                 part.result.cancel()
 
+    def _max_rows(self, call: Call) -> int:
+        return min(self._max_batch_size, call.max_rows or self._max_batch_size)
+
     def close(self) -> None:
         """Waits for the threads. Call it when no requests are left."""
         self._threads.shutdown()
@@ -159,9 +168,10 @@ class Batcher:
         for call in dict.fromkeys(part.call for part in self._waiting):
             parts = [part for part in self._waiting if part.call == call]
             rows = sum(part.rows for part in parts)
-            if now >= parts[0].arrived + self._batch_timeout or rows >= self._max_batch_size:
+            most = self._max_rows(call)
+            if now >= parts[0].arrived + self._batch_timeout or rows >= most:
                 # The idle threads share the rows.
-                max_rows = min(-(-rows // self._idle), self._max_batch_size)
+                max_rows = min(-(-rows // self._idle), most)
                 return _similar_parts(parts, max_rows)
         return []
 

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import tensorflow as tf
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from tensorflow_serving.apis import (
+
+from keras_transformer.serving.server.batching import RequestError
+from keras_transformer.serving.server.protos import (
     get_model_metadata_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
+    tensor_of,
 )
-
-from keras_transformer.serving.server.batching import RequestError
 from keras_transformer.serving.server.tensors import read_tensors
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             response.model_spec.signature_name = spec.signature_name or "serving_default"
             response.model_spec.version.value = version.number
         for name, array in outputs.items():
-            response.outputs[name].CopyFrom(await asyncio.to_thread(tf.make_tensor_proto, array))
+            response.outputs[name].CopyFrom(await asyncio.to_thread(tensor_of, array))
         return response
 
     async def _metadata(self, request: Any) -> Any:

@@ -6,28 +6,25 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 import numpy as np
-import tensorflow as tf
-import tensorflow_text  # noqa: F401  models need its ops
-from google.protobuf.message import DecodeError
-from tensorflow_serving.apis import get_model_status_pb2, prediction_log_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference import manifest
+from keras_transformer.inference.loading import find_litert
 from keras_transformer.inference.tags import check_tag
-from keras_transformer.runs.machine import available_cores
+from keras_transformer.serving.server import protos
 from keras_transformer.serving.server.batching import Arrays, RequestError
-from keras_transformer.serving.server.tensors import read_tensors
+from keras_transformer.serving.server.protos import get_model_status_pb2
 
 _LOG = logging.getLogger(__name__)
-_CODES = {code.value[0]: code for code in grpc.StatusCode}  # TensorFlow's numbers are the same
 _DEFAULT = "serving_default"
+_FILES = ("saved_model.pb", "model.tflite", manifest.FILE)  # a version has at least one of them
 _MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 _State = get_model_status_pb2.ModelVersionStatus
@@ -41,55 +38,87 @@ class _Folder(NamedTuple):
     stamp: _Stamp
 
 
+class Engine(Protocol):
+    """A model that is loaded in this process.
+
+    Attributes:
+        name: name of the engine, for the log.
+        signatures: SignatureDef by name.
+    """
+
+    name: str
+    signatures: Mapping[str, Any]
+
+    def max_rows(self, signature: str) -> int | None:
+        """Returns the most rows that a call of `run` should have; None for any number."""
+
+    def run(self, signature: str, outputs: Sequence[str], inputs: Arrays) -> Arrays:
+        """Returns the named outputs of a signature. It is thread-safe."""
+
+    def warm_up(self, run: Callable[[str, Arrays], object], max_bytes: int) -> None:
+        """Calls `run` with the name of a signature and inputs until the model is fast."""
+
+    def close(self) -> None:
+        """Frees the memory."""
+
+
 class Version:
-    """A loaded SavedModel in a TensorFlow session, as in TF Serving.
+    """A loaded version of a model, and the checks of its requests.
+
+    A version that contains a LiteRT model runs in LiteRT, otherwise it runs in TensorFlow.
 
     Args:
-        path: its directory, whose name is the number of the version.
+        path: its directory, or a LiteRT file.
         batches_at_once: number of calls of `run` at the same time, which share the cores.
         max_bytes: maximum bytes of the inputs of a warm-up request.
         source_tag: the tag that the server adds; None for none.
+        number: number of the version; by default the name of the directory.
 
     Raises:
         InputError: if a file is missing or damaged, or the vocabulary lacks the tag.
         RequestError: if the version cannot answer a warm-up request.
 
     Attributes:
-        signatures: SignatureDef by name.
+        engine: the model.
         symbols: the symbols of the vocabulary; None for older exports, which do not report them.
         users: number of requests that use the version.
     """
 
     def __init__(
-        self, path: Path, batches_at_once: int, max_bytes: int, source_tag: str | None = None
+        self,
+        path: Path,
+        batches_at_once: int,
+        max_bytes: int,
+        source_tag: str | None = None,
+        number: int | None = None,
     ):
-        self.number = int(path.name)
+        self.number = int(path.name) if number is None else number
         self.users = 0
-        manifest.check_needed_files(path)
-        if not (path / "saved_model.pb").is_file():
-            raise InputError(f"{path / 'saved_model.pb'} is missing. Only a SavedModel is served.")
-        config = tf.compat.v1.ConfigProto(
-            intra_op_parallelism_threads=max(1, available_cores() // batches_at_once),
-            inter_op_parallelism_threads=-1,  # operations run in the thread that calls `run`
-        )
-        config.gpu_options.allow_growth = True  # two versions share the GPU during a change
-        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
+        if path.is_dir():
+            manifest.check_needed_files(path)
+        self.engine: Engine
+        if (litert_file := find_litert(path)) is not None:
+            from keras_transformer.serving.server.litert import LiteRTEngine  # late: optional
+
+            self.engine = LiteRTEngine(litert_file, batches_at_once)
+        else:
+            from keras_transformer.serving.server.saved_model import SavedModelEngine
+
+            self.engine = SavedModelEngine(path, batches_at_once)
         try:
-            with self._session.graph.as_default(), _without_deprecation_notice():
-                meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
-            self.signatures: Mapping[str, Any] = dict(meta_graph.signature_def)
             self.symbols = self._known_symbols()
             check_tag(source_tag, self.symbols, str(path))
-            self._warm_up(path / "assets.extra" / "tf_serving_warmup_requests", max_bytes)
+            self.engine.warm_up(
+                lambda name, inputs: self.run(name, None, self.checked(name, inputs)), max_bytes
+            )
         except BaseException:
             self.close()
             raise
 
-    def _warm_up(self, path: Path, max_bytes: int) -> None:
-        for log in _read_requests(path) if path.is_file() else ():
-            request = log.predict_log.request
-            name = request.model_spec.signature_name
-            self.run(name, None, self.checked(name, read_tensors(request.inputs, max_bytes)))
+    @property
+    def signatures(self) -> Mapping[str, Any]:
+        """SignatureDef by name."""
+        return self.engine.signatures
 
     def _known_symbols(self) -> tuple[str, ...] | None:
         if "symbols" not in self.signatures:
@@ -129,15 +158,16 @@ class Version:
                 f"{', '.join(sorted(expected))}."
             )
         for key, array in inputs.items() if problem is None else ():
-            dtype = tf.dtypes.as_dtype(expected[key].dtype)
-            shape = tf.TensorShape(expected[key].tensor_shape)
-            if array.dtype != dtype.as_numpy_dtype:
+            dtype, shape = expected[key].dtype, expected[key].tensor_shape
+            if array.dtype != protos.dtype_of(dtype):
                 problem = (
-                    f"The input {key} is {_dtype_name(array.dtype)}, but it must be {dtype.name}."
+                    f"The input {key} is {protos.dtype_name(array.dtype)}, but it must be "
+                    f"{protos.dtype_name(dtype)}."
                 )
-            elif not (array.ndim and shape.is_compatible_with(array.shape)):
+            elif not (array.ndim and protos.is_compatible(shape, array.shape)):
                 problem = (
-                    f"The input {key} has the shape {list(array.shape)}, but it must have {shape}."
+                    f"The input {key} has the shape {list(array.shape)}, but it must have "
+                    f"{protos.shape_text(shape)}."
                 )
         if problem is None and len({len(array) for array in inputs.values()}) > 1:
             rows = ", ".join(f"{len(array):,} of {key}" for key, array in sorted(inputs.items()))
@@ -192,24 +222,14 @@ class Version:
             inputs: inputs from `checked`.
 
         Raises:
-            RequestError: if TensorFlow fails, with its code.
+            RequestError: if the model fails, with its code.
         """
         signature = self.signature(name)
-        fetches = {key: signature.outputs[key].name for key in outputs or signature.outputs}
-        feeds = {signature.inputs[key].name: array for key, array in inputs.items()}
-        try:
-            result: Arrays = self._session.run(fetches, feeds)
-        except tf.errors.OpError as error:
-            original = error.__context__  # without the place in Python
-            message = (original if isinstance(original, tf.errors.OpError) else error).message
-            sentence = next(iter(message.strip().splitlines()), "TensorFlow has failed")
-            code = _CODES.get(error.error_code, grpc.StatusCode.UNKNOWN)
-            raise RequestError(code, sentence) from error
-        return {key: np.asarray(array) for key, array in result.items()}
+        return self.engine.run(name or _DEFAULT, list(outputs or signature.outputs), inputs)
 
     def close(self) -> None:
         """Frees the memory of the version."""
-        self._session.close()
+        self.engine.close()
 
 
 @dataclass(frozen=True)
@@ -220,16 +240,21 @@ class SignatureCall:
     signature: str
     outputs: tuple[str, ...]
 
+    @property
+    def max_rows(self) -> int | None:
+        """The most rows of a batch, or None."""
+        return self.version.engine.max_rows(self.signature)
+
     def __call__(self, inputs: Arrays) -> Arrays:
         """Runs the signature."""
         return self.version.run(self.signature, self.outputs, inputs)
 
 
 class ServedModel:
-    """The model of a directory of versions. The highest version is served.
+    """The model of a directory of versions, or of a LiteRT file. The highest version is served.
 
     Args:
-        path: directory of the versions.
+        path: directory of the versions, or a LiteRT file.
         name: name in requests.
         batches_at_once: number of batches at the same time.
         max_bytes: maximum bytes of the inputs of a warm-up request.
@@ -305,13 +330,13 @@ class ServedModel:
             if self._current is not None:
                 return
         problem = next((problem for _, problem in self._states.values()), "it is empty")
-        if (self.path / "saved_model.pb").is_file():
+        if any((self.path / name).is_file() for name in _FILES):
             problem = f"it is a version; its directory is {self.path.resolve().parent}"
-        elif not self.path.is_dir():
+        elif not self.path.exists():
             problem = "it does not exist"
         raise InputError(
             f"{self.path} has no version that can be served ({problem}). It must be a directory of "
-            "versions, as bin/export.py writes it."
+            "versions, as bin/export.py writes it, or a LiteRT file."
         )
 
     async def watch(self, seconds: float) -> None:
@@ -344,7 +369,9 @@ class ServedModel:
             return False
         self._states[wanted] = (_State.LOADING, "")
         try:
-            version = await asyncio.to_thread(Version, found[wanted].path, *self._arguments)
+            version = await asyncio.to_thread(
+                Version, found[wanted].path, *self._arguments, number=wanted
+            )
         except Exception as error:  # any error must leave the old version loaded
             problem = " ".join(f"version {wanted} cannot be loaded: {error}".split())
             _LOG.error("%s: %s", self.name, problem)
@@ -361,7 +388,8 @@ class ServedModel:
                 " and ".join(map(str, newer)),
             )
         else:
-            _LOG.info("Serving %s, version %d.", self.name, wanted)
+            engine = version.engine.name
+            _LOG.info("Serving %s, version %d, with %s.", self.name, wanted, engine)
         if old is not None:
             self._states[old.number] = (_State.UNLOADING, "")
             self._unload_unused(old)
@@ -370,12 +398,17 @@ class ServedModel:
     def _found(self) -> dict[int, _Folder]:
         """Returns the versions on disk by number."""
         found = {}
+        if self.path.suffix == ".tflite":
+            with contextlib.suppress(FileNotFoundError):
+                # A new file is a new version. Its number is the time of its last change.
+                found[int(self.path.stat().st_mtime)] = _Folder(self.path, _stamp(self.path))
+            return found
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the last one stays
             for folder in self.path.iterdir():
                 if not (folder.name.isascii() and folder.name.isdecimal()):
                     continue
                 # A damaged version may have lost its model.
-                if not any((folder / name).is_file() for name in ("saved_model.pb", manifest.FILE)):
+                if not any((folder / name).is_file() for name in _FILES):
                     continue
                 if (number := int(folder.name)) <= _MAX_VERSION:
                     found[number] = _Folder(folder, _stamp(folder))
@@ -401,7 +434,7 @@ class ServedModel:
 
 def _stamp(folder: Path) -> _Stamp:
     stamp = []
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(folder.rglob("*")) or [folder]:
         with contextlib.suppress(FileNotFoundError):  # deleted, or a broken link
             stat = path.stat()
             # Not the time of modification, which a copy may keep.
@@ -409,33 +442,8 @@ def _stamp(folder: Path) -> _Stamp:
     return tuple(stamp)
 
 
-def _read_requests(path: Path) -> list[Any]:
-    """Returns the `PredictionLog` of each warm-up request."""
-    try:
-        records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-        return [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
-    except (tf.errors.OpError, DecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}. Remove or replace it.") from error
-
-
 def _bytes_a_row(info: Any) -> int:
     """Returns the bytes of a row of a `TensorInfo` with constant sizes."""
     sizes = (max(dim.size, 1) for dim in info.tensor_shape.dim[1:])
-    dtype = tf.dtypes.as_dtype(info.dtype)
-    return math.prod(sizes) * (8 if dtype == tf.string else dtype.size)
-
-
-def _dtype_name(dtype: np.dtype) -> str:
-    return str(tf.dtypes.as_dtype(dtype).name)
-
-
-@contextlib.contextmanager
-def _without_deprecation_notice() -> Iterator[None]:
-    """Hides the notice that loading into a session is deprecated. TF Serving does the same."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+    dtype = protos.dtype_of(info.dtype)  # a string counts as its pointer
+    return math.prod(sizes) * dtype.itemsize

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 import grpc
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.inference.tags import add_missing_tag
+from keras_transformer.serving.server import protos
 from keras_transformer.serving.server.batching import Arrays, RequestError
 
 _MANY_DIGITS = 2**16  # numbers converted to text at once; each takes 128 bytes
@@ -152,19 +152,19 @@ def read_tensors(tensors: Mapping[str, Any], max_bytes: int) -> Arrays:
     for name, proto in tensors.items():
         problem = None
         try:
-            dtype = tf.dtypes.as_dtype(proto.dtype)
+            dtype = protos.dtype_of(proto.dtype)
             sizes = [dimension.size for dimension in proto.tensor_shape.dim]
             count, strings = math.prod(sizes), len(proto.string_val)
             if min(sizes, default=0) < 0:
                 problem = f"Input {name} has the shape {sizes}, with a size below 0."
-            elif dtype == tf.string and strings != count:  # TensorFlow would repeat a single string
+            elif dtype.kind == "O" and strings != count:  # TensorFlow would repeat a single string
                 problem = f"Input {name} has the shape {sizes} and {strings:,} strings, "
                 problem += f"but the shape needs {count:,}."
             else:
-                total += count * np.dtype(dtype.as_numpy_dtype).itemsize
+                total += count * dtype.itemsize
                 total += sum(map(len, proto.string_val))
                 if total <= max_bytes:
-                    arrays[name] = tf.make_ndarray(proto)
+                    arrays[name] = protos.array_of(proto)
                 else:
                     problem = f"Input {name} has the shape {sizes}, which brings the request to "
                     problem += f"{total:,} bytes. At most {max_bytes:,} are allowed."
@@ -222,18 +222,23 @@ def _array(value: Any, name: str, info: Any) -> np.ndarray:
         shape.append(len(first))
         first = first[0] if first else None
     # Checked first, because the lists may be nested too deep for recursion.
-    if not tf.TensorShape(info.tensor_shape).is_compatible_with(shape) or len(shape) > 8:
-        expected = tf.TensorShape(info.tensor_shape)
+    if not protos.is_compatible(info.tensor_shape, shape) or len(shape) > 8:
+        expected = protos.shape_text(info.tensor_shape)
         _refuse(f"The input {name} has the shape {shape}, but it must have {expected}.")
-    dtype = tf.dtypes.as_dtype(info.dtype)
+    try:
+        dtype = protos.dtype_of(info.dtype)
+    except TypeError as error:
+        raise RequestError(
+            grpc.StatusCode.UNIMPLEMENTED, f"JSON cannot hold the input {name}: {error}. Use gRPC."
+        ) from error
     convert = _converter(dtype)
     values = []
     for place, leaf in _leaves(value, shape, name):
         try:
             values.append(convert(leaf))
         except (TypeError, ValueError, OverflowError):
-            _refuse(f"{place} is {_shown(leaf)}, but it must be {dtype.name}.")
-    result = np.empty(len(values), dtype.as_numpy_dtype)
+            _refuse(f"{place} is {_shown(leaf)}, but it must be {protos.dtype_name(dtype)}.")
+    result = np.empty(len(values), dtype)
     result[:] = values
     return result.reshape(shape)
 
@@ -249,24 +254,22 @@ def _leaves(value: Any, shape: list[int], place: str) -> Iterator[tuple[str, Any
             yield from _leaves(each, shape[1:], f"{place}[{index}]")
 
 
-def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
+def _converter(dtype: np.dtype) -> Callable[[Any], Any]:
     """Returns a function that converts JSON values to a dtype."""
-    if dtype == tf.string:
+    if dtype.kind == "O":
         return _string
-    if dtype == tf.bool:
+    if dtype.kind == "b":
         return lambda value: _of_type(value, bool)
-    if dtype in (tf.float32, tf.float64):
+    if dtype.kind == "f":
         return lambda value: float(_of_type(value, int, float))
-    if dtype.is_integer:
-        limits = np.iinfo(dtype.as_numpy_dtype)
+    limits = np.iinfo(dtype)
 
-        def integer(value: Any) -> Any:
-            if not limits.min <= _of_type(value, int) <= limits.max:
-                raise OverflowError
-            return value
+    def integer(value: Any) -> Any:
+        if not limits.min <= _of_type(value, int) <= limits.max:
+            raise OverflowError
+        return value
 
-        return integer
-    raise RequestError(grpc.StatusCode.UNIMPLEMENTED, f"JSON cannot hold {dtype.name}. Use gRPC.")
+    return integer
 
 
 def _of_type(value: Any, *types: type) -> Any:
@@ -292,7 +295,7 @@ def _is_named(value: Any) -> bool:
 
 def _values(array: np.ndarray, name: str) -> Any:
     """Returns an array as nested lists for JSON. Outputs named `*_bytes` become base64."""
-    if array.dtype == object:
+    if array.dtype.kind == "O":
         write = _base64 if name.endswith("_bytes") else _text
         result = np.empty(array.size, object)
         result[:] = [write(value) for value in array.flat]
