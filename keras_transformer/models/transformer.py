@@ -34,8 +34,21 @@ from keras_transformer.presets import preset
 
 # Output bias of tokens that a model must not know, such as a start token that its own toolkit does
 # not have. Their probability is then exactly 0 in the softmax, for any logit that occurs. A larger
-# number would not fit into float16, and would dominate a loss with label smoothing.
+# number would not fit into float16.
 EXCLUDED_TOKEN_BIAS = -1e4
+
+
+def is_excluded(scores: Any) -> Any:
+    """Returns which tokens are never predicted, by their output biases or their logits.
+
+    Args:
+        scores: floats of any shape, an array or a tensor.
+
+    Example:
+    >>> is_excluded(EXCLUDED_TOKEN_BIAS), is_excluded(-30.0)
+    (True, False)
+    """
+    return scores < EXCLUDED_TOKEN_BIAS / 2
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
