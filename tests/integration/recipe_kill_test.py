@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.paper.recipes.recipes import write_corpus, write_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +79,7 @@ def stable_results(folder: Path) -> dict[str, Any]:
     return {k: v for k, v in {**results, **scores}.items() if k not in CLOCK_FIELDS}
 
 
+@pytest.mark.long
 def test_a_recipe_killed_at_every_stage_has_the_same_results(tmp_path: Path) -> None:
     killed, whole = make_folder(tmp_path / "killed"), make_folder(tmp_path / "whole")
     for stage in ("training", "averaging", "exporting", "scored"):
