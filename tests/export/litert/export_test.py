@@ -389,7 +389,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
     assert loading.load_model(renamed).n_best == 2
     with pytest.raises(InputError, match=mentions("threads", "2", "LiteRT")):
         loading.load_model(paper.run.path, threads=2)
-    with pytest.raises(InputError, match=mentions("none.tflite", "run directory")):
+    with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         loading.load_model(tmp_path / "none.tflite")
     empty, cut = translate.translation_warnings(model, ["", "ball " * 100])
     assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
