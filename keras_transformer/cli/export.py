@@ -42,12 +42,14 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "quantization",
         None,
-        "type of stored weights: litert none|float16|int8; ctranslate2 and argos also "
+        "type of stored weights: litert none|float16|int8|int4; ctranslate2 and argos also "
         "int8_float32|int8_float16|int16|bfloat16",
     )
     config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
     flags.DEFINE_float(
-        "max_bleu_loss", None, "maximum BLEU loss of rounded weights; default: 0.1, for int8 0.3"
+        "max_bleu_loss",
+        None,
+        "maximum BLEU loss of rounded weights; default: 0.1, int8 0.3, int4 0.5",
     )
     flags.DEFINE_bool(
         "text_signature",

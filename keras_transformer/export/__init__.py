@@ -101,7 +101,7 @@ class ExportOptions:
             The default is float32.
         precision: type of weights and computation, for the format saved_model.
         max_bleu_loss: the largest allowed loss of BLEU on the sentences when weights are
-            rounded. The default is 0.1, and 0.3 for int8. It needs references.
+            rounded. The default is 0.1, for int8 0.3 and for int4 0.5. It needs references.
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         card: facts for the model card of a SavedModel that the run does not contain.
         extra_signatures: adds the signatures of another task to a SavedModel.

@@ -37,6 +37,7 @@ FORMAT_VERSION = 2  # 1 (version 0.1.0) had no input `lengths`, and ids of any l
 MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
+_STDERR_LOCK = threading.Lock()
 _METADATA = "model.json"
 _CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
 _Count = Annotated[int, Bounds(least=1)]
@@ -97,8 +98,10 @@ class LiteRTModel:
     Args:
         path: `model.tflite`.
         threads: number of sentences that are translated at the same time. Further calls wait.
-        low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. Both keep a copy of
-            all weights in the layout of their kernels. `CompiledModel` then releases the original.
+        low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. An `Interpreter`
+            keeps the file's weights, and one copy per thread in the layout of its kernels.
+            `CompiledModel` keeps only one copy, but holds Python's lock, so it translates one
+            sentence at a time.
         verify: compares the file with its checksum, and with `manifest.json` in its directory, if
             there is one. This takes less than a second per GB.
 
@@ -137,13 +140,13 @@ class LiteRTModel:
             manifest.check_file(self.path)
         self.metadata, self.vocabulary = _read_archive(self.path, verify)
         self._runtime = _Compiled if low_memory else _Interpreted
-        self._free = threading.Semaphore(threads)
+        self._free = threading.Semaphore(1 if low_memory else threads)
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
 
     def _new_runtime(self) -> _Interpreted | _Compiled:
         """Returns a new runtime with one thread, which one thread at a time may use."""
         try:
-            return self._runtime(self.path, 1)
+            return self._runtime(self.path)
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
 
@@ -244,8 +247,8 @@ class LiteRTModel:
 class _Interpreted:
     """The signature `translate_ids` in LiteRT's `Interpreter`."""
 
-    def __init__(self, path: Path, threads: int):
-        self._interpreter = litert.Interpreter(str(path), num_threads=threads)
+    def __init__(self, path: Path):
+        self._interpreter = litert.Interpreter(str(path), num_threads=1)
         self._runner = self._interpreter.get_signature_runner(_SIGNATURE)
         self.input_names = frozenset(self._runner.get_input_details())
 
@@ -258,10 +261,8 @@ class _Interpreted:
 class _Compiled:
     """The signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
 
-    def __init__(self, path: Path, threads: int):
-        cpu = compiled_model.CpuOptions(
-            num_threads=threads, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY
-        )
+    def __init__(self, path: Path):
+        cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
         with _without_log():
             self._model = model = compiled_model.CompiledModel.from_file(
                 str(path), options=compiled_model.Options(cpu_options=cpu)
@@ -299,14 +300,15 @@ class _Compiled:
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
     """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it."""
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as null:
-        os.dup2(null.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+    with _STDERR_LOCK:  # two threads would restore each other's streams
+        stderr = os.dup(2)
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def _array(name: str, values: Any, dtype: Any) -> np.ndarray:

@@ -165,8 +165,6 @@ def load_model(
     if litert_file is not None:
         if precision != "float32" or jit_compile:
             raise _fixed_at_export(path)
-        if path.is_dir():
-            manifest.check_needed_files(path)
         from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
 
         model = LiteRTModel(litert_file, threads or available_cores())

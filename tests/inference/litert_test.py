@@ -77,8 +77,9 @@ def test_with_less_memory_and_other_threads(file: Path) -> None:
             assert model.translate(text)[0].text == LiteRTModel(file).translate(text)[0].text
 
 
-def test_threads_may_share_a_model(file: Path) -> None:
-    model = LiteRTModel(file)
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_threads_may_share_a_model(file: Path, low_memory: bool) -> None:
+    model = LiteRTModel(file, threads=3, low_memory=low_memory)
     expected = [model.translate(phrase) for phrase in PHRASES]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         assert [*pool.map(model.translate, PHRASES * 5)] == expected * 5
@@ -156,8 +157,8 @@ def test_version_0_1_0_has_ids_of_any_length(file: Path, monkeypatch: pytest.Mon
     class Old(litert._Interpreted):
         input_names = frozenset({"ids", "max_length", "length_penalty"})
 
-        def __init__(self, path: Path, threads: int):
-            self.new = litert._Compiled(path, threads)
+        def __init__(self, path: Path):
+            self.new = litert._Compiled(path)
 
         def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
             assert inputs.keys() == self.input_names

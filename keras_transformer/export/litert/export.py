@@ -46,7 +46,7 @@ from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 QUANTIZATIONS = passes.QUANTIZATIONS
-MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}  # default limits
+MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3, "int4": 0.5}  # default limits
 
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
 _WITHOUT_TEXT = (
