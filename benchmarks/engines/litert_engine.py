@@ -19,28 +19,39 @@ from engines import tasks
 
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
+_BATCH = 8  # as in keras_transformer.inference.litert
+_Translate = Callable[[Sequence[Sequence[int]], int], Sequence[int]]
 _PACKAGE = "ai-edge-litert"
 
 
-def _translate(settings: dict[str, Any]) -> Callable[[Sequence[int], int], int]:
-    """Loads a model and returns a function of source ids and `max_length`.
+def _translate(settings: dict[str, Any]) -> _Translate:
+    """Loads a model and returns a function of the source ids of sentences, and `max_length`.
 
-    The function returns the number of tokens of the translation.
+    The function returns the number of tokens of each translation.
     """
     options = {}
     if settings.get("low_memory"):  # without XNNPACK, whose kernels copy the weights
         kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         options["experimental_op_resolver_type"] = kind
     interpreter = Interpreter(settings["path"], num_threads=settings["threads"], **options)
-    run = interpreter.get_signature_runner("translate_ids")
+    [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
+    run = interpreter.get_signature_runner(name)
 
-    def translate(ids: Sequence[int], max_length: int) -> int:
-        outputs = run(
-            ids=np.array([ids], np.int32),
-            max_length=np.array([max_length], np.int32),
-            length_penalty=np.array([np.nan], np.float32),  # NaN: the length penalty of the file
-        )
-        return int(outputs["lengths"][0, 0])
+    def run_rows(rows: Sequence[Sequence[int]], max_length: int, **inputs: Any) -> list[int]:
+        ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
+        for place, row in zip(ids, rows, strict=True):
+            place[: len(row)] = row
+        limits = np.full(len(rows), max_length, np.int32)
+        penalties = np.full(len(rows), np.nan, np.float32)  # NaN: the length penalty of the file
+        outputs = run(ids=ids, max_length=limits, length_penalty=penalties, **inputs)
+        lengths: list[int] = outputs["lengths"][:, 0].tolist()
+        return lengths
+
+    def translate(rows: Sequence[Sequence[int]], max_length: int) -> list[int]:
+        if name == "translate_batch":
+            lengths = np.array([len(row) for row in rows], np.int32)
+            return run_rows(rows, max_length, lengths=lengths)
+        return [length for row in rows for length in run_rows([row], max_length)]
 
     return translate
 
@@ -53,19 +64,20 @@ def decode_ids(settings: dict[str, Any]) -> Started:
             `tasks.decode_ids`. Each of the parts of a batch that are decoded at the same time has
             an interpreter.
     """
-    idle: queue.SimpleQueue[Callable[[Sequence[int], int], int]] = queue.SimpleQueue()
+    idle: queue.SimpleQueue[_Translate] = queue.SimpleQueue()
     for _ in range(settings["at_once"]):
         translate = _translate(settings)
-        translate([settings["pad_id"]], 1)
+        translate([[settings["pad_id"]]], 1)
         idle.put(translate)
 
     def prepare(ids: Ids) -> list[list[int]]:
         return without_padding(ids, settings["pad_id"])
 
     def decode(sentences: Sequence[Sequence[int]]) -> Sequence[int]:
+        batches = [sentences[i : i + _BATCH] for i in range(0, len(sentences), _BATCH)]
         translate = idle.get()
         try:
-            return [translate(ids, 0) for ids in sentences]
+            return [length for batch in batches for length in translate(batch, 0)]
         finally:
             idle.put(translate)
 
@@ -84,7 +96,11 @@ def decode_text(settings: dict[str, Any]) -> Started:
     model = LiteRTModel(settings["export"], settings["at_once"])
 
     def translate(lines: list[str]) -> list[str]:
-        return [model.translate(line)[0].text for line in lines]
+        results = []
+        for start in range(0, len(lines), model.batch_size):
+            sources = [model.source_ids(line) for line in lines[start : start + model.batch_size]]
+            results += [model.texts(found)[0] for found in model.translate_batch(sources)]
+        return results
 
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
@@ -99,7 +115,7 @@ def start_up(settings: dict[str, Any]) -> Started:
     bare_mb, started = resident_mb(), time.perf_counter()
     translate = _translate(settings)
     loaded = time.perf_counter()
-    translate(settings["ids"], _FIRST)
+    translate([settings["ids"]], _FIRST)
     facts = {
         "load_seconds": loaded - started,
         "first_seconds": time.perf_counter() - loaded,
@@ -114,7 +130,7 @@ def start_up(settings: dict[str, Any]) -> Started:
             seconds = []
             for _ in range(_ROUNDS):
                 started = time.perf_counter()
-                tokens = translate(settings["ids"], length)
+                [tokens] = translate([settings["ids"]], length)
                 seconds.append(time.perf_counter() - started)
             found[tokens] = round(1e3 * statistics.median(seconds) / tokens, 3)
         return found
