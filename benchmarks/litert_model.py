@@ -44,7 +44,7 @@ command.define_numbers("lengths", [16, 32, 64, 128], "tokens of the outputs that
 FLAGS.set_default(
     "engines",
     [
-        *("litert:float32", "litert:int8", "litert:int8:compiled"),
+        *("litert:float32:phone", "litert:int8:phone", "litert:int8:compiled"),
         *(f"ctranslate2:{p}{o}" for p in ("float32", "int8") for o in ("", ":mkl", ":1")),
     ],
 )

@@ -143,8 +143,9 @@ class RandomModels:
         """Returns the settings of a variant's `decode_ids`."""
         common = {"batches": f"{self.folder}/batches.npz", "steps": self.steps, "seed": SEED}
         if variant.engine == "litert":
-            path = self.folder / f"{self.size}_{variant.precision}.tflite"
-            write_litert(path, self.config(), str(self.folder), variant.precision)
+            for_cpu = not {"phone", "compiled"} & set(variant.options)
+            path = self.folder / f"{self.size}_{variant.precision}_{for_cpu}.tflite"
+            write_litert(path, self.config(), str(self.folder), variant.precision, for_cpu)
             own = {"path": str(path), "compiled": "compiled" in variant.options}
             return {**common, **own, "pad_id": self.vocabulary.pad_id}
         if variant.is_ours:
@@ -185,7 +186,9 @@ def random_run(path: Path, size: str, vocabulary_dir: str) -> RunDirectory:
     return run
 
 
-def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str) -> None:
+def write_litert(
+    path: Path, config: Config, vocabulary_dir: str, precision: str, for_cpu: bool = False
+) -> None:
     """Writes a LiteRT model with random weights.
 
     Args:
@@ -193,6 +196,7 @@ def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str
         config: configuration of the model and of the search.
         vocabulary_dir: folder that holds the vocabulary.
         precision: float32, float16 or int8.
+        for_cpu: write the model of bin/export.py --format=cpu.
     """
     import keras  # late: TensorFlow takes seconds
 
@@ -208,7 +212,9 @@ def write_litert(path: Path, config: Config, vocabulary_dir: str, precision: str
     translator = TranslationModule(transformer, Tokenizer.load(vocabulary_dir), config.decoding)
     problem = fast_tokenizer.text_problem(translator.tokenizer.vocabulary, [])
     quantization = "none" if precision == "float32" else precision
-    model = export.convert(translator, quantization, with_text=problem is None)
+    model = export.convert(
+        translator, quantization, with_text=problem is None and not for_cpu, for_cpu=for_cpu
+    )
     path.write_bytes(flatbuffer.write(model))
     append_archive(
         path, export.make_metadata(translator, model, None), translator.tokenizer.vocabulary

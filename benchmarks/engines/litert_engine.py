@@ -18,42 +18,50 @@ from sentence_batches import Ids, without_padding
 
 from engines import tasks
 
-Run = Callable[[dict[str, np.ndarray]], int]
+Run = Callable[[dict[str, np.ndarray]], list[int]]  # returns the lengths of the translations
 _SIGNATURE = "translate_ids"
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
+_BATCH = 8  # as in keras_transformer.inference.litert
+_Translate = Callable[[Sequence[Sequence[int]], int], Sequence[int]]
 _PACKAGE = "ai-edge-litert"
 
 
-def _translate(settings: dict[str, Any]) -> Callable[[Sequence[int], int], int]:
-    """Loads a model and returns a function of source ids and `max_length`.
+def _translate(settings: dict[str, Any]) -> _Translate:
+    """Loads a model and returns a function of the source ids of sentences, and `max_length`.
 
-    The function returns the number of tokens of the translation.
+    The function returns the number of tokens of each translation.
     """
     load = _load_compiled if settings["compiled"] else _load_interpreter
     run, width = load(settings["path"], settings["threads"])
-    padded = np.zeros([1, width], np.int32)
 
-    def translate(ids: Sequence[int], max_length: int) -> int:
-        padded[0, : len(ids)] = ids
-        return run(
-            {
-                "ids": padded,
-                "lengths": np.array([len(ids)], np.int32),
-                "max_length": np.array([max_length], np.int32),
-                "length_penalty": np.array([np.nan], np.float32),  # NaN: the one of the file
-            }
-        )
+    def translate(rows: Sequence[Sequence[int]], max_length: int) -> list[int]:
+        if width is None:
+            return run(_inputs(rows, max(map(len, rows)), max_length))
+        return [run(_inputs([row], width, max_length))[0] for row in rows]
 
     return translate
 
 
-def _load_interpreter(path: str, threads: int) -> tuple[Run, int]:
-    """Returns a function that runs the signature, and the constant width of `ids`."""
+def _inputs(rows: Sequence[Sequence[int]], width: int, max_length: int) -> dict[str, np.ndarray]:
+    ids = np.zeros([len(rows), width], np.int32)
+    for place, row in zip(ids, rows, strict=True):
+        place[: len(row)] = row
+    return {
+        "ids": ids,
+        "lengths": np.array([len(row) for row in rows], np.int32),
+        "max_length": np.full(len(rows), max_length, np.int32),
+        "length_penalty": np.full(len(rows), np.nan, np.float32),  # NaN: the one of the file
+    }
+
+
+def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
+    """Returns a function that runs the signature, and the width of `ids` if it is constant."""
     interpreter = Interpreter(path, num_threads=threads)
-    run = interpreter.get_signature_runner(_SIGNATURE)
-    width = run.get_input_details()["ids"]["shape"][1]
-    return lambda inputs: int(run(**inputs)["lengths"][0, 0]), width
+    [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
+    run = interpreter.get_signature_runner(name)
+    width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
+    return lambda inputs: run(**inputs)["lengths"][:, 0].tolist(), width
 
 
 def _load_compiled(path: str, threads: int) -> tuple[Run, int]:
@@ -65,11 +73,11 @@ def _load_compiled(path: str, threads: int) -> tuple[Run, int]:
     given = {name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in inputs}
     found = {name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in outputs}
 
-    def run(arrays: dict[str, np.ndarray]) -> int:
+    def run(arrays: dict[str, np.ndarray]) -> list[int]:
         for name, array in arrays.items():
             given[name].write(array)
         model.run_by_name(_SIGNATURE, given, found)
-        return int(found["lengths"].read(outputs["lengths"]["shape"][1], np.int32)[0])
+        return [int(found["lengths"].read(outputs["lengths"]["shape"][1], np.int32)[0])]
 
     return run, inputs["ids"]["shape"][1]
 
@@ -82,19 +90,20 @@ def decode_ids(settings: dict[str, Any]) -> Started:
             `tasks.decode_ids`. Each of the parts of a batch that are decoded at the same time has
             an interpreter.
     """
-    idle: queue.SimpleQueue[Callable[[Sequence[int], int], int]] = queue.SimpleQueue()
+    idle: queue.SimpleQueue[_Translate] = queue.SimpleQueue()
     for _ in range(settings["at_once"]):
         translate = _translate(settings)
-        translate([settings["pad_id"]], 1)
+        translate([[settings["pad_id"]]], 1)
         idle.put(translate)
 
     def prepare(ids: Ids) -> list[list[int]]:
         return without_padding(ids, settings["pad_id"])
 
     def decode(sentences: Sequence[Sequence[int]]) -> Sequence[int]:
+        batches = [sentences[i : i + _BATCH] for i in range(0, len(sentences), _BATCH)]
         translate = idle.get()
         try:
-            return [translate(ids, 0) for ids in sentences]
+            return [length for batch in batches for length in translate(batch, 0)]
         finally:
             idle.put(translate)
 
@@ -113,7 +122,11 @@ def decode_text(settings: dict[str, Any]) -> Started:
     model = LiteRTModel(settings["export"], settings["at_once"])
 
     def translate(lines: list[str]) -> list[str]:
-        return [model.translate(line)[0].text for line in lines]
+        results = []
+        for start in range(0, len(lines), model.batch_size):
+            sources = [model.source_ids(line) for line in lines[start : start + model.batch_size]]
+            results += [model.texts(found)[0] for found in model.translate_batch(sources)]
+        return results
 
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
@@ -128,7 +141,7 @@ def start_up(settings: dict[str, Any]) -> Started:
     bare_mb, started = resident_mb(), time.perf_counter()
     translate = _translate(settings)
     loaded = time.perf_counter()
-    translate(settings["ids"], _FIRST)
+    translate([settings["ids"]], _FIRST)
     facts = {
         "load_seconds": loaded - started,
         "first_seconds": time.perf_counter() - loaded,
@@ -143,7 +156,7 @@ def start_up(settings: dict[str, Any]) -> Started:
             seconds = []
             for _ in range(_ROUNDS):
                 started = time.perf_counter()
-                tokens = translate(settings["ids"], length)
+                [tokens] = translate([settings["ids"]], length)
                 seconds.append(time.perf_counter() - started)
             found[tokens] = round(1e3 * statistics.median(seconds) / tokens, 3)
         return found

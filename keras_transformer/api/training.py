@@ -224,9 +224,10 @@ class Run:
 
         Args:
             output_dir: directory of the versions.
-            format: "saved_model" for TF Serving, "litert" for phones, "ctranslate2", "huggingface"
-                for transformers, or "argos" for Argos Translate.
-            quantize: type of the stored weights, such as "int8"; for litert, ctranslate2 and argos.
+            format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
+                "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
+            quantize: type of the stored weights, such as "int8"; for cpu, litert, ctranslate2 and
+                argos.
             weights: name of the weights. The default are the selected ones.
             sentences: source texts for the comparison. The default is the validation set of the
                 data, with its references.

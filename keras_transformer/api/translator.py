@@ -216,9 +216,10 @@ class Translator:
 
         Args:
             output_dir: directory of the versions.
-            format: "saved_model" for TF Serving, "litert" for phones, "ctranslate2", "huggingface"
-                for transformers, or "argos" for Argos Translate.
-            quantize: type of the stored weights, such as "int8"; for litert, ctranslate2 and argos.
+            format: "saved_model" for TF Serving, "cpu" for CPUs, "litert" for phones,
+                "ctranslate2", "huggingface" for transformers, or "argos" for Argos Translate.
+            quantize: type of the stored weights, such as "int8"; for cpu, litert, ctranslate2 and
+                argos.
             sentences: texts for the comparison, best from a validation set. By default they are
                 generated from the vocabulary. Rounded weights need `references` of them.
             **options: other fields of `ExportOptions`, such as `references` or `precision`.

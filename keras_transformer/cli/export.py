@@ -11,9 +11,10 @@ ensemble of runs with one vocabulary.
 Writes the next version under the output directory, such as build/export/1. Before that, the export
 is loaded and compared with the run on the validation sentences of --data_dir or --valid_source. A
 SavedModel (for TF Serving) and a LiteRT model (one file for phones) must give the same tokens. With
-fewer bits, they may lose at most --max_bleu_loss BLEU. CTranslate2 and MarianMT models must give
-the same probabilities. --languages and --license go into the model cards of SavedModels and
-MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
+fewer bits, they may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT model with int8
+weights, which is fastest on CPUs in bin/translate.py and bin/serve.py. CTranslate2 and MarianMT
+models must give the same probabilities. --languages and --license go into the model cards of
+SavedModels and MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("run_dir", "output_dir", required=True)
     config_flags.define_choice_flag(
-        "format", "saved_model", "litert", "ctranslate2", "huggingface", "argos"
+        "format", "saved_model", "cpu", "litert", "ctranslate2", "huggingface", "argos"
     )
     flags.DEFINE_string(
         "quantization",
         None,
-        "type of stored weights: litert none|float16|int8|int4; ctranslate2 and argos also "
+        "type of stored weights: cpu (default: int8) and litert none|float16|int8|int4; "
+        "ctranslate2 and argos also "
         "int8_float32|int8_float16|int16|bfloat16",
     )
     config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
@@ -87,7 +89,10 @@ def _sentences() -> tuple[list[str], list[str] | None]:
 
 def _card() -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
-    if FLAGS.format in ("litert", "ctranslate2") and FLAGS.languages is FLAGS.license is None:
+    if (
+        FLAGS.format in ("cpu", "litert", "ctranslate2")
+        and FLAGS.languages is FLAGS.license is None
+    ):
         return None
     from keras_transformer.export.model_card import ModelCardData
 
@@ -135,7 +140,8 @@ def main() -> None:
         print(f"a tie, with different tokens of the same score: {tie}")
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
-        rounded = FLAGS.precision != "float32" or (FLAGS.quantization or "none") != "none"
+        default = "int8" if FLAGS.format == "cpu" else "none"
+        rounded = FLAGS.precision != "float32" or (FLAGS.quantization or default) != "none"
         how = "about as well as" if rounded else "like"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "saved_model": "keras_transformer.export.saved_model.export",
+    "cpu": "keras_transformer.export.litert.export",
     "litert": "keras_transformer.export.litert.export",
     "ctranslate2": "keras_transformer.export.ctranslate2",
     "huggingface": "keras_transformer.export.huggingface.export",
@@ -28,9 +29,9 @@ FORMATS: tuple[str, ...] = tuple(_MODULES)
 PRECISIONS = ("float32", "bfloat16", "int8")  # of a SavedModel
 # The formats that each option applies to.
 _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
-    "quantization": ("litert", "ctranslate2", "argos"),
+    "quantization": ("cpu", "litert", "ctranslate2", "argos"),
     "precision": ("saved_model",),
-    "max_bleu_loss": ("saved_model", "litert"),
+    "max_bleu_loss": ("saved_model", "cpu", "litert"),
     "card": ("saved_model", "huggingface", "argos"),
     "text_signature": ("litert",),
 }
@@ -97,8 +98,8 @@ class ExportOptions:
     Attributes:
         references: reference translations of the sentences. SavedModels and LiteRT models are
             scored against them.
-        quantization: type of the stored weights, for the formats litert and ctranslate2.
-            The default is float32.
+        quantization: type of the stored weights, for the formats cpu, litert and ctranslate2.
+            The default is int8 for cpu, and float32 for the others.
         precision: type of weights and computation, for the format saved_model.
         max_bleu_loss: the largest allowed loss of BLEU on the sentences when weights are
             rounded. The default is 0.1, for int8 0.3 and for int4 0.5. It needs references.
@@ -174,7 +175,8 @@ def export(
     if options.push_to_hub is not None:
         hub.check_name(options.push_to_hub)
     exporter = importlib.import_module(_MODULES[format])
-    result: ExportResult = exporter.export(run, Path(output_dir), sentences, settings, options)
+    write = exporter.export_for_cpu if format == "cpu" else exporter.export
+    result: ExportResult = write(run, Path(output_dir), sentences, settings, options)
     if options.push_to_hub is not None:
         result = result._replace(url=hub.upload(result.path, options.push_to_hub))
     return result

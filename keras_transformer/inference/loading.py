@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # imported late: a process that runs a LiteRT model does not 
 _EXPORTS = ("saved_model.pb", "model.tflite", manifest.FILE)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 _LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
-_LITERT_LINES = 16  # lines of a call: few, so that all cores finish at about the same time
 
 
 class LoadedModel(NamedTuple):
@@ -262,10 +261,9 @@ def _litert(path: str, model: Any, settings: Mapping[str, Any]) -> LoadedModel:
         )
 
     def translate(text: Any) -> dict[str, np.ndarray]:
-        found = [
-            model.translate_ids(model.source_ids(line), config.max_length or 0, penalty)
-            for line in _lines(text)
-        ]
+        sources = [model.source_ids(line) for line in _lines(text)]
+        count = len(sources)
+        found = model.translate_batch(sources, [config.max_length or 0] * count, [penalty] * count)
         texts = [[each.encode() for each in model.texts(result)] for result in found]
         return {
             "translations": np.array(texts, object),
@@ -284,7 +282,7 @@ def _litert(path: str, model: Any, settings: Mapping[str, Any]) -> LoadedModel:
         model,
         max_train_source_length=model.metadata.max_train_source_length,
         symbols=tuple(sorted(model.vocabulary.source_symbols())),
-        max_batch_lines=_LITERT_LINES,
+        max_batch_lines=model.batch_size,
         threads=model.threads,
     )
 

@@ -187,20 +187,8 @@ def test_invalid_files(file: Path, tmp_path: Path) -> None:
     newer = tmp_path / "newer.tflite"
     with zipfile.ZipFile(newer, "w") as archive:
         archive.writestr("model.json", json.dumps({"format_version": 99}))
-    with pytest.raises(InputError, match=mentions("format", "99", "1")):
+    with pytest.raises(InputError, match=mentions("format", "99", "2")):
         LiteRTModel(newer)
-
-
-def test_metadata_of_version_0_1_0(file: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old.tflite"
-    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(old, "w") as copy:
-        fields = json.loads(archive.read("model.json"))
-        fields["trained_tokens"] = 25
-        del fields["max_train_source_length"], fields["model_crc32"]
-        copy.writestr("model.json", json.dumps(fields))
-        copy.writestr("joint.model", archive.read("joint.model"))
-    metadata, _ = litert._read_archive(old, verify=True)
-    assert metadata.max_train_source_length == 25
 
 
 def test_an_older_runtime(file: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ for one sentence at a time.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from keras_transformer.export.comparison import (
     text_name,
 )
 from keras_transformer.export.litert import flatbuffer, passes
+from keras_transformer.export.litert.batch_signature import BatchSignature
 from keras_transformer.export.litert.fast_tokenizer import text_problem
 from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import Provenance, write_manifest
@@ -57,8 +59,7 @@ _CARD = """\
 # A translation model for LiteRT
 
 `model.tflite` contains the model, the beam search and the vocabulary. It was made with
-keras_transformer. `manifest.json` has every setting and hash. `example.py` translates standard
-input.
+keras_transformer. `manifest.json` has every setting and hash. {use}
 
 Signatures: {signatures}. Weights: {precision}.
 
@@ -69,6 +70,8 @@ Signatures: {signatures}. Weights: {precision}.
 - A translation has at most {max_output_tokens:,} tokens.
 - {text}
 """
+_USE = "`example.py` translates standard\ninput."
+_USE_ON_CPU = "bin/translate.py and\nbin/serve.py run it on all cores."
 _ONLY_IDS = "Tokenize with {} in this directory."
 _WITH_TEXT = "`translate` needs two SentencePiece operations of tensorflow-text in the runtime."
 _EXAMPLE = Path(__file__).with_name("example.py")
@@ -103,6 +106,39 @@ def export(
     >>> exported.path
     PosixPath('build/litert/1')
     """
+    return _export(run, output_dir, sentences, settings, options, for_cpu=False)
+
+
+def export_for_cpu(
+    run: str | Path | RunDirectory,
+    output_dir: Path,
+    sentences: Sequence[str],
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
+) -> ExportResult:
+    """Writes the next version for servers on CPUs: `translate_batch`, by default in int8.
+
+    The arguments, the comparison and the errors are those of `export`.
+
+    Example:
+    >>> options = ExportOptions(["ein Hund"], max_bleu_loss=100.0)
+    >>> export_for_cpu("build/run", Path("build/cpu"), ["a dog"], None, options).path
+    PosixPath('build/cpu/1')
+    """
+    quantization = options.quantization or "int8"
+    options = dataclasses.replace(options, quantization=quantization)
+    return _export(run, output_dir, sentences, settings, options, for_cpu=True)
+
+
+def _export(
+    run: str | Path | RunDirectory,
+    output_dir: Path,
+    sentences: Sequence[str],
+    settings: Mapping[str, Any] | None,
+    options: ExportOptions,
+    *,
+    for_cpu: bool,
+) -> ExportResult:
     quantization, references = options.quantization or "none", options.references
     if quantization not in QUANTIZATIONS:
         raise InputError(
@@ -133,13 +169,13 @@ def export(
     vocabulary = translator.tokenizer.vocabulary
     probes = probe_texts(vocabulary, sentences)
     warning = None
-    with_text = options.text_signature
+    with_text = options.text_signature and not for_cpu
     if with_text and (problem := text_problem(vocabulary, probes.tokenized)) is not None:
         with_text, warning = False, _WITHOUT_TEXT.format(problem)
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         path.mkdir()
-        model = convert(translator, quantization, with_text=with_text)
+        model = convert(translator, quantization, with_text=with_text, for_cpu=for_cpu)
         file = path / "model.tflite"
         file.write_bytes(flatbuffer.write(model))
         metadata = make_metadata(translator, model, max_train_source_length(run))
@@ -158,13 +194,15 @@ def export(
                 exact_scores = metrics.evaluate(exact, references, tokenize=options.tokenize)
                 check_loss(scores, exact_scores, quantization, bound)
         translator.tokenizer.save(path)
-        shutil.copyfile(_EXAMPLE, path / "example.py")
+        if not for_cpu:
+            shutil.copyfile(_EXAMPLE, path / "example.py")
         names = " and ".join(f"`{name}`" for name in vocabulary.models())
         card = _CARD.format(
             signatures=", ".join(f"`{name}`" for name in flatbuffer.ops_by_signature(model)),
             precision=provenance.precision,
             max_source_tokens=provenance.max_source_tokens,
             max_output_tokens=provenance.max_output_tokens,
+            use=_USE_ON_CPU if for_cpu else _USE,
             text=warning or (_WITH_TEXT if with_text else _ONLY_IDS.format(names)),
         )
         (path / "README.md").write_text(card, encoding="utf-8")
@@ -200,13 +238,21 @@ def make_metadata(
     )
 
 
-def convert(translator: TranslationModule, quantization: str, *, with_text: bool = False) -> Any:
+def convert(
+    translator: TranslationModule,
+    quantization: str,
+    *,
+    with_text: bool = False,
+    for_cpu: bool = False,
+) -> Any:
     """Converts a translator to a `schema.ModelT`, as `flatbuffer.write` accepts it.
 
     Args:
         translator: the translator.
         quantization: one of `QUANTIZATIONS`.
         with_text: also make the signature `translate`. The vocabulary must have no `text_problem`.
+        for_cpu: make only the signature `translate_batch`. XNNPACK would copy the weights for each
+            signature.
 
     Raises:
         InputError: if the model needs operations that LiteRT does not have.
@@ -216,22 +262,24 @@ def convert(translator: TranslationModule, quantization: str, *, with_text: bool
     >>> sorted(flatbuffer.describe_signatures(model))
     ['translate', 'translate_ids']
     """
-    signatures = LiteRTSignatures(translator, with_text)
+    signatures: LiteRTSignatures | BatchSignature = (
+        BatchSignature(translator) if for_cpu else LiteRTSignatures(translator, with_text)
+    )
+    functions = signatures.by_name()
     module = tf.Module()
     module.weights = [
         variable.value for each in translator.transformers for variable in each.weights
     ]
     with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(module, folder, signatures=signatures.by_name())
-        converter = tf.lite.TFLiteConverter.from_saved_model(
-            folder, signature_keys=[*signatures.by_name()]
-        )
+        tf.saved_model.save(module, folder, signatures=functions)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[*functions])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         converter.allow_custom_ops = True  # `check_ops` names them
         model = flatbuffer.read(converter.convert())
     passes.look_up_embeddings(model)
     passes.share(model)
-    passes.put_first(model, b"translate_ids")
+    if not for_cpu:
+        passes.put_first(model, b"translate_ids")
     passes.quantize(model, quantization)
     check_ops(model)
     return model

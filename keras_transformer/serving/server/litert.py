@@ -26,8 +26,7 @@ class LiteRTEngine:
     """A `models.Engine` of a LiteRT model. It has the signatures that such a model can answer.
 
     The inputs and outputs are the same as those of a SavedModel, except that `translate` has no
-    `prefix`, `token_scores` and `alignments`. Each call of `run` translates on one core, sentence
-    by sentence.
+    `prefix`, `token_scores` and `alignments`. Each call of `run` translates on one core.
 
     Args:
         path: `model.tflite`.
@@ -106,8 +105,9 @@ class LiteRTEngine:
         }
 
     def max_rows(self, signature: str) -> int | None:
-        """Returns 1 for translations, so that each core gets the next sentence."""
-        return 1 if signature in ("serving_default", "translate", "translate_ids") else None
+        """Returns the best number of sentences for translations, and None for the rest."""
+        translates = signature in ("serving_default", "translate", "translate_ids")
+        return self._model.batch_size if translates else None
 
     def run(self, signature: str, outputs: Sequence[str], inputs: Arrays) -> Arrays:
         """Returns the named outputs of a signature. It is thread-safe.
@@ -143,10 +143,7 @@ class LiteRTEngine:
         penalties = [math.nan] * rows if length_penalty is None else length_penalty.tolist()
         lines = [_decoded(each) for each in text]
         sources = [model.source_ids(line) for line in lines]
-        found = [
-            model.translate_ids(*arguments)
-            for arguments in zip(sources, lengths, penalties, strict=True)
-        ]
+        found = model.translate_batch(sources, lengths, penalties)
         texts = [[each.encode() for each in model.texts(result)] for result in found]
         is_cut = [
             len(model.truncate(line)) < len(each) or bool(result.status & _SOURCE_CUT)
@@ -170,11 +167,10 @@ class LiteRTEngine:
     def _translate_ids(
         self, outputs: Sequence[str], ids: np.ndarray, lengths: np.ndarray
     ) -> Arrays:
-        counts = np.clip(lengths, 1, self._source_width)  # a model accepts no empty list
-        found = [
-            self._model.translate_ids(row[:count].tolist() if given > 0 else [])
-            for row, count, given in zip(ids, counts, lengths, strict=True)
-        ]
+        counts = np.clip(lengths, 0, self._source_width)
+        found = self._model.translate_batch(
+            [row[:count].tolist() for row, count in zip(ids, counts, strict=True)]
+        )
         padded = np.full((len(ids), self._best, self._target_width), self._pad_id, np.int32)
         for row, result in zip(padded, found, strict=True):
             row[:, : result.ids.shape[1]] = result.ids

@@ -313,7 +313,8 @@ def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int
         f"'--grpc_port=0', '--model_dir={reversing_version.parent}']\n"
         "from keras_transformer.cli import main\n"
         "from keras_transformer.serving.server import models\n"
-        "models.Version.__init__ = lambda *a: (print('loading', flush=True), time.sleep(600))\n"
+        "models.Version.__init__ = lambda *a, **b: print('loading', flush=True) or "
+        "time.sleep(600)\n"
         "main.run('serve')"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

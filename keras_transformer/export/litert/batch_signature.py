@@ -1,0 +1,100 @@
+"""The signature `translate_batch` of `model.tflite`, which servers use: several sentences at once.
+
+LiteRT copies the tensors of a loop at every step. In this signature the caches grow in blocks, so
+that they are about as long as the translations, and not as long as the longest possible ones.
+Between the blocks, finished sentences leave the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.decoding import SearchInputs
+from keras_transformer.export.request_params import (
+    Status,
+    clamp_alpha,
+    clamp_max_lengths,
+    clean_source_ids,
+    encode_status,
+    has_no_translation,
+)
+from keras_transformer.inference.translation_module import TranslationModule
+
+# Longer blocks copy more, and shorter ones change shapes more often, which takes about as long as
+# a decode step.
+_CACHE_BLOCK = 16
+_INPUTS = [
+    tf.TensorSpec([None, None], tf.int32, name="ids"),
+    tf.TensorSpec([None], tf.int32, name="lengths"),
+    tf.TensorSpec([None], tf.int32, name="max_length"),
+    tf.TensorSpec([None], tf.float32, name="length_penalty"),
+]
+
+
+class BatchSignature(tf.Module):
+    """The function of the signature `translate_batch`.
+
+    Args:
+        translator: the translator. Its models must be Transformers, whose caches have positions.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> signature = BatchSignature(load_translator("build/run"))
+    >>> numbers = tf.zeros([2], tf.int32)
+    >>> found = signature.translate_batch(
+    ...     tf.constant([[9, 3], [7, 3]]), numbers + 2, numbers, tf.fill([2], float("nan"))
+    ... )
+    >>> found["scores"].shape
+    TensorShape([2, 1])
+    """
+
+    def __init__(self, translator: TranslationModule):
+        super().__init__(name="batch_signature")
+        self._translator = translator
+
+    def by_name(self) -> dict[str, Any]:
+        """Returns the function as `tf.saved_model.save` accepts it."""
+        return {"translate_batch": self.translate_batch}
+
+    @tf.function(input_signature=_INPUTS, autograph=False)
+    def translate_batch(
+        self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Translates the ids of several sentences. No request fails: invalid values are clamped.
+
+        Args:
+            ids: int32 `[B, S]`, padded, S at least 1. An end token is added if it is missing.
+            lengths: int32 `[B]`, the number of ids of each sentence.
+            max_length: int32 `[B]`, as in `LiteRTSignatures.translate_ids`.
+            length_penalty: float32 `[B]`, α. NaN means the α of the export.
+
+        Returns:
+            - `ids` int32 `[B, K, L]`: padded; L is the limit for the longest sentence
+            - `lengths` int32 `[B, K]`: including the end token
+            - `scores` float32 `[B, K]`: best first
+            - `status` int32 `[B]`: bits of `Status`
+        """
+        translator = self._translator
+        lengths = tf.minimum(lengths, translator.max_source_tokens)
+        ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
+        source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
+        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
+        alpha, alpha_changed = clamp_alpha(translator, length_penalty)
+        result = translator.search_ids(
+            source_ids, SearchInputs(max_lengths, alpha=alpha), cache_block=_CACHE_BLOCK
+        )
+        return {
+            "ids": result.ids,
+            "lengths": result.lengths,
+            "scores": result.scores,
+            "status": status
+            + encode_status(
+                {
+                    Status.MAX_LENGTH_CHANGED: length_changed,
+                    Status.LENGTH_PENALTY_CHANGED: alpha_changed,
+                    Status.NOT_TRANSLATED: has_no_translation(result),
+                }
+            ),
+        }

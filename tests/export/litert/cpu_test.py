@@ -1,0 +1,94 @@
+"""The format cpu: several sentences in a call, which give the tokens of the run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.export import ExportOptions, export
+from keras_transformer.export.request_params import Status
+from keras_transformer.inference import loading
+from keras_transformer.inference.litert import LiteRTModel
+from keras_transformer.inference.manifest import check_manifest
+from keras_transformer.inference.translate import translate_lines
+from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
+
+# Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
+TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
+SETTINGS = {"decoding.n_best": 2, "decoding.max_extra_tokens": 40}
+
+
+@pytest.fixture(scope="module")
+def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    options = ExportOptions(quantization="none")
+    folder = tmp_path_factory.mktemp("cpu")
+    return export(run_directory, folder, PHRASES, options, format="cpu", settings=SETTINGS).path
+
+
+@pytest.fixture(scope="module")
+def model(version: Path) -> LiteRTModel:
+    return LiteRTModel(version / "model.tflite", 2)
+
+
+@pytest.fixture(scope="module")
+def translator(run_directory: RunDirectory) -> TranslationModule:
+    return loading.load_translator(run_directory, SETTINGS)
+
+
+def test_a_batch_gives_each_sentence_the_tokens_of_the_run(
+    model: LiteRTModel, translator: TranslationModule
+) -> None:
+    assert model.batch_size > 1
+    expected = translator.search(tf.constant(TEXTS))
+    found = model.translate_batch([model.source_ids(text) for text in TEXTS])
+    assert len(found) == len(TEXTS)
+    lengths = expected.lengths.numpy()
+    assert lengths.max() > 32  # several blocks
+    for row, result in enumerate(found):
+        np.testing.assert_allclose(result.scores, expected.scores[row], atol=1e-4)
+        np.testing.assert_array_equal(result.lengths, lengths[row])
+        for ours, theirs, length in zip(result.ids, expected.ids[row], lengths[row], strict=True):
+            np.testing.assert_array_equal(ours[:length], theirs[:length])
+
+
+def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
+    ids = model.source_ids(PHRASES[0])
+    alone = [
+        model.translate_ids(*arguments)
+        for arguments in ((ids, 0, math.nan), (ids, 2, 0.0), (ids, -1, 99.0), ([], 0, math.nan))
+    ]
+    sources, limits = [ids, ids, ids, []], [0, 2, -1, 0]
+    together = model.translate_batch(sources, limits, [math.nan, 0.0, 99.0, math.nan])
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one.lengths, other.lengths)
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
+        assert one.status == other.status
+    changed = Status.MAX_LENGTH_CHANGED | Status.LENGTH_PENALTY_CHANGED
+    assert [each.status for each in together] == [0, 0, changed, 0]
+    assert model.translate_ids(ids[:-1] * 40).status == Status.SOURCE_CUT
+    assert model.translate_batch([]) == []
+
+
+def test_the_version(version: Path, translator: TranslationModule) -> None:
+    manifest = check_manifest(version)
+    assert [*manifest["signatures"]] == ["translate_batch"]
+    assert set(manifest["files"]) == {"model.tflite", "joint.model", "README.md"}
+    loaded = loading.load_model(version.parent)
+    assert loaded.max_batch_lines > 1
+    own = loading.LoadedModel.of(translator, "the run")
+    for found, expected in zip(
+        translate_lines(loaded, TEXTS), translate_lines(own, TEXTS), strict=True
+    ):
+        assert [each.text for each in found] == [each.text for each in expected]
+
+
+def test_int8_is_the_default(run_directory: RunDirectory, tmp_path: Path) -> None:
+    options = ExportOptions(references=PHRASES, max_bleu_loss=100.0)
+    path = export(run_directory, tmp_path, PHRASES, options, format="cpu").path
+    assert check_manifest(path)["precision"] == "int8"
