@@ -412,7 +412,7 @@ def _read_archive(path: Path, verify: bool) -> tuple[LiteRTMetadata, Vocabulary]
             raise InputError(
                 f"the format version is {version!r}, but this program reads {FORMAT_VERSION}"
             )
-        checksum = fields.pop(_CHECKSUM)
+        checksum = fields.pop(_CHECKSUM, None)
         if verify and checksum != _crc32(path, model_bytes):
             raise InputError("the model before it was changed after the export")
         for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():

@@ -41,7 +41,12 @@ from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.batching import batches
-from keras_transformer.inference.litert import LiteRTMetadata, LiteRTModel, append_archive
+from keras_transformer.inference.litert import (
+    LiteRTMetadata,
+    LiteRTModel,
+    LiteRTResult,
+    append_archive,
+)
 from keras_transformer.inference.loading import load_translator, max_train_source_length
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
@@ -331,9 +336,11 @@ def _compare(
 ) -> Comparison:
     """Translates sentences and probes with the export, and compares them with the run if exact.
 
-    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree.
+    The signatures must agree, and so must both runtimes, `Interpreter` and `CompiledModel`. Only
+    the former can run `translate_batch`, whose shapes are not constant.
     """
-    model, compiled = LiteRTModel(file), LiteRTModel(file, low_memory=True)
+    model = LiteRTModel(file)
+    compiled = None if model.batch_size > 1 else LiteRTModel(file, low_memory=True)
     translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
     texts = [*sentences, *probes]
@@ -344,14 +351,8 @@ def _compare(
             found = model.translate_ids(ids)
             theirs = Hypotheses(found.ids, found.lengths, found.scores)
             best = model.texts(found)[0]
-            other = compiled.translate_ids(ids)
-            fields = ((getattr(found, name), getattr(other, name)) for name in found._fields)
-            if not all(np.array_equal(a, b) for a, b in fields):
-                raise InputError(
-                    f"For {name}, LiteRT's CompiledModel finds {escaped(model.texts(other)[0])} "
-                    f"({other.scores[0]:.5f}), but its Interpreter finds {escaped(best)} "
-                    f"({found.scores[0]:.5f}). Nothing was exported."
-                )
+            if compiled is not None:
+                _check_equal(model, found, compiled.translate_ids(ids), name)
             translations.append(best)
             if is_exact:
                 tie = compare_sentence(ours, theirs, name, sentence)
@@ -365,6 +366,19 @@ def _compare(
             bar.update()
     check_ties(ties, len(texts))
     return Comparison(ties, translations[: len(sentences)])
+
+
+def _check_equal(
+    model: LiteRTModel, found: LiteRTResult, compiled: LiteRTResult, name: str
+) -> None:
+    """Raises `InputError` unless the results of both runtimes for the named text are equal."""
+    if not all(np.array_equal(*pair) for pair in zip(found, compiled, strict=True)):
+        best, other = (model.texts(each)[0] for each in (found, compiled))
+        raise InputError(
+            f"For {name}, LiteRT's CompiledModel finds {escaped(other)} "
+            f"({compiled.scores[0]:.5f}), but its Interpreter finds {escaped(best)} "
+            f"({found.scores[0]:.5f}). Nothing was exported."
+        )
 
 
 def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.ndarray]]:
