@@ -369,13 +369,14 @@ def _compare(
 
 
 def _check_equal(
-    model: LiteRTModel, found: LiteRTResult, compiled: LiteRTResult, name: str
+    model: LiteRTModel, found: LiteRTResult, compiled: LiteRTResult, text_name: str
 ) -> None:
     """Raises `InputError` unless the results of both runtimes for the named text are equal."""
-    if not all(np.array_equal(*pair) for pair in zip(found, compiled, strict=True)):
+    fields = ((getattr(found, name), getattr(compiled, name)) for name in found._fields)
+    if not all(np.array_equal(a, b) for a, b in fields):
         best, other = (model.texts(each)[0] for each in (found, compiled))
         raise InputError(
-            f"For {name}, LiteRT's CompiledModel finds {escaped(other)} "
+            f"For {text_name}, LiteRT's CompiledModel finds {escaped(other)} "
             f"({compiled.scores[0]:.5f}), but its Interpreter finds {escaped(best)} "
             f"({found.scores[0]:.5f}). Nothing was exported."
         )
