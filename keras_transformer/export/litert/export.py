@@ -331,9 +331,11 @@ def _compare(
 ) -> Comparison:
     """Translates sentences and probes with the export, and compares them with the run if exact.
 
-    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree.
+    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree. Files for CPU
+    servers run only in `Interpreter`.
     """
-    model, compiled = LiteRTModel(file), LiteRTModel(file, low_memory=True)
+    model = LiteRTModel(file)
+    compiled = LiteRTModel(file, low_memory=True) if model.batch_size == 1 else None
     translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
     texts = [*sentences, *probes]
@@ -344,7 +346,7 @@ def _compare(
             found = model.translate_ids(ids)
             theirs = Hypotheses(found.ids, found.lengths, found.scores)
             best = model.texts(found)[0]
-            other = compiled.translate_ids(ids)
+            other = compiled.translate_ids(ids) if compiled else found
             fields = ((getattr(found, name), getattr(other, name)) for name in found._fields)
             if not all(np.array_equal(a, b) for a, b in fields):
                 raise InputError(
