@@ -47,7 +47,7 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     ),
     "host": ("string", "127.0.0.1", "address; 0.0.0.0 for all addresses of this machine"),
     "workers": ("integer", None, "number of processes; default: enough to use all cores"),
-    "threads": ("integer", None, "threads of a LiteRT model; default: all cores"),
+    "threads": ("integer", None, "cores that a LiteRT model uses; default: all"),
     "source_tag": ("string", None, "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", None, "maximum number of tokens to learn"),
     "max_tokens": ("integer", None, "maximum tokens of a sentence"),
