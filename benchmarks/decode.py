@@ -22,9 +22,9 @@ is a new process that imports, loads, translates the source once and ends.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
-* keras:float32, keras:bfloat16: the graph of an export; with `xla` compiled for each shape, with
-  sources padded to multiples of 8; with `no_project`, `no_swap_heads` or `no_shape_for_reshape`
-  without that function of `keras_transformer/layers/fast_paths.py`;
+* keras:float32, keras:bfloat16, keras:int8: the graph of an export; with `xla` compiled for each
+  shape (not int8), with sources padded to multiples of 8; with `no_project`, `no_swap_heads` or
+  `no_shape_for_reshape` without that function of `keras_transformer/layers/fast_paths.py`;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
   with `mkl` CT2_USE_MKL=1 is set;
 * marian:float32, marian:int8: Marian, by pymarian (only random models);
@@ -32,7 +32,8 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
   penalty, combined as in its BartSeq2SeqLM (only random models);
 * litert:float32, litert:float16, litert:int8: the file of bin/export.py --format=cpu; with `phone`
-  that of --format=litert, which translates sentence by sentence.
+  that of --format=litert, which translates sentence by sentence; with `compiled` the latter in
+  LiteRT's CompiledModel (only random models).
 
 A number among the options is the number of threads of an operation; the default is --threads. With
 `cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),
@@ -107,15 +108,15 @@ flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
 _FAST_PATHS = {f"no_{name}": name for name in ("project", "shape_for_reshape", "swap_heads")}
 KNOWN = {
-    "keras": (["float32", "bfloat16"], ["xla", "cores", *_FAST_PATHS, "number"]),
+    "keras": (["float32", "bfloat16", "int8"], ["xla", "cores", *_FAST_PATHS, "number"]),
     "ctranslate2": (["float32", "bfloat16", "float16", "int8"], ["mkl", "cores", "number"]),
     "marian": (["float32", "int8"], ["cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
-    "litert": (["float32", "float16", "int8"], ["cores", "phone", "number"]),
+    "litert": (["float32", "float16", "int8"], ["compiled", "cores", "phone", "number"]),
 }
 DEFAULT = [
-    *("keras:float32:cores", "keras:bfloat16:cores", "litert:float32:cores", "litert:int8:cores"),
+    *("keras:bfloat16:cores", "keras:int8:cores", "litert:float32:cores", "litert:int8:cores"),
     *(f"ctranslate2:{precision}:cores" for precision in ("float32", "bfloat16", "int8")),
     "ctranslate2:int8",  # all threads for each operation
     *("marian:float32:cores", "marian:int8:cores"),

@@ -6,7 +6,7 @@ Example:
         --vocabulary=build/data/tokenizer --rounds=3
 
 All models have random weights. Each runs in a process that has neither this package nor
-TensorFlow. `low_memory` is LiteRT without XNNPACK, whose kernels keep a copy of the weights.
+TensorFlow. `CompiledModel` releases the original of the weights that XNNPACK packs.
 `peak_mb` is the most memory until the first translation, beyond the memory with only
 ai-edge-litert and NumPy; `over_file` is its ratio to the size of the file.
 
@@ -20,6 +20,7 @@ has another name.)
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ command.define_numbers("lengths", [16, 32, 64, 128], "tokens of the outputs that
 FLAGS.set_default(
     "engines",
     [
-        *("litert:float32:phone", "litert:int8:phone"),
+        *("litert:float32:phone", "litert:int8:phone", "litert:int8:compiled"),
         *(f"ctranslate2:{p}{o}" for p in ("float32", "int8") for o in ("", ":mkl", ":1")),
     ],
 )
@@ -62,9 +63,10 @@ def measure(size: str, vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
         write_litert(path, config, str(folder), precision)
         file_mb = path.stat().st_size / 2**20
         result[precision] = {"file_mb": round(file_mb, 1)}
-        for name, low_memory in (("default", False), ("low memory", True)):
+        os.sync()  # the runtime can release only pages that are on the disk
+        for name, compiled in (("Interpreter", False), ("CompiledModel", True)):
             settings = {"path": str(path), "threads": FLAGS.threads, "ids": ids}
-            settings["low_memory"] = low_memory
+            settings["compiled"] = compiled
             title = f"{size}, {precision}, {name}"
             say(f"{title}.")
             with EngineChild(title, "litert", "start_up", settings) as child:

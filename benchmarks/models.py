@@ -143,10 +143,11 @@ class RandomModels:
         """Returns the settings of a variant's `decode_ids`."""
         common = {"batches": f"{self.folder}/batches.npz", "steps": self.steps, "seed": SEED}
         if variant.engine == "litert":
-            for_cpu = "phone" not in variant.options
+            for_cpu = not {"phone", "compiled"} & set(variant.options)
             path = self.folder / f"{self.size}_{variant.precision}_{for_cpu}.tflite"
             write_litert(path, self.config(), str(self.folder), variant.precision, for_cpu)
-            return {**common, "path": str(path), "pad_id": self.vocabulary.pad_id}
+            own = {"path": str(path), "compiled": "compiled" in variant.options}
+            return {**common, **own, "pad_id": self.vocabulary.pad_id}
         if variant.is_ours:
             own = {"preset": self.size, "configuration": self.configuration()}
             return {**common, **own, "vocabulary": str(self.folder)}

@@ -7,6 +7,9 @@
 # Installs again only if setup.py, setup.cfg, pyproject.toml or constraints.txt has changed.
 # PYTHON is the interpreter (default: the first suitable one of python3, python3.13, 3.12, 3.11).
 
+# Images of containers often set it. Every process would then compile all modules of TensorFlow again.
+unset PYTHONDONTWRITEBYTECODE
+
 project_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$project_root/.venv
 

@@ -41,6 +41,19 @@ def test_data() -> Path:
     return path
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests that are marked long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips the long tests without --long, so that all others fit into the time of a change."""
+    if not config.getoption("--long"):
+        reason = "takes long: bin/test --long runs it, and .github/workflows/test.yml every week"
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Uses the facts of a pattern as the name of a test case."""
     return (

@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
 # docs/python.md is in tests/integration/wheel_test.py.
-PAGES = ["docs/tutorials/own_translator.md", "docs/tutorials/classifier.md", "docs/kerashub.md"]
+PAGES = [
+    pytest.param("docs/tutorials/own_translator.md", marks=pytest.mark.long),
+    "docs/tutorials/classifier.md",
+    pytest.param("docs/kerashub.md", marks=pytest.mark.long),
+]
 
 
 def test_site_builds_without_warnings(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.inference import loading
+from keras_transformer.inference.int8 import use_int8_products
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.layers import fast_paths
 from keras_transformer.models.transformer import Transformer
@@ -198,8 +199,11 @@ def decode_ids(settings: dict[str, Any]) -> Started:
         setattr(fast_paths, name, _PLAIN[name])
     config = preset(settings["preset"]).updated(settings["configuration"])
     keras.utils.set_random_seed(settings["seed"])
-    transformer = Transformer(config.model, dtype=settings["precision"])
+    in_int8 = settings["precision"] == "int8"
+    transformer = Transformer(config.model, dtype="float32" if in_int8 else settings["precision"])
     transformer.build()
+    if in_int8:
+        use_int8_products(transformer)
     translator = TranslationModule(
         transformer, Tokenizer.load(settings["vocabulary"]), config.decoding
     )

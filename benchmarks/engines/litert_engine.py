@@ -10,13 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
+from ai_edge_litert.interpreter import Interpreter
 from protocol import Answer, Started
 from resources import resident_mb
 from sentence_batches import Ids, without_padding
 
 from engines import tasks
 
+Run = Callable[[dict[str, np.ndarray]], list[int]]  # returns the lengths of the translations
+_SIGNATURE = "translate_ids"
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
 _BATCH = 8  # as in keras_transformer.inference.litert
@@ -29,38 +32,61 @@ def _translate(settings: dict[str, Any]) -> _Translate:
 
     The function returns the number of tokens of each translation.
     """
-    options = {}
-    if settings.get("low_memory"):  # without XNNPACK, whose kernels copy the weights
-        kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        options["experimental_op_resolver_type"] = kind
-    interpreter = Interpreter(settings["path"], num_threads=settings["threads"], **options)
-    [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
-    run = interpreter.get_signature_runner(name)
-
-    def run_rows(rows: Sequence[Sequence[int]], max_length: int, **inputs: Any) -> list[int]:
-        ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
-        for place, row in zip(ids, rows, strict=True):
-            place[: len(row)] = row
-        limits = np.full(len(rows), max_length, np.int32)
-        penalties = np.full(len(rows), np.nan, np.float32)  # NaN: the length penalty of the file
-        outputs = run(ids=ids, max_length=limits, length_penalty=penalties, **inputs)
-        lengths: list[int] = outputs["lengths"][:, 0].tolist()
-        return lengths
+    load = _load_compiled if settings["compiled"] else _load_interpreter
+    run, width = load(settings["path"], settings["threads"])
 
     def translate(rows: Sequence[Sequence[int]], max_length: int) -> list[int]:
-        if name == "translate_batch":
-            lengths = np.array([len(row) for row in rows], np.int32)
-            return run_rows(rows, max_length, lengths=lengths)
-        return [length for row in rows for length in run_rows([row], max_length)]
+        if width is None:
+            return run(_inputs(rows, max(map(len, rows)), max_length))
+        return [run(_inputs([row], width, max_length))[0] for row in rows]
 
     return translate
+
+
+def _inputs(rows: Sequence[Sequence[int]], width: int, max_length: int) -> dict[str, np.ndarray]:
+    ids = np.zeros([len(rows), width], np.int32)
+    for place, row in zip(ids, rows, strict=True):
+        place[: len(row)] = row
+    return {
+        "ids": ids,
+        "lengths": np.array([len(row) for row in rows], np.int32),
+        "max_length": np.full(len(rows), max_length, np.int32),
+        "length_penalty": np.full(len(rows), np.nan, np.float32),  # NaN: the one of the file
+    }
+
+
+def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
+    """Returns a function that runs the signature, and the width of `ids` if it is constant."""
+    interpreter = Interpreter(path, num_threads=threads)
+    [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
+    run = interpreter.get_signature_runner(name)
+    width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
+    return lambda inputs: run(**inputs)["lengths"][:, 0].tolist(), width
+
+
+def _load_compiled(path: str, threads: int) -> tuple[Run, int]:
+    """Returns the same for `CompiledModel`, like `LiteRTModel(low_memory=True)`."""
+    cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=":memory")
+    model = CompiledModel.from_file(path, options=Options(cpu_options=cpu))
+    inputs = model.get_input_tensor_details(_SIGNATURE)
+    outputs = model.get_output_tensor_details(_SIGNATURE)
+    given = {name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in inputs}
+    found = {name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in outputs}
+
+    def run(arrays: dict[str, np.ndarray]) -> list[int]:
+        for name, array in arrays.items():
+            given[name].write(array)
+        model.run_by_name(_SIGNATURE, given, found)
+        return [int(found["lengths"].read(outputs["lengths"]["shape"][1], np.int32)[0])]
+
+    return run, inputs["ids"]["shape"][1]
 
 
 def decode_ids(settings: dict[str, Any]) -> Started:
     """Loads a model that decodes ids, sentence by sentence.
 
     Args:
-        settings: `path`, `threads` of an operation, `pad_id`, and the settings of
+        settings: `path`, `threads` of an operation, `compiled`, `pad_id`, and the settings of
             `tasks.decode_ids`. Each of the parts of a batch that are decoded at the same time has
             an interpreter.
     """
@@ -110,7 +136,7 @@ def start_up(settings: dict[str, Any]) -> Started:
     """Loads a model and translates once; the command `time` times outputs of several lengths.
 
     Args:
-        settings: `path`, `threads`, `low_memory`, and the source `ids`.
+        settings: `path`, `threads`, `compiled`, and the source `ids`.
     """
     bare_mb, started = resident_mb(), time.perf_counter()
     translate = _translate(settings)

@@ -48,6 +48,12 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     "host": ("string", "127.0.0.1", "address; 0.0.0.0 for all addresses of this machine"),
     "workers": ("integer", None, "number of processes; default: enough to use all cores"),
     "threads": ("integer", None, "cores that a LiteRT model uses; default: all"),
+    "init_from": (
+        "string",
+        None,
+        "run with the initial weights: RUN, or RUN@NAME (last, best, ...)",
+    ),
+    "symbols": ("multi_string", [], "tokens that are never split, such as '<2de>,<2fr>'"),
     "source_tag": ("string", None, "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", None, "maximum number of tokens to learn"),
     "max_tokens": ("integer", None, "maximum tokens of a sentence"),
@@ -59,7 +65,7 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
 }
 _LIMITS = {"workers": (1, None), "threads": (1, 1024)}
 
-PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 # Flags with a choice that depends on the command: name → help.
 CHOICES: dict[str, str] = {
@@ -143,6 +149,16 @@ def define_option_flags(*names: str, **defaults: Any) -> None:
             limits = {"lower_bound": lower, "upper_bound": upper}
         define = getattr(flags, f"DEFINE_{kind}")
         define(name, defaults.get(name, default), help_text, **limits)
+
+
+def parse_symbols(values: Iterable[str]) -> list[str]:
+    """Returns the symbols of --symbols, which is repeatable and accepts lists with commas.
+
+    Example:
+    >>> parse_symbols(["<2de>,<2fr>", "<number>"])
+    ['<2de>', '<2fr>', '<number>']
+    """
+    return [symbol for value in values for symbol in value.split(",")]
 
 
 def define_choice_flag(name: str, *values: str) -> None:

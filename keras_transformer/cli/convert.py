@@ -52,6 +52,11 @@ def define_flags() -> None:
     flags.DEFINE_string("target_vocabulary", None, "vocabulary of the target")
     flags.DEFINE_integer("target_space", 0, "id of the target space of Tensor2Tensor's problem")
     flags.DEFINE_integer("num_heads", None, "attention heads, if the model does not say it")
+    flags.DEFINE_string(
+        "normalize_punctuation",
+        None,
+        "unicode, or a source language such as en: normalize punctuation as Moses does",
+    )
 
 
 def main() -> None:

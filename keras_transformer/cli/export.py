@@ -43,13 +43,20 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "quantization",
         None,
-        "type of stored weights: cpu (default: int8) and litert none|float16|int8; ctranslate2 and "
-        "argos also "
+        "type of stored weights: cpu (default: int8) and litert none|float16|int8|int4; "
+        "ctranslate2 and argos also "
         "int8_float32|int8_float16|int16|bfloat16",
     )
-    config_flags.define_choice_flag("precision", "float32", "bfloat16")
+    config_flags.define_choice_flag("precision", "float32", "bfloat16", "int8")
     flags.DEFINE_float(
-        "max_bleu_loss", None, "maximum BLEU loss of rounded weights; default: 0.1, for int8 0.3"
+        "max_bleu_loss",
+        None,
+        "maximum BLEU loss of rounded weights; default: 0.1, int8 0.3, int4 0.5",
+    )
+    flags.DEFINE_bool(
+        "text_signature",
+        True,
+        "add the signature translate to a LiteRT model; browsers cannot load it",
     )
     config_flags.define_option_flags("tokenize")
     flags.DEFINE_list(
@@ -122,6 +129,7 @@ def main() -> None:
             card=_card(),
             extra_signatures=parser_signatures,
             push_to_hub=FLAGS.push_to_hub,
+            text_signature=FLAGS.text_signature,
         ),
         format=FLAGS.format,
         settings=config_flags.config_settings(),
@@ -133,7 +141,7 @@ def main() -> None:
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
         default = "int8" if FLAGS.format == "cpu" else "none"
-        rounded = (FLAGS.quantization or default) != "none"
+        rounded = FLAGS.precision != "float32" or (FLAGS.quantization or default) != "none"
         how = "about as well as" if rounded else "like"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:

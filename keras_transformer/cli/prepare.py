@@ -74,13 +74,12 @@ def define_flags() -> None:
         DEFAULTS.vocabulary_lines,
         "lines to learn the vocabulary from, drawn at random",
     )
-    flags.DEFINE_multi_string("symbols", [], "tokens that are never split, such as '<2de>,<2fr>'")
+    config_flags.define_option_flags("symbols", "source_tag")
     flags.DEFINE_string(
         "vocab_from",
         None,
         "prepared data, a tokenizer, or a .model file to take the vocabulary from",
     )
-    config_flags.define_option_flags("source_tag")
     flags.DEFINE_integer("max_bytes", DEFAULTS.max_bytes, "maximum bytes of a sentence")
     flags.DEFINE_float(
         "max_length_ratio",
@@ -140,8 +139,7 @@ def _options() -> prepare.PrepareOptions:
     values: dict[str, Any] = {
         field.name: FLAGS[field.name].value for field in dataclasses.fields(DEFAULTS)
     }
-    symbols = [s for value in values["symbols"] for s in value.split(",")]
-    values["symbols"] = tuple(symbols) or None
+    values["symbols"] = tuple(config_flags.parse_symbols(values["symbols"])) or None
     values["max_length_ratio"] = values["max_length_ratio"] or None
     if values["check_languages"] is not None:
         values["check_languages"] = tuple(values["check_languages"])

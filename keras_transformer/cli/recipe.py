@@ -8,11 +8,14 @@ Examples:
         --corpus_dir=multi30k/tok --work_dir=build/diversified --seeds=1,2
     bin/recipe.py --recipe=multi30k_en_de --variant=back_translation --corpus_dir=multi30k/tok \
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
+    bin/recipe.py --recipe=finetune_opus_mt --init_from=build/en-de --corpus_dir=my_pairs \
+        --work_dir=build/tuned
 
 Writes the data, a folder for each seed (run, export/1 and results.json), and the results of all
 seeds to the work directory. Recipes with synthetic pairs also write these (synthetic/KIND) and the
-models that generate them (generators/KIND). --synthetic_from uses other models. The same command
-resumes after an interruption. The last line of standard output is results.json.
+models that generate them (generators/KIND). --synthetic_from uses other models. Recipes that
+fine-tune a model need its run (--init_from) and also score it. The same command resumes after an
+interruption. The last line of standard output is results.json.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "num_microbatches", None, config_flags.FIELDS["num_microbatches"][1], lower_bound=1
     )
-    config_flags.define_option_flags("max_minutes")
+    config_flags.define_option_flags("init_from", "symbols", "max_minutes")
 
 
 def main() -> None:
@@ -65,12 +68,17 @@ def main() -> None:
     loaded = recipe.Recipe.load(recipes_dir, path.name)
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
         raise InputError(f"--seeds is {','.join(FLAGS.seeds)!r}. Give numbers, as in 1,2,3.")
+    if FLAGS.variant is not None:
+        loaded = loaded.with_variant(FLAGS.variant)
+    if FLAGS.symbols:
+        loaded = loaded.with_symbols(config_flags.parse_symbols(FLAGS.symbols))
     results = run.run_recipe(
-        loaded if FLAGS.variant is None else loaded.with_variant(FLAGS.variant),
+        loaded,
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],
         synthetic_from=texts.parse_generators(FLAGS.synthetic_from),
+        init_from=FLAGS.init_from,
         num_microbatches=FLAGS.num_microbatches,
         max_minutes=FLAGS.max_minutes,
     )

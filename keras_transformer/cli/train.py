@@ -58,14 +58,11 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "mix_temperature", None, "shares are sizes to the power of 1 / temperature, as in 5"
     )
-    flags.DEFINE_string(
-        "init_from", None, "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"
-    )
     flags.DEFINE_enum(
         "device", "auto", ["auto", "cpu", "gpu"], "auto: all GPUs, or the CPU if there are none"
     )
     flags.DEFINE_integer("logical_cpus", None, "number of replicas to split the CPU into")
-    config_flags.define_option_flags("max_minutes")
+    config_flags.define_option_flags("init_from", "max_minutes")
 
 
 def main() -> int:

@@ -52,6 +52,9 @@ class ConvertOptions:
         target_space: for `tensor2tensor`, the id of the target space that the problem of the model
             sets, 0 for most.
         num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.
+        normalize_punctuation: for `marian` and `huggingface`, normalizes the punctuation of source
+            texts in the graph, as scripts of Moses do: "unicode" for replace-unicode-punctuation,
+            a language code such as "en" also for normalize-punctuation. Needs sacremoses.
 
     Example:
     >>> ConvertOptions(positions="huggingface").sentencepiece is None
@@ -66,6 +69,7 @@ class ConvertOptions:
     target_vocabulary: str | None = _option(None, "tensor2tensor", "fairseq")
     target_space: NonNegativeInt = _option(0, "tensor2tensor")
     num_heads: PositiveInt | None = _option(None, "opennmt_tf")
+    normalize_punctuation: str | None = _option(None, "marian", "huggingface")
 
     @property
     def sentencepiece(self) -> tuple[str, str] | None:
@@ -123,7 +127,7 @@ def read_model(
 
     Raises:
         InputError: for an unknown format, an option that does not apply to it, a missing or
-            damaged file, or a model that this package cannot express.
+            damaged file, a missing package, or a model that this package cannot express.
 
     Example:
     >>> model = read_model("build/opus-mt", "marian")
@@ -140,6 +144,11 @@ def read_model(
         raise InputError(f"{path} does not exist. Give the directory of the model.")
     module = importlib.import_module(f"{__name__}.{FORMATS[source_format]}")
     model: ConvertedModel = module.read(Path(path), options)
+    if options.normalize_punctuation is not None:
+        from keras_transformer.converters.punctuation import normalize_punctuation
+
+        vocabulary = normalize_punctuation(model.vocabulary, options.normalize_punctuation)
+        model = dataclasses.replace(model, vocabulary=vocabulary)
     return model
 
 

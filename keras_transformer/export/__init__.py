@@ -26,13 +26,14 @@ _MODULES = {
     "argos": "keras_transformer.export.argos",
 }
 FORMATS: tuple[str, ...] = tuple(_MODULES)
-PRECISIONS = ("float32", "bfloat16")  # of a SavedModel
+PRECISIONS = ("float32", "bfloat16", "int8")  # of a SavedModel
 # The formats that each option applies to.
 _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "quantization": ("cpu", "litert", "ctranslate2", "argos"),
     "precision": ("saved_model",),
     "max_bleu_loss": ("saved_model", "cpu", "litert"),
     "card": ("saved_model", "huggingface", "argos"),
+    "text_signature": ("litert",),
 }
 
 
@@ -101,12 +102,14 @@ class ExportOptions:
             The default is int8 for cpu, and float32 for the others.
         precision: type of weights and computation, for the format saved_model.
         max_bleu_loss: the largest allowed loss of BLEU on the sentences when weights are
-            rounded. The default is 0.1, and 0.3 for int8. It needs references.
+            rounded. The default is 0.1, for int8 0.3 and for int4 0.5. It needs references.
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         card: facts for the model card of a SavedModel that the run does not contain.
         extra_signatures: adds the signatures of another task to a SavedModel.
         push_to_hub: name of a model on the Hugging Face Hub, as in "user/en-de". The export is
             uploaded there.
+        text_signature: whether a LiteRT model also gets the signature `translate`, which contains
+            the tokenizer. LiteRT.js loads no models with text inputs.
 
     Example:
     >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
@@ -121,6 +124,7 @@ class ExportOptions:
     card: ModelCardData | None = None
     extra_signatures: ExtraSignaturesFn | None = None
     push_to_hub: str | None = None
+    text_signature: bool = True
 
 
 def export(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import threading
 import typing
 import zipfile
@@ -23,16 +24,21 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.inference import Translation, translations_of
+from keras_transformer.inference import Translation, manifest, translations_of
 from keras_transformer.schema import Bounds, check_scalar
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("litert", "translating with a LiteRT model"):
     import ai_edge_litert
+    from ai_edge_litert import compiled_model
     from ai_edge_litert import interpreter as litert
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had ids of any length, and no input `lengths`
 MAX_THREADS = 1024
+_SIGNATURE = "translate_ids"
+_BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
+_WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
+_STDERR_LOCK = threading.Lock()
 _METADATA = "model.json"
 _CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
 _BATCH_SIZE = 8  # sentences per call for which `translate_batch` is fastest
@@ -94,8 +100,12 @@ class LiteRTModel:
     Args:
         path: `model.tflite`.
         threads: number of sentences that are translated at the same time. Further calls wait.
-        low_memory: disables XNNPACK, because its kernels keep a copy of all weights. This halves
-            the memory and is several times slower.
+        low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. An `Interpreter`
+            keeps the file's weights, and one copy per thread in the layout of its kernels.
+            `CompiledModel` keeps only one copy, but holds Python's lock, so it translates one
+            sentence at a time.
+        verify: compares the file with its checksum, and with `manifest.json` in its directory, if
+            there is one. This takes less than a second per GB.
 
     Attributes:
         metadata: the metadata of the file.
@@ -117,44 +127,46 @@ class LiteRTModel:
     True
     """
 
-    def __init__(self, path: str | Path, threads: int = 2, *, low_memory: bool = False):
+    def __init__(
+        self,
+        path: str | Path,
+        threads: int = 2,
+        *,
+        low_memory: bool = False,
+        verify: bool = True,
+    ):
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:  # True is not a number
             raise InputError(f"threads is {threads!r}, but must be from 1 to {MAX_THREADS:,}.")
         self.path, self.threads = Path(path), threads
         if self.path.is_dir():
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
-        self.metadata, self.vocabulary = _read_archive(self.path)
-        self._options: dict[str, Any] = {"model_path": str(path), "num_threads": 1}
-        if low_memory:
-            resolver = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            self._options["experimental_op_resolver_type"] = resolver
-        self._free = threading.Semaphore(threads)
-        self.batch_size = 1
-        self._idle = [self._new_runner()]  # the last one was used last; its memory is warm
+        if verify:
+            manifest.check_file(self.path)
+        self.metadata, self.vocabulary = _read_archive(self.path, verify)
+        self._runtime = _Compiled if low_memory else _Interpreted
+        self._free = threading.Semaphore(1 if low_memory else threads)
+        self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
+        self.batch_size = _BATCH_SIZE if self._idle[0].takes_batches else 1
 
-    def _new_runner(self) -> Any:
-        """Returns the function of a new interpreter, which one thread at a time may call."""
+    def _new_runtime(self) -> _Interpreted | _Compiled:
+        """Returns a new runtime with one thread, which one thread at a time may use."""
         try:
-            interpreter = litert.Interpreter(**self._options)
-            if "translate_batch" in interpreter.get_signature_list():
-                self.batch_size = _BATCH_SIZE
-                return interpreter.get_signature_runner("translate_batch")
-            return interpreter.get_signature_runner("translate_ids")
+            return self._runtime(self.path)
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
 
     @contextlib.contextmanager
-    def _runner(self) -> Iterator[Any]:
-        """Yields the function of an interpreter that no other thread uses."""
+    def _idle_runtime(self) -> Iterator[_Interpreted | _Compiled]:
+        """Yields a runtime that no other thread uses."""
         with self._free:
             try:
-                run = self._idle.pop()
-            except IndexError:  # all interpreters are in use, but more are allowed
-                run = self._new_runner()
+                runtime = self._idle.pop()
+            except IndexError:  # all are in use, but more are allowed
+                runtime = self._new_runtime()
             try:
-                yield run
+                yield runtime
             finally:
-                self._idle.append(run)
+                self._idle.append(runtime)
 
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
@@ -212,28 +224,31 @@ class LiteRTModel:
         for row, ids in zip(rows, sources, strict=True):
             if row.ndim != 2:
                 raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
-        count = len(rows)
-        limits = _array("max_length", [0] * count if max_lengths is None else max_lengths, np.int32)
+        count, longest = len(rows), self.metadata.max_source_tokens
+        limits = [0] * count if max_lengths is None else max_lengths
         alphas = [math.nan] * count if length_penalties is None else length_penalties
-        options = {
-            "max_length": limits,
+        lengths = [min(row.shape[1], longest) for row in rows]
+        inputs = {
+            "lengths": np.array(lengths, np.int32),
+            "max_length": _array("max_length", limits, np.int32),
             "length_penalty": _array("length_penalty", alphas, np.float32),
         }
         if not rows:
             return []
-        with self._runner() as run:  # the interpreter releases Python's lock while it runs
+        with self._idle_runtime() as runtime:  # it releases Python's lock while it runs
+            if runtime.takes_batches:
+                longest = max(1, *lengths)
+            inputs["ids"] = np.zeros((count, longest), np.int32)
+            for place, row, length in zip(inputs["ids"], rows, lengths, strict=True):
+                place[:length] = row[0, :length]
             try:
-                if self.batch_size > 1:
-                    lengths = [row.shape[1] for row in rows]
-                    padded = np.zeros((count, max(1, *lengths)), np.int32)
-                    for place, row in zip(padded, rows, strict=True):
-                        place[: row.shape[1]] = row[0]
-                    outputs = run(ids=padded, lengths=np.array(lengths, np.int32), **options)
+                if runtime.takes_batches:
+                    outputs = runtime.run(inputs)
                     return [_result(outputs, i) for i in range(count)]
                 results = []
-                for i, row in enumerate(rows):
-                    chosen = {name: values[i : i + 1] for name, values in options.items()}
-                    results.append(_result(run(ids=row, **chosen), 0))
+                for i in range(count):
+                    one = {name: values[i : i + 1] for name, values in inputs.items()}
+                    results.append(_result(runtime.run(one), 0))
                 return results
             except (RuntimeError, ValueError) as error:
                 raise _runtime_error(self.path, error) from error
@@ -265,6 +280,70 @@ class LiteRTModel:
         # Cuts before the last byte that begins a character.
         begins = (i for i in range(limit, max(limit - 4, -1), -1) if data[i] & 0xC0 != 0x80)
         return data[: next(begins, limit)]
+
+
+class _Interpreted:
+    """The signature `translate_batch` or `translate_ids` in LiteRT's `Interpreter`."""
+
+    def __init__(self, path: Path):
+        self._interpreter = litert.Interpreter(str(path), num_threads=1)
+        self.takes_batches = _BATCH_SIGNATURE in self._interpreter.get_signature_list()
+        name = _BATCH_SIGNATURE if self.takes_batches else _SIGNATURE
+        self._runner = self._interpreter.get_signature_runner(name)
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs by name."""
+        outputs: dict[str, np.ndarray] = self._runner(**inputs)
+        return outputs
+
+
+class _Compiled:
+    """The signature `translate_ids` in LiteRT's `CompiledModel`, with constant buffers."""
+
+    takes_batches = False
+
+    def __init__(self, path: Path):
+        cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
+        with _without_log():
+            self._model = model = compiled_model.CompiledModel.from_file(
+                str(path), options=compiled_model.Options(cpu_options=cpu)
+            )
+            inputs = model.get_input_tensor_details(_SIGNATURE)
+            self._outputs = model.get_output_tensor_details(_SIGNATURE)
+            self._input_buffers = {
+                name: model.create_input_buffer_by_name(_SIGNATURE, name) for name in inputs
+            }
+            self._output_buffers = {
+                name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in self._outputs
+            }
+            for name, each in inputs.items():  # the first write also logs
+                self._input_buffers[name].write(np.zeros(each["shape"], each["dtype"]))
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs by name."""
+        for name, array in inputs.items():
+            self._input_buffers[name].write(array)
+        self._model.run_by_name(_SIGNATURE, self._input_buffers, self._output_buffers)
+        return {
+            name: self._output_buffers[name]
+            .read(math.prod(each["shape"]), np.dtype(each["dtype"]))
+            .reshape(each["shape"])
+            for name, each in self._outputs.items()
+        }
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it."""
+    with _STDERR_LOCK:  # two threads would restore each other's streams
+        stderr = os.dup(2)
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def _result(outputs: dict[str, np.ndarray], row: int) -> LiteRTResult:
@@ -322,7 +401,7 @@ def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary)
             archive.writestr(info, model)
 
 
-def _read_archive(path: Path) -> tuple[LiteRTMetadata, Vocabulary]:
+def _read_archive(path: Path, verify: bool) -> tuple[LiteRTMetadata, Vocabulary]:
     try:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
@@ -333,10 +412,8 @@ def _read_archive(path: Path) -> tuple[LiteRTMetadata, Vocabulary]:
             raise InputError(
                 f"the format version is {version!r}, but this program reads {FORMAT_VERSION}"
             )
-        if "trained_tokens" in fields:  # the name in version 0.1.0
-            fields["max_train_source_length"] = fields.pop("trained_tokens")
-        checksum = fields.pop(_CHECKSUM, None)  # version 0.1.0 wrote none
-        if checksum is not None and checksum != _crc32(path, model_bytes):
+        checksum = fields.pop(_CHECKSUM)
+        if verify and checksum != _crc32(path, model_bytes):
             raise InputError("the model before it was changed after the export")
         for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
             check_scalar(name, hint, fields[name])

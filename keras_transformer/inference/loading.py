@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # imported late: a process that runs a LiteRT model does not 
 
 # A version contains one of these. A damaged one may have lost its model.
 _EXPORTS = ("saved_model.pb", "model.tflite", manifest.FILE)
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 _LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
 
@@ -146,7 +147,7 @@ def load_model(
         settings: changes of the run's `decoding.` configuration, as in
             `{"decoding.beam_size": 1}`. A LiteRT model accepts only `decoding.length_penalty`
             and `decoding.max_length`, a SavedModel none.
-        precision: type of a run's weights and computation: float32, bfloat16 or float16.
+        precision: type of a run's weights and computation, one of `PRECISIONS`.
         jit_compile: compile the search of a run with XLA, for each batch shape.
         threads: sentences that a LiteRT model translates at the same time, each on one core. The
             default is the number of cores.
@@ -164,10 +165,8 @@ def load_model(
     if litert_file is not None:
         if precision != "float32" or jit_compile:
             raise _fixed_at_export(path)
-        if path.is_dir():
-            manifest.check_needed_files(path)
-            if (path / "saved_model.pb").is_file():
-                console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
+        if (path / "saved_model.pb").is_file():
+            console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
         from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
 
         model = LiteRTModel(litert_file, threads or available_cores())
@@ -184,12 +183,15 @@ def load_model(
         if threads is not None:
             raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
         from keras_transformer.converters import read_model
+        from keras_transformer.inference.int8 import use_int8_products
         from keras_transformer.inference.translation_module import TranslationModule
 
         manifest.check_needed_files(path)
         converted = read_model(path, "huggingface")
         config = converted.config.updated(settings or {})
-        transformer = converted.transformer(dtype=precision)
+        transformer = converted.transformer(dtype=_compute_dtype(precision))
+        if precision == "int8":
+            use_int8_products(transformer)
         module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
         return LoadedModel.of(module, str(model_dir), jit_compile=jit_compile)
     if precision != "float32" or jit_compile:
@@ -376,7 +378,7 @@ def load_translator(
             other weights (`RunDirectory.select` lists the names). Several runs with the same
             vocabulary, separated by commas, form an ensemble.
         settings: changes of the first run's `decoding.` configuration.
-        precision: type of weights and computation: float32, bfloat16 or float16.
+        precision: type of weights and computation, one of `PRECISIONS`.
 
     Raises:
         InputError: if a setting is invalid, if weights are missing, if an architecture is not
@@ -387,13 +389,11 @@ def load_translator(
     >>> len(ensemble.transformers)
     2
     """
+    from keras_transformer.inference.int8 import use_int8_products
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.encoder_decoder import get_architecture
 
-    if precision not in ("float32", "bfloat16", "float16"):
-        raise InputError(
-            f"The precision {precision!r} is unknown. Use float32, bfloat16 or float16."
-        )
+    dtype = _compute_dtype(precision)
     runs = members(model_dir)
     first, _ = runs[0]
     for name in settings or {}:
@@ -410,8 +410,17 @@ def load_translator(
                 "ensemble. Prepare the data of one with --vocab_from of the other."
             )
         architecture = get_architecture(run.config.architecture)
-        transformer = architecture(run.config.model, dtype=precision)
+        transformer = architecture(run.config.model, dtype=dtype)
         transformer.build()
         transformer.assign_weights(run.named_weights(name))
+        if precision == "int8":
+            use_int8_products(transformer)
         transformers.append(transformer)
     return TranslationModule(transformers, tokenizer, first.config.updated(settings or {}).decoding)
+
+
+def _compute_dtype(precision: str) -> str:
+    """Returns the dtype policy of a model. Products in int8 have float32 inputs and outputs."""
+    if precision not in PRECISIONS:
+        raise InputError(f"The precision {precision!r} is unknown. Use {', '.join(PRECISIONS)}.")
+    return "float32" if precision == "int8" else precision

@@ -269,6 +269,9 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
     def _project_to_heads(self, name: str, inputs: Any, *dims: int) -> list[Any]:
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
         projected = self._project(name, inputs)  # --> [B, T, H * (dim + ...)]
+        if len(set(dims)) == 1:  # one exchange of axes for all of them
+            heads = split_heads(projected, len(dims) * self.num_heads)
+            return [heads] if len(dims) == 1 else ops.split(heads, len(dims), axis=1)
         parts = split_widths(projected, [self.num_heads * dim for dim in dims])
         return [split_heads(part, self.num_heads) for part in parts]
 

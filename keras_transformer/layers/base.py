@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
+
+# Multiplies rows `[R, d_in]` by a matrix, and returns `[R, d_out]`.
+Product = Callable[[Any], Any]
 
 # Operations that keep the positions of their inputs, so that a mask stays valid.
 _ELEMENTWISE = frozenset(
@@ -96,6 +100,23 @@ class BaseLayer(keras.layers.Layer):
 
     def _add_adapters(self, rank: int, scale: float) -> None:
         """Adds adapters to the matrices of this layer, without sublayers."""
+
+    def replace_products(self, make_product: Callable[[Any], Product]) -> None:
+        """Replaces the products with all matrices inside, and drops the matrices.
+
+        An export calls it for products in other number formats. Afterwards the layer has no
+        matrices, so it can neither be trained nor saved. Tables of embeddings become int8.
+
+        Args:
+            make_product: called once with each matrix, a float32 array `[d_in, d_out]`. Returns a
+                function from rows `[R, d_in]` to `[R, d_out]`.
+        """
+        for layer in self._sublayers():
+            layer.replace_products(make_product)
+        self._replace_products(make_product)
+
+    def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
+        """Replaces the products of this layer, without sublayers."""
 
     def _sublayers(self) -> list[BaseLayer]:
         layers = self._flatten_layers(include_self=False, recursive=False)

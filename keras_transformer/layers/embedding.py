@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import integer_ids, padded
+from keras_transformer.layers.base import Product, integer_ids, padded
 from keras_transformer.layers.projections import ProjectingLayer
 
 
@@ -86,11 +87,20 @@ class TokenEmbedding(ProjectingLayer):
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""
+        if "embeddings" in self._products:
+            return fast_paths.multiply_rows(self._products["embeddings"], inputs)
         kernel = ops.transpose(ops.cast(self.embeddings, inputs.dtype))
         logits = fast_paths.project(inputs, kernel)
         if self.quantization_mode is not None:
             logits = logits / ops.cast(self.embeddings_scale, inputs.dtype)
         return logits
+
+    def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
+        table = ops.cast(self.embeddings, "float32")
+        self._products["embeddings"] = make_product(ops.convert_to_numpy(ops.transpose(table)))
+        self._tracker.unlock()
+        self._quantize_matrices(None)  # for the lookup
+        self._tracker.lock()
 
     def _add_adapters(self, rank: int, scale: float) -> None:
         """Adds none: the matrix may also give the logits."""

@@ -8,6 +8,7 @@ keras:float32:no_project; benchmarks/results/decoding.md has the figures.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -44,10 +45,27 @@ def project(inputs: Any, kernel: Any) -> Any:
     >>> project(ops.ones((2, 3, 4)), ops.ones((4, 5))).shape
     TensorShape([2, 3, 5])
     """
+    return multiply_rows(lambda rows: ops.matmul(rows, kernel), inputs)
+
+
+def multiply_rows(product: Callable[[Any], Any], inputs: Any) -> Any:
+    """Calls a product of rows `[R, d_in]` for inputs of any rank.
+
+    Args:
+        product: returns `[R, d_out]`.
+        inputs: `[..., d_in]`, with at least two dimensions.
+
+    Returns:
+        `[..., d_out]`.
+
+    Example:
+    >>> multiply_rows(lambda rows: 2 * rows, ops.ones((2, 3, 4))).shape
+    TensorShape([2, 3, 4])
+    """
     if len(inputs.shape) == 2:
-        return ops.matmul(inputs, kernel)
-    rows = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), kernel)
-    return ops.reshape(rows, (*shape_for_reshape(inputs)[:-1], kernel.shape[-1]))
+        return product(inputs)
+    rows = product(ops.reshape(inputs, (-1, inputs.shape[-1])))
+    return ops.reshape(rows, (*shape_for_reshape(inputs)[:-1], rows.shape[-1]))
 
 
 def swap_heads(inputs: Any) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_transformer.layers import fast_paths
-from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.base import BaseLayer, Product
 
 
 class ProjectingLayer(BaseLayer):
@@ -47,6 +48,7 @@ class ProjectingLayer(BaseLayer):
         super().__init__(**kwargs)
         self.lora_rank: int | None = None
         self._matrix_names: tuple[str, ...] = ()
+        self._products: dict[str, Product] = {}  # of replaced matrices, by name
 
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
         # `keras.Model.quantize` quantizes only layers without sublayers. Here the only sublayer is
@@ -93,6 +95,8 @@ class ProjectingLayer(BaseLayer):
 
     def _multiply(self, inputs: Any, name: str) -> Any:
         """Returns `inputs` `[..., d_in]` times a matrix `[d_in, d_out]`, in the inputs' dtype."""
+        if name in self._products:
+            return fast_paths.multiply_rows(self._products[name], inputs)
         outputs = fast_paths.project(inputs, ops.cast(getattr(self, name), inputs.dtype))
         if self.quantization_mode is not None:
             outputs = outputs / ops.cast(getattr(self, f"{name}_scale"), inputs.dtype)
@@ -126,6 +130,13 @@ class ProjectingLayer(BaseLayer):
     def _assign_int8(self, name: str, values: tuple[Any, Any]) -> None:
         getattr(self, name).assign(values[0])
         getattr(self, f"{name}_scale").assign(values[1])
+
+    def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
+        for name in self._matrix_names:
+            matrix = getattr(self, name)
+            self._products[name] = make_product(ops.convert_to_numpy(ops.cast(matrix, "float32")))
+            self._untrack_variable(matrix)
+            setattr(self, name, None)  # Keras collects garbage after each `delattr`
 
     def _add_adapters(self, rank: int, scale: float) -> None:
         if not self.built:

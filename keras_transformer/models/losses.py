@@ -13,6 +13,7 @@ from keras import ops
 from keras_transformer.layers.base import integer_ids, padded
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.replicas import sum_over_replicas
+from keras_transformer.models.transformer import is_excluded
 
 __all__ = ["LabelSmoothedCrossEntropy"]
 
@@ -22,7 +23,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     """Label-smoothed cross entropy in nats per real token (paper, section 5.4).
 
     A label has the probability 1 - ε, and ε is spread evenly over all classes (Szegedy et al.,
-    2015, arXiv:1512.00567). Padding does not count: the mean is over the other tokens of the
+    2015, arXiv:1512.00567). A logit below -5,000 excludes its class, as in converted models: the
+    class gets no share of ε. Padding does not count: the mean is over the other tokens of the
     batch. Under a `tf.distribute` strategy, it is the mean over the global batch.
 
     Args:
@@ -84,7 +86,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         log_probs = ops.log_softmax(ops.cast(y_pred, "float32"), axis=-1)
         labels = ops.expand_dims(ops.cast(y_true, "int32"), -1)
         likelihood = ops.squeeze(ops.take_along_axis(log_probs, labels, axis=-1), -1)
-        uniform = ops.mean(log_probs, axis=-1)
+        included = ops.cast(ops.logical_not(is_excluded(y_pred)), "float32")
+        uniform = ops.sum(log_probs * included, axis=-1) / ops.sum(included, axis=-1)
         return -(1.0 - self.label_smoothing) * likelihood - self.label_smoothing * uniform
 
     def get_config(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -22,7 +22,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.attention import KeyValue
-from keras_transformer.layers.base import padded
+from keras_transformer.layers.base import Product, padded
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.models.encoder_decoder import (
     Decoded,
@@ -34,8 +34,21 @@ from keras_transformer.presets import preset
 
 # Output bias of tokens that a model must not know, such as a start token that its own toolkit does
 # not have. Their probability is then exactly 0 in the softmax, for any logit that occurs. A larger
-# number would not fit into float16, and would dominate a loss with label smoothing.
+# number would not fit into float16.
 EXCLUDED_TOKEN_BIAS = -1e4
+
+
+def is_excluded(scores: Any) -> Any:
+    """Returns which tokens are never predicted, by their output biases or their logits.
+
+    Args:
+        scores: floats of any shape, an array or a tensor.
+
+    Example:
+    >>> is_excluded(EXCLUDED_TOKEN_BIAS), is_excluded(-30.0)
+    (True, False)
+    """
+    return scores < EXCLUDED_TOKEN_BIAS / 2
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -275,6 +288,22 @@ class Transformer(EncoderDecoder):
         """
         for layer in self.layers:
             layer.enable_lora(rank, lora_alpha)
+
+    def replace_products(self, make_product: Callable[[Any], Product]) -> None:
+        """Replaces the products with all matrices, for exports. See `BaseLayer.replace_products`.
+
+        Args:
+            make_product: called once with each matrix, a float32 array `[d_in, d_out]`. Returns a
+                function from rows `[R, d_in]` to `[R, d_out]`.
+
+        Example:
+        >>> model = Transformer.from_preset("tiny", vocab_size=50)
+        >>> model.replace_products(lambda matrix: lambda rows: keras.ops.matmul(rows, matrix))
+        >>> sorted({w.name for w in model.weights if len(w.shape) == 2})
+        ['embeddings']
+        """
+        for layer in self.layers:
+            layer.replace_products(make_product)
 
     def encode(self, source_ids: Any, training: bool | None = None) -> Memory:
         source_ids = padded(source_ids, self.config.pad_id)

@@ -18,7 +18,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
 from keras_transformer.data.batching.batches import Batches
 from keras_transformer.errors import DivergedError, InputError
-from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
+from keras_transformer.models.transformer import is_excluded
 from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
@@ -93,7 +93,7 @@ def _grown(
     """
     for axis, (size, new) in enumerate(zip(array.shape, shape, strict=False)):
         if size != new and (size, new) in sizes:
-            used = array[array > EXCLUDED_TOKEN_BIAS / 2] if array.ndim == 1 else array
+            used = array[~is_excluded(array)] if array.ndim == 1 else array
             mean = used.mean(axis, keepdims=True, dtype=np.float64).astype(array.dtype)
             array = np.concatenate([array, np.repeat(mean, new - size, axis)], axis)
     return array

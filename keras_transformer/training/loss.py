@@ -4,6 +4,9 @@ With V classes and smoothing ε, the target distribution is 1 - ε on the label 
 class. The gradient of the logits is softmax - (1 - ε) onehot - ε / V. The last term is the same for
 all classes, so its part of the loss and of the gradients follows from the sum of the kernel over
 classes. Only the softmax has V columns, and it is computed for a slice of rows at a time.
+
+Converted models have classes that are never predicted: their bias is `EXCLUDED_TOKEN_BIAS`. They
+have no part in the smoothing. V then counts only the other classes.
 """
 
 from __future__ import annotations
@@ -119,7 +122,11 @@ def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
 
 
 def reference_loss(
-    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float, pad_id: int
+    logits: tf.Tensor,
+    labels: tf.Tensor,
+    label_smoothing: float,
+    pad_id: int,
+    excluded: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Returns the summed label-smoothed cross entropy of full logits (paper, section 5.4).
 
@@ -131,15 +138,17 @@ def reference_loss(
         labels: int32 `[N]`.
         label_smoothing: ε.
         pad_id: label of padding, which does not count.
+        excluded: bool `[V]`, the classes without a part in the smoothing; None for none.
 
     Example:
     >>> loss = reference_loss(tf.zeros([2, 4]), tf.constant([3, 0]), 0.1, pad_id=0)
     >>> round(float(loss), 4)
     1.3863
     """
-    classes = tf.shape(logits)[1]
-    true = tf.one_hot(labels, classes, dtype=logits.dtype)
-    target = (1.0 - label_smoothing) * true + label_smoothing / tf.cast(classes, logits.dtype)
+    if excluded is None:
+        excluded = tf.zeros_like(logits[0], tf.bool)
+    true = tf.one_hot(labels, tf.shape(logits)[1], dtype=logits.dtype)
+    target = (1.0 - label_smoothing) * true + label_smoothing * _uniform(excluded, logits.dtype)
     losses = -tf.reduce_sum(target * tf.nn.log_softmax(logits), axis=-1)
     return tf.reduce_sum(tf.where(labels != pad_id, losses, 0.0))
 
@@ -151,6 +160,7 @@ def loss_and_gradients(
     *,
     label_smoothing: float,
     pad_id: int,
+    excluded: tf.Tensor | None = None,
     scale: tf.Tensor | float = 1.0,
     slice_rows: int | tf.Tensor | None = None,
 ) -> tuple[LossSums, LossGradients]:
@@ -163,6 +173,7 @@ def loss_and_gradients(
         kernel: float32 `[V, d]`.
         label_smoothing: ε.
         pad_id: label of padding, which does not count.
+        excluded: bool `[V]`, the classes without a part in the smoothing; None for none.
         scale: factor of the gradients (1 / tokens of the global batch).
         slice_rows: rows whose logits exist at the same time; by default a number that suits CPUs.
 
@@ -219,11 +230,16 @@ def loss_and_gradients(
     )
     label_logits, likelihoods, by_features = (_joined(rows, tf.shape(labels)[0]) for rows in sliced)
     # The smoothing term: ε (logit of the label - mean logit), and its gradients.
-    kernel_mean = tf.reduce_mean(kernel, axis=0)
+    if excluded is None:
+        kernel_mean = tf.reduce_mean(kernel, axis=0)
+        per_class = label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
+    else:
+        uniform = _uniform(excluded)
+        kernel_mean = tf.linalg.matvec(kernel, uniform, transpose_a=True)
+        per_class = label_smoothing * uniform[:, None]
     mean_logits = tf.linalg.matvec(tf.cast(features, tf.float32), kernel_mean)
     losses = label_smoothing * (label_logits - mean_logits) - likelihoods
     by_feature = tf.cast(by_features, tf.float32) - label_smoothing * kernel_mean
-    per_class = label_smoothing / tf.cast(tf.shape(kernel)[0], tf.float32)
     by_kernel -= per_class * tf.reduce_sum(scaled, axis=0)
     return (
         LossSums(*(tf.reduce_sum(rows * real) for rows in (losses, likelihoods, real))),
@@ -246,6 +262,12 @@ def gpu_slice_rows(num_rows: Any, num_classes: int) -> tf.Tensor:
     num_slices = tf.maximum(-(-num_rows // most), 1)
     rows = -(-num_rows // num_slices)
     return tf.maximum(-(-rows // 8) * 8, 8)  # tensor cores multiply 8 rows at a time
+
+
+def _uniform(excluded: tf.Tensor, dtype: Any = tf.float32) -> tf.Tensor:
+    """Returns the even distribution over the classes that are not excluded, `[V]`."""
+    included = tf.cast(tf.logical_not(excluded), dtype)
+    return included / tf.reduce_sum(included)
 
 
 def _sliced(rows: tf.Tensor, slice_rows: Any, fill: Any = 0) -> tf.Tensor:
@@ -279,6 +301,7 @@ def evaluation_sums(
     *,
     label_smoothing: float,
     pad_id: int,
+    excluded: tf.Tensor | None = None,
     slice_rows: int | tf.Tensor | None = None,
 ) -> EvaluationSums:
     """Computes the loss without gradients, and the number of correct predictions.
@@ -289,6 +312,7 @@ def evaluation_sums(
         kernel: float32 `[V, d]`.
         label_smoothing: ε.
         pad_id: label of padding, which does not count.
+        excluded: bool `[V]`, the classes without a part in the smoothing; None for none.
         slice_rows: rows whose logits exist at the same time; by default a number that suits CPUs.
 
     Example:
@@ -308,7 +332,11 @@ def evaluation_sums(
         logits = tf.cast(tf.matmul(x_slices[i], low_kernel, transpose_b=True), tf.float32)
         places = _places(y)
         likelihood = _label_log(tf.nn.softmax(logits), places)
-        above_mean = tf.gather_nd(logits, places) - tf.reduce_mean(logits, axis=-1)
+        if excluded is None:
+            mean = tf.reduce_mean(logits, axis=-1)
+        else:
+            mean = tf.linalg.matvec(logits, _uniform(excluded))
+        above_mean = tf.gather_nd(logits, places) - mean
         parts = (
             label_smoothing * above_mean - likelihood,
             likelihood,

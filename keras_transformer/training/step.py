@@ -19,6 +19,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.transformer import is_excluded
 from keras_transformer.training.averages import WeightAverages
 from keras_transformer.training.devices import renumber_functions, uses_gpus
 from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
@@ -59,6 +60,10 @@ class _OutputMap:
         if self._bias is not None:
             features = tf.concat([features, tf.ones_like(features[:, :1])], axis=1)
         return features
+
+    def excluded(self) -> tf.Tensor | None:
+        """Returns which tokens are never predicted, bool `[V]`; None if there can be none."""
+        return None if self._bias is None else is_excluded(self._bias.value)
 
     def slice_rows(self, labels: tf.Tensor) -> tf.Tensor | None:
         """Returns the rows of logits to compute at once for flat labels; None on a CPU."""
@@ -320,6 +325,7 @@ class TrainingStep:
             self.output.matrix(),
             label_smoothing=self._config.label_smoothing,
             pad_id=self._transformer.config.pad_id,
+            excluded=self.output.excluded(),
             scale=scale,
             slice_rows=self.output.slice_rows(labels),
         )

@@ -212,6 +212,7 @@ class Trainer(keras.Model):
             output.matrix(),
             label_smoothing=self.config.label_smoothing,
             pad_id=self.transformer.config.pad_id,
+            excluded=output.excluded(),
             slice_rows=output.slice_rows(labels),
         )
 

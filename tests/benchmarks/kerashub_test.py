@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import PHRASES, ROOT
 
 PREPARE = (
@@ -35,6 +37,7 @@ def write_data(folder: Path) -> None:
     assert prepared.returncode == 0, prepared.stderr
 
 
+@pytest.mark.long
 def test_both_libraries_compute_the_same(tmp_path: Path) -> None:
     write_data(tmp_path)
     done = run(tmp_path, *COMPARE)

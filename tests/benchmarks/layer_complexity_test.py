@@ -63,6 +63,7 @@ def test_the_dilated_stack_connects_every_output_to_all_earlier_inputs(n: int) -
     np.testing.assert_array_equal(reached, np.tri(n, dtype=bool))
 
 
+@pytest.mark.long
 def test_the_whole_command(tmp_path: Path) -> None:
     command = [
         sys.executable, str(ROOT / "benchmarks" / "layer_complexity.py"), "--lengths=16,32,64",

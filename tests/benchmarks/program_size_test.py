@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import program_size
+import pytest
 
 from tests.conftest import ROOT
 
@@ -39,6 +40,7 @@ def test_rare_opcodes_are_summed() -> None:
     assert found["others"] == 1 + 2 + 3 + 4 + 5 and sum(found.values()) == counts.total()
 
 
+@pytest.mark.long
 def test_the_command_counts_a_training_step() -> None:
     command = (sys.executable, str(ROOT / "benchmarks" / "program_size.py"))
     flags = (

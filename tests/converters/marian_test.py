@@ -94,7 +94,11 @@ class TestResults:
         """
         name, module = named_module
         if name == "pre_norm":
-            pytest.skip("Marian's decoder disagrees with its own scores of pre-norm models")
+            pytest.skip(
+                "Marian 1.12.42 trains and scores with keys and values of normalized states. Its "
+                "decoder computes those of the decoder's self-attention from states before the "
+                "norm, so its translations are those of another model than its scores."
+            )
         config = dataclasses.replace(module.config, length_penalty=float(alpha))
         module = TranslationModule(module.transformers, module.tokenizer, config)
         found = module.search(tf.constant(RESULTS["source"]))

@@ -43,7 +43,7 @@ def versions(
 
 
 def scores(path: Path) -> np.ndarray:
-    return loading.load_model(path).translate(text=tf.constant(PHRASES[:2]))["scores"].numpy()
+    return np.asarray(loading.load_model(path).translate(text=tf.constant(PHRASES[:2]))["scores"])
 
 
 def assert_refused(read: Callable[[Path], object], path: Path, name: str) -> None:

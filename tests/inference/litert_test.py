@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
@@ -71,10 +73,13 @@ def test_with_less_memory_and_other_threads(file: Path) -> None:
         found = model.translate(PHRASES[0])[0]
         assert found.text == expected.text
         assert found.score == pytest.approx(expected.score, abs=1e-4)
+        for text in reversed(PHRASES):  # buffers are used again
+            assert model.translate(text)[0].text == LiteRTModel(file).translate(text)[0].text
 
 
-def test_threads_may_share_a_model(file: Path) -> None:
-    model = LiteRTModel(file)
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_threads_may_share_a_model(file: Path, low_memory: bool) -> None:
+    model = LiteRTModel(file, threads=3, low_memory=low_memory)
     expected = [model.translate(phrase) for phrase in PHRASES]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         assert [*pool.map(model.translate, PHRASES * 5)] == expected * 5
@@ -140,6 +145,42 @@ def test_truncated_files(file: Path, tmp_path: Path, share: float) -> None:
         LiteRTModel(path)
 
 
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_changed_files_are_refused_unless_not_verified(
+    file: Path, tmp_path: Path, has_manifest: bool
+) -> None:
+    path = tmp_path / "model.tflite"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1  # in the weights
+    path.write_bytes(content)
+    if has_manifest:
+        shutil.copy(file.parent / "manifest.json", tmp_path)
+    with pytest.raises(InputError, match=mentions("model.tflite", "changed after the export")):
+        LiteRTModel(path)
+    assert LiteRTModel(path, verify=False).metadata == LiteRTModel(file).metadata
+
+
+def test_version_0_1_0_has_ids_of_any_length(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = LiteRTModel(file).metadata.max_source_tokens
+
+    class Old(litert._Interpreted):
+        input_names = frozenset({"ids", "max_length", "length_penalty"})
+
+        def __init__(self, path: Path):
+            self.new = litert._Compiled(path)
+
+        def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            assert inputs.keys() == self.input_names
+            lengths = np.array([inputs["ids"].shape[1]], np.int32)
+            padded = np.zeros([1, limit], np.int32)
+            padded[:, : lengths[0]] = inputs["ids"]
+            return self.new.run({**inputs, "ids": padded, "lengths": lengths})
+
+    expected = LiteRTModel(file).translate(PHRASES[0])
+    monkeypatch.setattr(litert, "_Interpreted", Old)
+    assert LiteRTModel(file).translate(PHRASES[0]) == expected
+
+
 def test_invalid_files(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=mentions("directory", "model.tflite")):
         LiteRTModel(file.parent)
@@ -155,20 +196,8 @@ def test_invalid_files(file: Path, tmp_path: Path) -> None:
     newer = tmp_path / "newer.tflite"
     with zipfile.ZipFile(newer, "w") as archive:
         archive.writestr("model.json", json.dumps({"format_version": 99}))
-    with pytest.raises(InputError, match=mentions("format", "99", "1")):
+    with pytest.raises(InputError, match=mentions("format", "99", "2")):
         LiteRTModel(newer)
-
-
-def test_metadata_of_version_0_1_0(file: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old.tflite"
-    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(old, "w") as copy:
-        fields = json.loads(archive.read("model.json"))
-        fields["trained_tokens"] = 25
-        del fields["max_train_source_length"], fields["model_crc32"]
-        copy.writestr("model.json", json.dumps(fields))
-        copy.writestr("joint.model", archive.read("joint.model"))
-    metadata, _ = litert._read_archive(old)
-    assert metadata.max_train_source_length == 25
 
 
 def test_an_older_runtime(file: Path, tmp_path: Path) -> None:
@@ -194,7 +223,7 @@ def test_any_archive_is_read_or_refused(
     path = tmp_path_factory.getbasetemp() / "fuzzed.tflite"
     path.write_bytes(bytes(content))
     try:
-        litert._read_archive(path)
+        litert._read_archive(path, verify=True)
     except InputError as error:
         assert str(path) in str(error)
 
@@ -213,7 +242,7 @@ def test_any_metadata_is_read_or_refused(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model.json", json.dumps(fields))
     with pytest.raises(InputError):  # the archive has no vocabulary
-        litert._read_archive(path)
+        litert._read_archive(path, verify=True)
 
 
 def test_a_tag_selects_the_translation(tagged_run: RunDirectory, tmp_path: Path) -> None:

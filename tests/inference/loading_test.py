@@ -102,8 +102,8 @@ class TestLoadTranslator:
         half = loading.load_translator(run_directory.path, precision="bfloat16").transformer
         kernels = [path for path in half.weights_by_path() if path.endswith("kernel")]
         assert {half.weights_by_path()[path].dtype for path in kernels} == {"bfloat16"}
-        with pytest.raises(InputError, match=mentions("precision", "int8", "float32", "bfloat16")):
-            loading.load_translator(run_directory.path, precision="int8")
+        with pytest.raises(InputError, match=mentions("precision", "int4", "int8", "bfloat16")):
+            loading.load_translator(run_directory.path, precision="int4")
 
 
 def assert_weights(transformer: Any, expected: dict[str, np.ndarray]) -> None:

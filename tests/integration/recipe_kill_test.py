@@ -10,12 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.paper.recipes.recipes import write_corpus, write_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 CLOCK_FIELDS = {"seconds", "training_minutes", "tokens_per_second", "peak_memory_mb"}
 PROGRAM = """
 import os, pathlib, signal, sys, threading, time
+from keras_transformer.tf_import import load_tensorflow
+load_tensorflow()  # twice as fast as importing it
 from keras_transformer.runs import averaging
 from keras_transformer.paper import experiment
 from keras_transformer.paper.recipes import recipe, run
@@ -75,6 +79,7 @@ def stable_results(folder: Path) -> dict[str, Any]:
     return {k: v for k, v in {**results, **scores}.items() if k not in CLOCK_FIELDS}
 
 
+@pytest.mark.long
 def test_a_recipe_killed_at_every_stage_has_the_same_results(tmp_path: Path) -> None:
     killed, whole = make_folder(tmp_path / "killed"), make_folder(tmp_path / "whole")
     for stage in ("training", "averaging", "exporting", "scored"):

@@ -101,6 +101,32 @@ def test_int8_equals_rounded_kernels(
 
 
 @every_layer
+def test_replaced_products_leave_no_matrices(
+    layer_class: LayerClass, arguments: dict[str, Any], inputs: Any
+) -> None:
+    layer = new_layer(layer_class, arguments, inputs)
+    before = to_numpy(layer(*inputs))
+    others = {w.path for w in layer.weights if not w.name.endswith(MATRICES)}
+    calls = []
+
+    def make_product(matrix: Array) -> Any:
+        assert matrix.dtype == np.float32
+        calls.append(matrix.shape)
+        return lambda inputs: 2 * keras.ops.matmul(inputs, matrix / 2)
+
+    matrices = [tuple(w.shape) for w in layer.weights if w.name.endswith("kernel")]
+    layer.replace_products(make_product)
+    if layer_class is TokenEmbedding:  # its table is for the lookup, too
+        assert calls == [(D, 9)]
+        assert {w.dtype for w in layer.weights} == {"int8", "float32"}
+        assert_same(to_numpy(layer(*inputs)), before, tolerance=0.1)
+    else:
+        assert sorted(calls) == sorted(matrices)
+        assert {w.path for w in layer.weights} == others
+        assert_same(to_numpy(layer(*inputs)), before, tolerance=1e-5)
+
+
+@every_layer
 def test_quantized_layers_are_saved(
     layer_class: LayerClass, arguments: dict[str, Any], inputs: Any, tmp_path: Path
 ) -> None:

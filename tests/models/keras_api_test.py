@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from tests.layers.layer_check import INTEGERS, assert_same, randomize, to_numpy
 from tests.messages import mentions, tells
 
@@ -42,6 +43,13 @@ def test_the_loss_is_a_mean_over_real_tokens(smoothing: float, dtype: str) -> No
     assert_same(to_numpy(total(labels, LOGITS)), np.float32(expected[REAL].sum()))
     rebuilt = keras.losses.deserialize(keras.losses.serialize(loss))
     assert rebuilt.get_config() == loss.get_config()
+
+
+def test_excluded_tokens_have_no_part_in_the_smoothing() -> None:
+    loss = kt.losses.LabelSmoothedCrossEntropy(0.1)
+    logits = np.insert(LOGITS, [4, 4, 11], EXCLUDED_TOKEN_BIAS, axis=-1)
+    labels = np.where(LABELS > 3, LABELS + 2, LABELS)
+    assert_same(to_numpy(loss(labels, logits)), to_numpy(loss(LABELS, LOGITS)))
 
 
 def test_a_batch_of_padding_has_no_loss() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS, is_excluded
 from keras_transformer.training import loss
 from tests import reference
 
@@ -141,6 +142,48 @@ def test_a_constant_feature_is_the_bias(monkeypatch: pytest.MonkeyPatch) -> None
     expected = 0.9 * np.eye(CLASSES)[LABELS] + 0.1 / CLASSES
     by_bias = (probabilities - expected)[LABELS != PAD].sum(axis=0)
     np.testing.assert_allclose(np.asarray(gradients.kernel)[:, -1], by_bias, atol=2e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda d: d.name)
+def test_excluded_tokens_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, smoothing: float, dtype: tf.DType
+) -> None:
+    """Loss and gradients are those of a model without these tokens, which do not move."""
+    monkeypatch.setattr(loss, "SLICE_ROWS", 4)
+    excluded = np.isin(np.arange(CLASSES + 3), [PAD, 4, 7])
+    kernel = np.zeros((CLASSES + 3, WIDTH + 1), np.float32)
+    kernel[~excluded, :-1] = KERNEL
+    kernel[excluded, :-1] = 50.0
+    kernel[excluded, -1] = EXCLUDED_TOKEN_BIAS
+    kernel = tf.cast(tf.cast(kernel, dtype), tf.float32).numpy()
+    features = tf.cast(np.concatenate([FEATURES, np.ones((ROWS, 1), np.float32)], axis=1), dtype)
+    labels = np.where(LABELS == PAD, PAD, np.flatnonzero(~excluded)[LABELS]).astype(np.int32)
+    arguments = (features, tf.constant(labels), tf.constant(kernel))
+    options = {"label_smoothing": smoothing, "pad_id": PAD, "excluded": is_excluded(kernel[:, -1])}
+    sums, gradients = loss.loss_and_gradients(*arguments, **options)
+    evaluated = loss.evaluation_sums(*arguments, **options)
+
+    # A reference without the tokens, in which no label is the id of padding.
+    total, (by_features, by_kernel) = exact(
+        tf.boolean_mask(features, LABELS != PAD),
+        kernel[~excluded],
+        LABELS[LABELS != PAD],
+        smoothing,
+    )
+    tolerance = {tf.float32: 2e-6, tf.bfloat16: 3e-2, tf.float16: 4e-3}[dtype]
+    assert float(sums.loss) == pytest.approx(float(total), rel=tolerance)
+    assert float(evaluated.loss) == pytest.approx(float(sums.loss), rel=max(tolerance / 10, 1e-5))
+    found = tf.boolean_mask(gradients.features, LABELS != PAD)
+    for each, expected in ((found, by_features), (gradients.kernel[~excluded], by_kernel)):
+        error = tf.norm(tf.cast(each, tf.float64) - expected)
+        assert float(error) <= tolerance * float(tf.norm(expected))
+    assert not np.asarray(gradients.kernel)[excluded].any()
+    of_logits = loss.reference_loss(
+        tf.matmul(features, tf.cast(kernel, dtype), transpose_b=True),
+        labels, smoothing, PAD, options["excluded"],
+    )  # fmt: skip
+    assert float(of_logits) == pytest.approx(float(total), rel=10 * tolerance)
 
 
 @pytest.mark.parametrize("slice_logits", [1, 100, 2**28], ids=["8 rows", "2 slices", "1 slice"])

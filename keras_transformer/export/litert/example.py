@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import sentencepiece
-from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
 
 MODEL = Path(__file__).parent / "model.tflite"
+SIGNATURE = "translate_ids"
 
 
 def read_vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
@@ -24,15 +25,27 @@ def read_vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
 
 
 source, target = read_vocabulary("source"), read_vocabulary("target")
-interpreter = Interpreter(str(MODEL), num_threads=2)
-translate = interpreter.get_signature_runner("translate_ids")
+options = Options(cpu_options=CpuOptions(num_threads=2))
+model = CompiledModel.from_file(str(MODEL), options=options)
+shapes = {  # all are constant
+    "source": model.get_input_tensor_details(SIGNATURE)["ids"]["shape"],  # [1, S]
+    "target": model.get_output_tensor_details(SIGNATURE)["ids"]["shape"],  # [1, K, L]
+}
+names = model.get_signature_list()[SIGNATURE]
+inputs = {name: model.create_input_buffer_by_name(SIGNATURE, name) for name in names["inputs"]}
+outputs = {name: model.create_output_buffer_by_name(SIGNATURE, name) for name in names["outputs"]}
+inputs["max_length"].write(np.array([0], np.int32))  # 0: as exported
+inputs["length_penalty"].write(np.array([np.nan], np.float32))  # NaN: as exported
 
 for line in sys.stdin.buffer:
     text = line.decode(errors="replace").strip()
-    found = translate(
-        ids=np.array([source.encode(text, add_eos=True)], np.int32),
-        max_length=np.array([0], np.int32),  # 0: as exported
-        length_penalty=np.array([np.nan], np.float32),  # NaN: as exported
-    )
-    length = found["lengths"][0, 0]  # of the best translation, which comes first
-    print(target.decode(found["ids"][0, 0, :length].tolist()), flush=True)
+    padded = np.zeros(shapes["source"], np.int32)
+    ids = source.encode(text, add_eos=True)[: padded.size]
+    padded[0, : len(ids)] = ids
+    inputs["ids"].write(padded)
+    inputs["lengths"].write(np.array([len(ids)], np.int32))
+    model.run_by_name(SIGNATURE, inputs, outputs)
+    _, translations, longest = shapes["target"]
+    found = outputs["ids"].read(translations * longest, np.int32)
+    length = outputs["lengths"].read(translations, np.int32)[0]  # the best translation is first
+    print(target.decode(found[:length].tolist()), flush=True)

@@ -48,7 +48,7 @@ from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
 QUANTIZATIONS = passes.QUANTIZATIONS
-MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3}  # default limits
+MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3, "int4": 0.5}  # default limits
 
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
 _WITHOUT_TEXT = (
@@ -72,7 +72,7 @@ Signatures: {signatures}. Weights: {precision}.
 """
 _USE = "`example.py` translates standard\ninput."
 _USE_ON_CPU = "bin/translate.py and\nbin/serve.py run it on all cores."
-_ON_CPU = "Texts are tokenized outside of the model, with the `.model` file."
+_ONLY_IDS = "Tokenize with {} in this directory."
 _WITH_TEXT = "`translate` needs two SentencePiece operations of tensorflow-text in the runtime."
 _EXAMPLE = Path(__file__).with_name("example.py")
 
@@ -168,9 +168,10 @@ def _export(
     provenance = Provenance.of(run, translator, "float32" if is_exact else quantization)
     vocabulary = translator.tokenizer.vocabulary
     probes = probe_texts(vocabulary, sentences)
-    problem = None if for_cpu else text_problem(vocabulary, probes.tokenized)
-    warning = None if problem is None else _WITHOUT_TEXT.format(problem)
-    with_text = problem is None and not for_cpu
+    warning = None
+    with_text = options.text_signature and not for_cpu
+    if with_text and (problem := text_problem(vocabulary, probes.tokenized)) is not None:
+        with_text, warning = False, _WITHOUT_TEXT.format(problem)
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         path.mkdir()
@@ -195,13 +196,14 @@ def _export(
         translator.tokenizer.save(path)
         if not for_cpu:
             shutil.copyfile(_EXAMPLE, path / "example.py")
+        names = " and ".join(f"`{name}`" for name in vocabulary.models())
         card = _CARD.format(
             signatures=", ".join(f"`{name}`" for name in flatbuffer.ops_by_signature(model)),
             precision=provenance.precision,
             max_source_tokens=provenance.max_source_tokens,
             max_output_tokens=provenance.max_output_tokens,
             use=_USE_ON_CPU if for_cpu else _USE,
-            text=_ON_CPU if for_cpu else warning or _WITH_TEXT,
+            text=warning or (_WITH_TEXT if with_text else _ONLY_IDS.format(names)),
         )
         (path / "README.md").write_text(card, encoding="utf-8")
         write_manifest(path, provenance, flatbuffer.describe_signatures(model), warning)
@@ -327,19 +329,31 @@ def _compare(
     probes: Sequence[str],
     is_exact: bool,
 ) -> Comparison:
-    """Translates sentences and probes with the export, and compares them with the run if exact."""
-    model = LiteRTModel(file)
+    """Translates sentences and probes with the export, and compares them with the run if exact.
+
+    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree.
+    """
+    model, compiled = LiteRTModel(file), LiteRTModel(file, low_memory=True)
     translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
     texts = [*sentences, *probes]
     with progress_bar(len(texts), "sentences", "comparing") as bar:
         for number, (ours, sentence) in enumerate(zip(own, texts, strict=True), start=1):
             name = text_name(sentence, number, len(sentences))
-            found = model.translate_ids(model.source_ids(sentence))
+            ids = model.source_ids(sentence)
+            found = model.translate_ids(ids)
+            theirs = Hypotheses(found.ids, found.lengths, found.scores)
             best = model.texts(found)[0]
+            other = compiled.translate_ids(ids)
+            fields = ((getattr(found, name), getattr(other, name)) for name in found._fields)
+            if not all(np.array_equal(a, b) for a, b in fields):
+                raise InputError(
+                    f"For {name}, LiteRT's CompiledModel finds {escaped(model.texts(other)[0])} "
+                    f"({other.scores[0]:.5f}), but its Interpreter finds {escaped(best)} "
+                    f"({found.scores[0]:.5f}). Nothing was exported."
+                )
             translations.append(best)
             if is_exact:
-                theirs = Hypotheses(found.ids, found.lengths, found.scores)
                 tie = compare_sentence(ours, theirs, name, sentence)
                 ties += [tie] if tie else []
             text = translate(model.truncate(sentence))[0][0] if translate else best

@@ -10,13 +10,20 @@ from ai_edge_litert import schema_py_generated as schema
 
 from keras_transformer.export.litert.flatbuffer import code_of, op_name, shape_of, subgraph_options
 
-QUANTIZATIONS = ("none", "float16", "int8")
+QUANTIZATIONS = ("none", "float16", "int8", "int4")
+_LARGEST = {"int8": 127, "int4": 7}  # the integer of the largest weight
 _WEIGHTS = {"FULLY_CONNECTED": 1, "EMBEDDING_LOOKUP": 1}  # the position of the input with weights
-# The operations' first versions with int8 weights that have a scale per row, and with float16
+# The operations' first versions with integer weights that have a scale per row, and with float16
 # weights that are converted to float32 (op_version.cc).
-_INT8_VERSIONS = {
-    schema.BuiltinOperator.FULLY_CONNECTED: 12,
-    schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
+_INTEGER_VERSIONS = {
+    "int8": {
+        schema.BuiltinOperator.FULLY_CONNECTED: 12,
+        schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
+    },
+    "int4": {
+        schema.BuiltinOperator.FULLY_CONNECTED: 12,
+        schema.BuiltinOperator.EMBEDDING_LOOKUP: 4,
+    },
 }
 _DEQUANTIZE_VERSION = 3
 
@@ -115,10 +122,10 @@ def _share_subgraphs(model: Any) -> bool:
 
 
 def put_first(model: Any, signature: bytes) -> None:
-    """Moves the subgraph of a signature to the first position.
+    """Moves a signature and its subgraph to the first position.
 
-    Many runtimes, such as Java's, prepare the first subgraph when they open a file. It must not
-    need operations that they lack.
+    `CompiledModel` runs the first signature by default, and many runtimes prepare the first
+    subgraph when they open a file. It must not need operations that they lack.
 
     Args:
         model: a `schema.ModelT`.
@@ -134,7 +141,8 @@ def put_first(model: Any, signature: bytes) -> None:
     >>> signature.subgraphIndex
     0
     """
-    first = next(s.subgraphIndex for s in model.signatureDefs if s.signatureKey == signature)
+    model.signatureDefs.sort(key=lambda each: each.signatureKey != signature)  # a stable sort
+    first = model.signatureDefs[0].subgraphIndex
     order = [first, *(index for index in range(len(model.subgraphs)) if index != first)]
     _arrange(model, order, [order.index(index) for index in range(len(order))])
 
@@ -182,9 +190,9 @@ def _values(part: Any) -> Any:
 
 # Quantization of the weights of products and embeddings.
 #
-# int8 weights have one scale per output of a matrix product, and per row of the embeddings. The
-# scale maps the largest weight to 127. The inputs of a product are rounded to int8 at run time
-# (dynamic range quantization), so calibration is not needed. float16 weights are converted to
+# int8 and int4 weights have one scale per output of a matrix product, and per row of embeddings.
+# The scale maps the largest weight to 127 or 7. The inputs of a product are rounded to int8 at run
+# time (dynamic range quantization), so calibration is not needed. float16 weights are converted to
 # float32 when a model is loaded.
 
 
@@ -209,17 +217,20 @@ def quantize(model: Any, quantization: str) -> None:
             continue  # another operation needs float32
         shape = [int(size) for size in tensors[0][1].shape]
         weights = np.frombuffer(np.asarray(model.buffers[buffer].data).tobytes(), np.float32)
-        if quantization == "int8":
-            scales, content = _rounded(weights.reshape(shape))
+        if quantization in _LARGEST:
+            scales, content = _rounded(weights.reshape(shape), _LARGEST[quantization])
+            dtype = getattr(schema.TensorType, quantization.upper())
             for _, each in tensors:
-                each.type, each.quantization = schema.TensorType.INT8, _parameters(scales)
+                each.type, each.quantization = dtype, _parameters(scales)
+            if quantization == "int4":
+                content = _packed(content)
         else:
             content = weights.astype(np.float16)
             for graph, each in tensors:
                 _halve(model, graph, each)
         model.buffers[buffer].data = np.frombuffer(content.tobytes(), np.uint8)
-    if quantization == "int8":
-        for builtin, version in _INT8_VERSIONS.items():
+    if quantization in _LARGEST:
+        for builtin, version in _INTEGER_VERSIONS[quantization].items():
             code_of(model, builtin, version)
         for graph in model.subgraphs:
             for each in graph.operators:
@@ -250,12 +261,20 @@ def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
     return uses, others
 
 
-def _rounded(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns scales float32 `[outputs]` and weights int8 `[outputs, inputs]`."""
+def _rounded(weights: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns scales float32 `[outputs]` and weights int8 `[outputs, inputs]`, at most `limit`."""
     largest = np.abs(weights).max(axis=1)
-    scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
+    scales = np.where(largest > 0, largest / limit, 1).astype(np.float32)
     rounded = np.rint(weights / scales[:, None])
-    return scales, np.clip(rounded, -127, 127).astype(np.int8)
+    return scales, np.clip(rounded, -limit, limit).astype(np.int8)
+
+
+def _packed(weights: np.ndarray) -> np.ndarray:
+    """Returns two int4 weights per byte, uint8: the first one is in the low bits."""
+    low_bits = weights.reshape(-1).view(np.uint8) & 0xF
+    if low_bits.size % 2:
+        low_bits = np.append(low_bits, np.uint8(0))
+    return low_bits[0::2] | low_bits[1::2] << 4
 
 
 def _parameters(scales: np.ndarray) -> Any:

@@ -23,12 +23,8 @@ from keras_transformer.export.request_params import (
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.encoder_decoder import Memory
 
-_OPTIONS = [
-    tf.TensorSpec([1], tf.int32, name="max_length"),
-    tf.TensorSpec([1], tf.float32, name="length_penalty"),
-]
-_IDS = [tf.TensorSpec([1, None], tf.int32, name="ids"), *_OPTIONS]
-_TEXT = [tf.TensorSpec([1], tf.string, name="text"), *_OPTIONS]
+_MAX_LENGTH = tf.TensorSpec([1], tf.int32, name="max_length")
+_LENGTH_PENALTY = tf.TensorSpec([1], tf.float32, name="length_penalty")
 
 
 class LiteRTSignatures(tf.Module):
@@ -63,39 +59,52 @@ class LiteRTSignatures(tf.Module):
 
     def by_name(self) -> dict[str, Any]:
         """Returns the functions as `tf.saved_model.save` accepts them."""
-        functions = {"translate_ids": self.translate_ids}
+        ids = tf.TensorSpec([1, self._translator.max_source_tokens], tf.int32, name="ids")
+        lengths = tf.TensorSpec([1], tf.int32, name="lengths")
+        signature = [ids, lengths, _MAX_LENGTH, _LENGTH_PENALTY]
+        translate_ids = tf.function(self.translate_ids, signature, autograph=False)
+        functions = {"translate_ids": translate_ids}
         return functions | ({"translate": self.translate} if self._with_text else {})
 
-    @tf.function(input_signature=_IDS, autograph=False)
     def translate_ids(
-        self, ids: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
+        self, ids: tf.Tensor, lengths: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Translates the ids of one sentence.
 
+        All shapes are constant, because `CompiledModel` allocates the buffers of inputs and outputs
+        before it runs. Inside, only the used ids are encoded.
+
         Args:
-            ids: int32 `[1, S]`, S at least 1, from the source's SentencePiece model. An end token
-                is added if it is missing.
+            ids: int32 `[1, S]` from the source's SentencePiece model. S is `max_source_tokens`. An
+                end token is added if it is missing.
+            lengths: int32 `[1]`, the number of ids. The others are ignored.
             max_length: int32 `[1]`, maximum length of the translation, including the end token. 0
                 means the limit of the export, which depends on the length of the sentence. Larger
                 values are lowered to this limit.
             length_penalty: float32 `[1]`, α. NaN means the α of the export.
 
         Returns:
-            - `ids` int32 `[1, K, L]`: padded; L is the limit for the length of the sentence
+            - `ids` int32 `[1, K, L]`: padded; L is `max_output_tokens`
             - `lengths` int32 `[1, K]`: including the end token
             - `scores` float32 `[1, K]`: best first
             - `status` int32 `[1]`: bits of `Status`
         """
-        lengths = tf.reshape(tf.shape(ids)[1], [1])
         result, status = self._search(ids, lengths, max_length, length_penalty)
+        width = self._translator.max_output_tokens
+        shape = [1, self._translator.config.n_best, width]
+        padding = tf.fill(shape, self._translator.tokenizer.pad_id)
+        padded = tf.concat([result.ids, padding], axis=2)[:, :, :width]
         return {
-            "ids": result.ids,
+            "ids": tf.reshape(padded, shape),
             "lengths": result.lengths,
             "scores": result.scores,
             "status": status,
         }
 
-    @tf.function(input_signature=_TEXT, autograph=False)
+    @tf.function(
+        input_signature=[tf.TensorSpec([1], tf.string, name="text"), _MAX_LENGTH, _LENGTH_PENALTY],
+        autograph=False,
+    )
     def translate(
         self, text: tf.Tensor, max_length: tf.Tensor, length_penalty: tf.Tensor
     ) -> dict[str, tf.Tensor]:
@@ -109,6 +118,7 @@ class LiteRTSignatures(tf.Module):
         rows = self._source.tokenize(text)
         # One length per text: several texts then fail instead of being joined to one.
         lengths = tf.cast(rows.row_lengths(), tf.int32)
+        lengths = tf.minimum(lengths, self._translator.max_source_tokens)
         ids = tf.expand_dims(rows.flat_values, 0)
         result, status = self._search(ids, lengths, max_length, length_penalty)
         return {"translations": self._texts(result), "scores": result.scores, "status": status}
@@ -122,7 +132,6 @@ class LiteRTSignatures(tf.Module):
     ) -> tuple[SearchResult, tf.Tensor]:
         """Translates ids int32 `[1, S]` of the length `[1]`, and returns the status `[1]` too."""
         translator = self._translator
-        lengths = tf.minimum(lengths, translator.max_source_tokens)
         ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
         source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
         max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)

@@ -91,7 +91,12 @@ Function = Any  # a signature, as `tf.saved_model.load` returns it
 
 
 def write_version_files(
-    path: Path, name: str, provenance: Provenance, sentences: Sequence[str], card: ModelCardData
+    path: Path,
+    name: str,
+    provenance: Provenance,
+    sentences: Sequence[str],
+    card: ModelCardData,
+    warning: str | None = None,
 ) -> None:
     """Writes the files that a version has next to the SavedModel. The manifest is the last one.
 
@@ -101,6 +106,7 @@ def write_version_files(
         provenance: origin and settings.
         sentences: real source sentences for the warm-up.
         card: facts for the model card that the run does not contain.
+        warning: a limitation of this export, for the manifest and the model card.
 
     Raises:
         InputError: if the model cannot answer a warm-up request, or if the requests cannot be
@@ -120,9 +126,10 @@ def write_version_files(
     write_warmup_requests(path, sentences, signatures, provenance.decoding.length_penalty)
     (path / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     described = {each: _described(signature) for each, signature in signatures.items()}
-    text = model_card(name, provenance, card, format_card(path, name, card.task, described))
+    of_format = format_card(path, name, card.task, described, warning)
+    text = model_card(name, provenance, card, of_format)
     (path / "README.md").write_text(text, encoding="utf-8")
-    write_manifest(path, provenance, described)
+    write_manifest(path, provenance, described, warning)
 
 
 def _described(signature: Function) -> dict[str, Any]:
@@ -139,7 +146,11 @@ def _described(signature: Function) -> dict[str, Any]:
 
 
 def format_card(
-    path: Path, name: str, task: TaskCard, signatures: Mapping[str, Mapping[str, Any]]
+    path: Path,
+    name: str,
+    task: TaskCard,
+    signatures: Mapping[str, Mapping[str, Any]],
+    warning: str | None = None,
 ) -> FormatCard:
     """Returns the part of the model card that is about the SavedModel.
 
@@ -148,6 +159,7 @@ def format_card(
         name: name of the model.
         task: texts about the model's task.
         signatures: inputs and outputs of each signature, as in `manifest.json`.
+        warning: a limitation of this export.
 
     Example:
     >>> from keras_transformer.export.model_card import TRANSLATION
@@ -162,9 +174,11 @@ def format_card(
         request=json.dumps(task.request),
         name=name,
         signatures=table(("signature", "inputs", "outputs"), rows),
-        usage=f"\n\n{task.usage}" if task.usage else "",
+        usage="".join(f"\n\n{text}" for text in (task.usage, warning) if text),
     )
-    weights_bytes = sum(file.stat().st_size for file in (path / "variables").iterdir())
+    # int8 matrices are constants of the graph.
+    files = [path / "saved_model.pb", *(path / "variables").iterdir()]
+    weights_bytes = sum(file.stat().st_size for file in files)
     tags = ("transformer", "tensorflow", "saved-model", "tf-serving")
     return FormatCard(_ABOUT, use, tags, weights_bytes)
 

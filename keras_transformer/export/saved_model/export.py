@@ -1,7 +1,8 @@
 """Exports a run as a SavedModel that takes text and returns translations.
 
 TF Serving can run it, and so can any program with TensorFlow and tensorflow-text. `Signatures`
-defines its signatures. Weights and computation are float32 or bfloat16. Scores are float32.
+defines its signatures. Weights and computation are float32 or bfloat16, or matrix products are
+int8 and all else float32. Scores are float32.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from keras_transformer.export.saved_model.deployment import (
     write_version_files,
 )
 from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.inference import int8
 from keras_transformer.inference.loading import (
     load_model,
     load_translator,
@@ -37,7 +39,7 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
-MAX_BLEU_LOSS = 0.1  # default limit for exports in less than float32 precision
+MAX_BLEU_LOSS = {"bfloat16": 0.1, "int8": 0.3}  # default limits
 
 
 def export(
@@ -66,7 +68,9 @@ def export(
     PosixPath('build/new/1')
     """
     precision, references = options.precision, options.references
-    max_bleu_loss = MAX_BLEU_LOSS if options.max_bleu_loss is None else options.max_bleu_loss
+    max_bleu_loss = options.max_bleu_loss
+    if max_bleu_loss is None:
+        max_bleu_loss = MAX_BLEU_LOSS.get(precision, 0.0)
     translator = load_translator(run, settings, precision=precision)
     extra = options.extra_signatures and options.extra_signatures(translator)
     is_lossy = precision != "float32"
@@ -74,6 +78,7 @@ def export(
         sentences, references, f"precision is {precision}" if is_lossy else None, options.tokenize
     )
     provenance = Provenance.of(run, translator, precision)
+    warning = int8.REQUIREMENT if precision == "int8" else None
 
     def write(path: Path) -> tuple[Comparison, metrics.Scores | None]:
         _save(translator, max_train_source_length(run), path, extra)
@@ -94,12 +99,12 @@ def export(
             scores = None  # BLEU is only meaningful for translations
             card = dataclasses.replace(card, task=extra.card)
         card = dataclasses.replace(card, scores=scores)
-        write_version_files(path, model_name(output_dir), provenance, sentences, card)
+        write_version_files(path, model_name(output_dir), provenance, sentences, card, warning)
         write_base_files(output_dir)
         return comparison, scores
 
     path, (comparison, scores) = write_version(output_dir, write)
-    return ExportResult(path, len(sentences), comparison.ties, scores=scores)
+    return ExportResult(path, len(sentences), comparison.ties, scores=scores, warning=warning)
 
 
 def _save(

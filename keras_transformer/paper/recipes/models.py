@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shlex
 import time
@@ -9,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.config import Config, RunConfig
 from keras_transformer.data.token_store import TokenStore
+from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import export
 from keras_transformer.inference import loading, translate
 from keras_transformer.paper.recipes.recipe import Recipe, Scoring
 from keras_transformer.paper.recipes.texts import keep_text
+from keras_transformer.presets import preset
 from keras_transformer.runs import averaging
 from keras_transformer.runs.results import write_lines
 from keras_transformer.runs.run_directory import RunDirectory
@@ -34,6 +38,10 @@ class RecipeModels:
         work_dir: working directory of the recipe. `data` in it is the prepared data.
         tests: the texts to score, by name.
         settings: settings that depend on the machine.
+        init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME`.
+
+    Raises:
+        InputError: if `init_from` is not a run.
     """
 
     def __init__(
@@ -42,8 +50,11 @@ class RecipeModels:
         work_dir: Path,
         tests: Mapping[str, EvaluationSet],
         settings: Mapping[str, Any],
+        init_from: str | None = None,
     ) -> None:
         self._recipe = recipe
+        self._init_from = init_from
+        self._config = initial_config(recipe, init_from)
         self._settings = {**recipe.settings, **settings}
         self._work_dir = work_dir
         self._tests = tests
@@ -64,9 +75,9 @@ class RecipeModels:
         trained = training_run.train(
             self._work_dir / "data",
             directory / "run",
-            self._recipe.preset,
+            self._config,
             {**self._settings, "training.seed": seed},
-            training_run.TrainOptions(max_minutes=max_minutes),
+            training_run.TrainOptions(init_from=self._init_from, max_minutes=max_minutes),
         )
         log.info(trained.summary(directory / "run"))
         if trained.interrupted:
@@ -89,6 +100,23 @@ class RecipeModels:
             "parameters": run.config.model.num_parameters(),
         }
 
+    def initial(self, directory: Path, max_minutes: float | None) -> dict[str, Any]:
+        """Scores the model that fine-tuning starts from, with its own search.
+
+        It is the function of a `Trial`.
+
+        Args:
+            directory: the trial's directory.
+            max_minutes: not used, since nothing is trained.
+        """
+        model = loading.load_model(str(self._init_from))
+        hypotheses = _translations(model, self._sources)
+        return {
+            "finished": True,
+            "validation": {"initial": self._validation_bleu(hypotheses)},
+            "tests": self._score_tests(model, str(self._init_from), directory),
+        }
+
     def ensemble(
         self, directory: Path, max_minutes: float | None, weights: Mapping[int, str]
     ) -> dict[str, Any]:
@@ -104,7 +132,8 @@ class RecipeModels:
         members = ",".join(
             f"{self._work_dir / f'seed-{seed}' / 'run'}@{name}" for seed, name in weights.items()
         )
-        by_penalty = self._by_penalty(members, self._recipe.config().decoding.length_penalty)
+        default = self._config.updated(self._settings).decoding.length_penalty
+        by_penalty = self._by_penalty(members, default)
         penalty = _best(by_penalty)
         return {
             "weights": {str(seed): name for seed, name in weights.items()},
@@ -147,7 +176,9 @@ class RecipeModels:
     def _validate(self, model_dir: str | Path, penalty: float) -> float:
         """Returns BLEU on the validation set."""
         model = loading.load_model(model_dir, {_PENALTY: penalty})
-        hypotheses = _translations(model, self._sources)
+        return self._validation_bleu(_translations(model, self._sources))
+
+    def _validation_bleu(self, hypotheses: Sequence[str]) -> float:
         scoring: Scoring = {**self._recipe.evaluate, "as_in_paper": False}
         return round(metrics.assess(hypotheses, self._references, **scoring).scores.bleu, 2)
 
@@ -161,9 +192,24 @@ class RecipeModels:
         """Exports, and scores every test by the export if `with_tests`."""
         exported = export(run, directory / "export", self._sources, settings={_PENALTY: penalty})
         log.info("exported %s", exported.path)
+        exports = {"export": exported.path}
+        for name in self._recipe.more_formats:
+            version = export(
+                run, directory / name, self._sources, format=name, settings={_PENALTY: penalty}
+            )
+            log.info("exported %s", version.path)
+            exports[name] = version.path
         model = loading.load_model(exported.path)
+        results = self._score_tests(model, exported.path, directory) if with_tests else {}
+        relative = {name: str(path.relative_to(self._work_dir)) for name, path in exports.items()}
+        return {"tests": results, **relative}
+
+    def _score_tests(
+        self, model: loading.LoadedModel, model_dir: str | Path, directory: Path
+    ) -> dict[str, Any]:
+        """Translates and scores every test, and writes the translations to a directory."""
         results = {}
-        for name, test in self._tests.items() if with_tests else ():
+        for name, test in self._tests.items():
             start = time.perf_counter()
             hypotheses = _translations(model, test.sources or [])
             seconds = time.perf_counter() - start
@@ -173,13 +219,13 @@ class RecipeModels:
                 **assessment.fields(),
                 "seconds": round(seconds, 1),
                 "published": self._recipe.published.get(name),
-                "repeat": self._evaluate_command(name, test, exported.path),
+                "repeat": self._evaluate_command(name, test, model_dir),
             }
             write_lines(directory / f"{name}.translations", hypotheses)
-        return {"tests": results, "export": str(exported.path.relative_to(self._work_dir))}
+        return results
 
-    def _evaluate_command(self, name: str, test: EvaluationSet, model_dir: Path) -> str:
-        """Returns the command that scores an export on a test again."""
+    def _evaluate_command(self, name: str, test: EvaluationSet, model_dir: str | Path) -> str:
+        """Returns the command that scores a model on a test again."""
         flags = [f"--model_dir={model_dir}"]
         if test.name:
             flags += [f"--test_set={test.name}", f"--language_pair={test.language_pair}"]
@@ -192,6 +238,30 @@ class RecipeModels:
         flags += ["--lowercase"] * bool(scoring.get("lowercase"))
         flags += ["--paper_bleu"] * bool(scoring.get("as_in_paper"))
         return shlex.join(["bin/evaluate.py", *flags])
+
+
+def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
+    """Returns the configuration that the settings of a recipe change.
+
+    Args:
+        recipe: the recipe.
+        init_from: the run that training starts from, for its model and its search, or None.
+
+    Raises:
+        InputError: if `init_from` is not a run, or lacks the weights.
+    """
+    config: RunConfig = preset(recipe.preset)
+    if init_from is None:
+        return config
+    path, name = RunDirectory.split_weights(init_from)
+    if not RunDirectory.is_run(path):
+        raise InputError(
+            f"--init_from is {init_from}, which is not a run. Convert a model of another toolkit "
+            "first, with bin/convert.py."
+        )
+    run = RunDirectory(path, Config)
+    run.named_weights(name or run.selected)  # reports missing weights before anything is prepared
+    return dataclasses.replace(config, model=run.config.model, decoding=run.config.decoding)
 
 
 def _translations(model: loading.LoadedModel, sources: Sequence[str]) -> list[str]:

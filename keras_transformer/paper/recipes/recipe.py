@@ -24,6 +24,7 @@ from keras_transformer.presets import preset
 from keras_transformer.schema import check_json, read_json
 
 Synthetic = Literal["back_translation", "distillation"]
+MoreFormat = Literal["litert", "ctranslate2"]
 Text = Mapping[str, str]
 
 # The forms of a text, by their fields.
@@ -99,8 +100,11 @@ class Recipe:
         synthetic: generated pairs that are added to `train`, by kind, with the model that generates
             them. "back_translation" generates sources, and "distillation" targets. Both together
             are data diversification (Nguyen et al., 2020).
+        fine_tune: True if training starts from a run that the user gives. The vocabulary, the model
+            and the search are those of the run, and `preset` gives only the training.
         average_last: numbers of last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
+        more_formats: formats of further exports. Tests are scored by the SavedModel.
         published: published results by test.
         variants: changed fields of each variant by name; of `prepare`, `settings` and `synthetic`
             only the changed entries. The variant `rehearsal` is a small run of everything.
@@ -119,8 +123,10 @@ class Recipe:
     evaluate: Scoring
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
     synthetic: Mapping[Synthetic, GeneratorFields] = dataclasses.field(default_factory=dict)
+    fine_tune: bool = False
     average_last: Sequence[int] = dataclasses.field(default_factory=list)
     length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
+    more_formats: Sequence[MoreFormat] = dataclasses.field(default_factory=list)
     published: Mapping[str, PublishedBleu] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     variant: str = ""
@@ -298,12 +304,26 @@ class Recipe:
                 raise InputError(f"the variant {name}: {error}") from None
         return dataclasses.replace(recipe, variant=names)
 
+    def with_symbols(self, symbols: Sequence[str]) -> Recipe:
+        """Returns the recipe with more symbols in its vocabulary, such as new language tokens.
+
+        Args:
+            symbols: texts that become one token, such as "▁>>nds<<".
+
+        Raises:
+            InputError: for symbols that cannot become tokens.
+        """
+        known = self.prepare.get("symbols") or ()
+        prepare = {**self.prepare, "symbols": list(dict.fromkeys([*known, *symbols]))}
+        PrepareOptions(**prepare)
+        return dataclasses.replace(self, prepare=prepare)
+
     def generator(self, kind: Synthetic) -> Generator:
         """Returns the recipe of the model that generates pairs of a kind.
 
         Raises:
-            InputError: if the recipe is missing, has synthetic pairs, translates in the wrong
-                direction (by its files), or may train on held-out sentences.
+            InputError: if the recipe is missing, has synthetic pairs, fine-tunes, translates in
+                the wrong direction (by its files), or may train on held-out sentences.
         """
         fields = self.synthetic[kind]
         try:
@@ -318,6 +338,11 @@ class Recipe:
             raise InputError(
                 f"The model that generates {kind} in the recipe {self.name} learns from generated "
                 "text. It must learn only from real text."
+            )
+        if recipe.fine_tune:
+            raise InputError(
+                f"The recipe {recipe.name} fine-tunes a model, so it cannot train the one that "
+                f"generates {kind}. Run it first, and give its export as --synthetic_from."
             )
         same = self.train
         if "source" in same and kind == "distillation":

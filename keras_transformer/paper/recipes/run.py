@@ -3,6 +3,7 @@
 data/                prepared text, with text/ for held-out parts
 generators/KIND/     work directory of the recipe whose model generates pairs of a kind
 synthetic/KIND/      pairs with one generated side
+initial/             scores of the model that fine-tuning starts from
 seed-1/run/          a run, with its report
 seed-1/export/1/     the SavedModel of its best weights
 seed-1/results.json  scores of the export on each test, and its settings
@@ -33,7 +34,7 @@ from keras_transformer.paper.experiment import (
     run_trial,
     run_trials,
 )
-from keras_transformer.paper.recipes.models import RecipeModels
+from keras_transformer.paper.recipes.models import RecipeModels, initial_config
 from keras_transformer.paper.recipes.recipe import Recipe, Synthetic
 from keras_transformer.paper.recipes.texts import (
     Texts,
@@ -50,6 +51,7 @@ from keras_transformer.runs.results import (
     run_metadata,
     write_results,
 )
+from keras_transformer.runs.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ def run_recipe(
     *,
     seeds: Sequence[int] = (1,),
     synthetic_from: Mapping[Synthetic, str | Path] | None = None,
+    init_from: str | None = None,
     num_microbatches: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
@@ -78,6 +81,8 @@ def run_recipe(
         seeds: seed of each run. The exports of several seeds are also scored as an ensemble.
         synthetic_from: exports that generate kinds of synthetic pairs, instead of the models of the
             recipe. Back-translation needs an export of the other direction.
+        init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME` for other
+            weights than the selected ones. It is scored too.
         num_microbatches: parts of a batch, for less memory. The result is the same, except for
             rounding and dropout.
         max_minutes: minutes after which this call stops training. The best weights so far are
@@ -88,14 +93,15 @@ def run_recipe(
         The content of results.json. `peak_memory_mb` includes the models of synthetic pairs.
 
     Raises:
-        InputError: for a corpus that cannot be read, or a `work_dir` of another experiment.
+        InputError: for a corpus or a run that cannot be read, or a `work_dir` of another
+            experiment.
 
     Example:
     >>> recipe = Recipe.load("recipes", "multi30k_en_de")  # doctest: +SKIP
     >>> run_recipe(recipe, "multi30k/tok", "build/multi30k", seeds=[1, 2])  # doctest: +SKIP
     """
     given = {kind: Path(model_dir) for kind, model_dir in (synthetic_from or {}).items()}
-    experiment = _RecipeExperiment(recipe, Path(work_dir), seeds, given)
+    experiment = _RecipeExperiment(recipe, Path(work_dir), seeds, given, init_from)
     if results := experiment.finished_results():
         log.info("%s is finished: %s", work_dir, experiment.work_dir / RESULTS)
         return results
@@ -112,18 +118,26 @@ class _RecipeExperiment:
         work_dir: the work directory.
         seeds: the seed of each run.
         given: exports that generate synthetic pairs, by kind.
+        init_from: the run that a recipe with `fine_tune` starts from.
 
     Raises:
-        InputError: for seeds, exports or a directory that do not fit the recipe or its generators.
+        InputError: for seeds, exports, a run or a directory that do not fit the recipe or its
+            generators.
     """
 
     def __init__(
-        self, recipe: Recipe, work_dir: Path, seeds: Sequence[int], given: Mapping[Synthetic, Path]
+        self,
+        recipe: Recipe,
+        work_dir: Path,
+        seeds: Sequence[int],
+        given: Mapping[Synthetic, Path],
+        init_from: str | None = None,
     ) -> None:
         self.work_dir = work_dir
         self._recipe = recipe
         self._seeds = seeds
         self._given = given
+        self._init_from = init_from
         self._texts: Texts
         self._check_seeds()
         if not given.keys() <= recipe.synthetic.keys():
@@ -131,6 +145,15 @@ class _RecipeExperiment:
                 f"The recipe {recipe.name} has "
                 f"{' and '.join(recipe.synthetic) or 'no synthetic pairs'}, but --synthetic_from "
                 f"has {' and '.join(given)}. Give only kinds of pairs that the recipe has."
+            )
+        if recipe.fine_tune != (init_from is not None):
+            raise InputError(
+                f"The recipe {recipe.name} "
+                + (
+                    "fine-tunes a model. Name its run with --init_from."
+                    if recipe.fine_tune
+                    else "trains from random weights. Remove --init_from."
+                )
             )
         self._kinds = [kind for kind in get_args(Synthetic) if kind in recipe.synthetic]
         self._generators: dict[Synthetic, _RecipeExperiment] = {}
@@ -144,7 +167,9 @@ class _RecipeExperiment:
                     self._generators[kind] = _RecipeExperiment(
                         generator.recipe, work_dir / "generators" / kind, generator.seeds, {}
                     )
-        written = {"generated_by": generated_by} if self._kinds else {}
+        written: dict[str, Any] = {"generated_by": generated_by} if self._kinds else {}
+        if init_from is not None:
+            written["init_from"] = init_from
         self._identity = {**recipe.identity, **written}
         self._facts: dict[str, Any] = {
             "recipe": recipe.name,
@@ -190,6 +215,7 @@ class _RecipeExperiment:
 
     def check(self, corpus_dir: Path, *, is_generator: bool = False) -> None:
         """Opens all texts, and reports errors that training would reach only after hours."""
+        initial_config(self._recipe, self._init_from)
         with open_experiment(
             self.work_dir, self._identity
         ):  # because this writes the held-out parts
@@ -260,17 +286,24 @@ class _RecipeExperiment:
             self.work_dir / "data",
             PrepareOptions(**self._recipe.prepare),
             valid_corpora=[self._texts.valid],
+            vocab_from=self._init_from and RunDirectory.split_weights(self._init_from)[0],
         )
         log.info(prepared.summary())
         write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
-        models = RecipeModels(self._recipe, self.work_dir, self._texts.tests, computing)
+        models = RecipeModels(
+            self._recipe, self.work_dir, self._texts.tests, computing, self._init_from
+        )
         trials = {
             str(seed): Trial(f"seed-{seed}", models.train, (seed,), facts=facts)
             for seed in self._seeds
         }
+        results = {**facts, **metadata, "finished": False}
+        if self._recipe.fine_tune:
+            trial = Trial("initial", models.initial, facts=facts)
+            results["initial"] = run_trial(trial, self.work_dir, deadline, metadata)
         found = run_trials(list(trials.values()), self.work_dir, deadline)
         by_seed = {seed: found[trial.name] for seed, trial in trials.items() if trial.name in found}
-        results = {**facts, **metadata, "finished": False, "seeds": by_seed}
+        results["seeds"] = by_seed
         if len(by_seed) == len(trials) and all(each["finished"] for each in by_seed.values()):
             if len(trials) > 1:
                 bleu = {
@@ -288,7 +321,8 @@ class _RecipeExperiment:
 
 def summary(results: Mapping[str, Any]) -> str:
     """Returns the BLEU of all tests, each with the published figure that it compares to."""
-    models = {f"seed {seed}": result for seed, result in results["seeds"].items()}
+    models = {"initial": results["initial"]} if "initial" in results else {}
+    models |= {f"seed {seed}": result for seed, result in results["seeds"].items()}
     if "ensemble" in results:
         models["ensemble"] = results["ensemble"]
     lines = []

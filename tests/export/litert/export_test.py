@@ -22,10 +22,10 @@ from keras_transformer.decoding import NEG_INF, SearchInputs, SearchResult
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.litert import export as exporter
-from keras_transformer.export.litert import flatbuffer, passes
+from keras_transformer.export.litert import flatbuffer
 from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.request_params import Status
-from keras_transformer.inference import loading, translate
+from keras_transformer.inference import litert, loading, translate
 from keras_transformer.inference.litert import LiteRTModel
 from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translation_module import TranslationModule
@@ -177,9 +177,13 @@ def test_search_options(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert result.sentences == len(SENTENCES)
 
 
-def test_ensembles(paper: LiteRTExport, tmp_path: Path) -> None:
-    run = paper.run.path
-    model = LiteRTExport(f"{run},{run}", tmp_path / "export").model  # type: ignore[arg-type]
+def test_ensembles_without_the_text_signature(paper: LiteRTExport, tmp_path: Path) -> None:
+    run = f"{paper.run.path},{paper.run.path}"
+    made = LiteRTExport(run, tmp_path / "export", text_signature=False)  # type: ignore[arg-type]
+    assert set(flatbuffer.ops_by_signature(made.content)) == {"translate_ids"}
+    assert made.exported.warning is None
+    assert "`joint.model`" in (made.exported.path / "README.md").read_text("utf-8")
+    model = made.model
     for sentence in PHRASES:
         one, two = model.translate(sentence), paper.model.translate(sentence)
         assert [each.text for each in one] == [each.text for each in two]
@@ -200,8 +204,9 @@ def test_other_operations_are_refused(paper: LiteRTExport) -> None:
         exporter.check_ops(model)
 
 
-def test_the_first_graph_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
-    """The Java runtime prepares it when it opens a file."""
+def test_the_first_signature_needs_no_operations_of_tensorflow_text(paper: LiteRTExport) -> None:
+    """`CompiledModel` runs it by default, and the Java runtime prepares its graph at the start."""
+    assert paper.content.signatureDefs[0].signatureKey == b"translate_ids"
     interpreter = Interpreter(str(paper.path))
     interpreter.allocate_tensors()
     assert np.int32 in {each["dtype"] for each in interpreter.get_input_details()}
@@ -221,7 +226,7 @@ def test_several_texts_at_once_fail(paper: LiteRTExport) -> None:
             runner(text=np.array(texts, object), **options)
 
 
-@pytest.mark.parametrize("quantization", passes.QUANTIZATIONS)
+@pytest.mark.parametrize("quantization", ["none", "float16", "int8"])
 def test_every_weight_is_stored_once(
     quantized: Callable[[str], LiteRTExport], quantization: str
 ) -> None:
@@ -295,6 +300,23 @@ def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
     assert cut.status == Status.SOURCE_CUT
 
 
+def test_ids_after_the_length_are_ignored(paper: LiteRTExport) -> None:
+    ids = paper.model.source_ids(PHRASES[0])
+    own = paper.model.translate_ids(ids)
+    run = Interpreter(str(paper.path)).get_signature_runner("translate_ids")
+    padded = np.full([1, 40], 10**6, np.int32)
+    padded[0, : len(ids)] = ids
+    for length, status in ((len(ids), 0), (-1, Status.LENGTHS_CHANGED)):
+        outputs = run(
+            ids=padded,
+            lengths=np.array([length], np.int32),
+            max_length=np.array([0], np.int32),
+            length_penalty=np.array([NAN], np.float32),
+        )
+        assert outputs["status"] == status
+        assert np.array_equal(outputs["scores"][0], own.scores) == (length > 0)
+
+
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(text=st.text(max_size=60))
 @hypothesis.example("\0")
@@ -344,9 +366,16 @@ def test_manifest(paper: LiteRTExport) -> None:
         "dtype": "string", "shape": [1, 2],
     }  # fmt: skip
     assert manifest["signatures"]["translate_ids"]["inputs"] == {
-        "ids": {"dtype": "int32", "shape": [1, None]},
+        "ids": {"dtype": "int32", "shape": [1, 40]},
+        "lengths": {"dtype": "int32", "shape": [1]},
         "max_length": {"dtype": "int32", "shape": [1]},
         "length_penalty": {"dtype": "float32", "shape": [1]},
+    }
+    assert manifest["signatures"]["translate_ids"]["outputs"] == {
+        "ids": {"dtype": "int32", "shape": [1, 2, paper.translator.max_output_tokens]},
+        "lengths": {"dtype": "int32", "shape": [1, 2]},
+        "scores": {"dtype": "float32", "shape": [1, 2]},
+        "status": {"dtype": "int32", "shape": [1]},
     }
 
 
@@ -360,7 +389,7 @@ def test_load_model_accepts_litert_models(paper: LiteRTExport, tmp_path: Path) -
     assert loading.load_model(renamed).n_best == 2
     with pytest.raises(InputError, match=mentions("threads", "2", "LiteRT")):
         loading.load_model(paper.run.path, threads=2)
-    with pytest.raises(InputError, match=mentions("none.tflite", "run directory")):
+    with pytest.raises(InputError, match=mentions("none.tflite", "No such file")):
         loading.load_model(tmp_path / "none.tflite")
     empty, cut = translate.translation_warnings(model, ["", "ball " * 100])
     assert tells(empty, "line 1", "empty") and tells(cut, "line 2", "201 tokens", 40)
@@ -395,7 +424,7 @@ def test_settings_that_were_fixed_at_export(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"quantization": "int4"}, mentions("quantization", "int4", "float16", "int8")),
+        ({"quantization": "int2"}, mentions("quantization", "int2", "float16", "int8", "int4")),
         ({"quantization": "int8"}, mentions("quantization", "int8", "references")),
         ({"references": ["a"]}, mentions("11", "sentences", "1", "references")),
         ({"max_bleu_loss": 0.1}, mentions("quantization", "none", "bound")),
@@ -488,6 +517,20 @@ def test_symbols_that_normalization_would_change(tmp_path: Path) -> None:
         result = made.model.translate_ids(made.model.source_ids(text))
         texts, scores = in_graph(made.model.truncate(text))
         assert (texts, scores.tolist()) == (made.model.texts(result), result.scores.tolist())
+
+
+def test_runtimes_that_differ_are_not_published(
+    paper: LiteRTExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = litert._Compiled.run
+
+    def other(self: Any, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return run(self, {**inputs, "max_length": np.array([2], np.int32)})
+
+    monkeypatch.setattr(litert._Compiled, "run", other)
+    with pytest.raises(InputError, match=mentions("sentence 1", "CompiledModel", "Interpreter")):
+        export(paper.run, tmp_path / "export", PHRASES, format="litert", settings=SETTINGS)
+    assert not [*tmp_path.glob("export/*")]
 
 
 def test_a_tokenizer_that_differs_is_not_published(

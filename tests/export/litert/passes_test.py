@@ -114,7 +114,9 @@ def test_different_loops_are_not_shared(content: bytes, tmp_path: Path) -> None:
     assert not np.allclose(run(model, tmp_path, "two"), np.abs(run(model, tmp_path)), atol=0.1)
 
 
-@pytest.mark.parametrize(("quantization", "tolerance"), [("float16", 2e-2), ("int8", 1.0)])
+@pytest.mark.parametrize(
+    ("quantization", "tolerance"), [("float16", 2e-2), ("int8", 1.0), ("int4", 12.0)]
+)
 def test_quantized_weights(
     content: bytes, tmp_path: Path, quantization: str, tolerance: float
 ) -> None:
@@ -134,22 +136,32 @@ def test_quantized_weights(
             schema.BuiltinOperator.FULLY_CONNECTED: 12,
             schema.BuiltinOperator.EMBEDDING_LOOKUP: 3,
         },
+        "int4": {
+            schema.BuiltinOperator.FULLY_CONNECTED: 12,
+            schema.BuiltinOperator.EMBEDDING_LOOKUP: 4,
+        },
     }
     assert versions.items() >= needed[quantization].items()
-    bits = {"float16": 16, "int8": 8}[quantization]
+    bits = {"float16": 16, "int8": 8, "int4": 4}[quantization]
     largest = max(len(each.data) for each in model.buffers if each.data is not None)
     assert largest == TABLE.size * bits // 8
     # The other signature uses the same weights.
     np.testing.assert_allclose(run(model, tmp_path, "two"), np.abs(result), rtol=1e-5)
 
 
-def test_rounding_to_int8() -> None:
-    weights = np.float32([[1.0, -2.0, 0.5], [0, 0, 0], [1e-30, 0, -1e-30]])
-    scales, rounded = passes._rounded(weights)
-    assert rounded.tolist()[:2] == [[64, -127, 32], [0, 0, 0]]
-    assert rounded[2].tolist() == [127, 0, -127]
+@pytest.mark.parametrize(("limit", "first"), [(127, [70, -127, 32]), (7, [4, -7, 2])])
+def test_rounding_to_integers(limit: int, first: list[int]) -> None:
+    weights = np.float32([[1.1, -2.0, 0.5], [0, 0, 0], [1e-30, 0, -1e-30]])
+    scales, rounded = passes._rounded(weights, limit)
+    assert rounded.tolist() == [first, [0, 0, 0], [limit, 0, -limit]]
     error = np.abs(rounded * scales[:, None] - weights)
     assert np.all(error <= scales[:, None] / 2 * 1.001)
+
+
+def test_two_int4_weights_are_in_a_byte() -> None:
+    assert passes._packed(np.int8([[1, -1, 7], [-7, 0, 2], [3, 0, -2]])).tolist() == [
+        0xF1, 0x97, 0x20, 0x03, 0x0E,
+    ]  # fmt: skip
 
 
 def test_weights_with_other_uses_are_not_quantized(tmp_path: Path) -> None:

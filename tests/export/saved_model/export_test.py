@@ -170,6 +170,34 @@ def test_bfloat16_weights_and_computation(
     assert stored_bytes(path) < 0.6 * stored_bytes(exported)
 
 
+def test_int8_matrices_are_constants_that_are_stored_once(
+    run_directory: RunDirectory, tmp_path: Path
+) -> None:
+    translator = loading.load_translator(run_directory.path, precision="int8")
+    saved_model._save(translator, None, tmp_path / "1")
+    serving_checks.check(tmp_path / "1")
+    model = loading.load_model(tmp_path / "1")
+    own = translator.translate(tf.constant(SENTENCES))
+    other = model.translate(text=tf.constant(SENTENCES))
+    np.testing.assert_array_equal(other["translations"], own["translations"])
+    np.testing.assert_allclose(other["scores"], own["scores"], atol=1e-5)
+
+    [table] = [weight for weight in model.owner.weights if weight.shape.rank > 1]
+    assert table.dtype == tf.int8
+    content = (tmp_path / "1" / "saved_model.pb").read_bytes()
+    [graph] = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    shapes = [
+        tf.TensorShape(node.attr["value"].tensor.tensor_shape).as_list()
+        for function in graph.graph_def.library.function
+        for node in function.node_def
+        if node.op == "Const" and node.attr["dtype"].type == tf.qint8.as_datatype_enum
+    ]
+    weights = run_directory.named_weights("last")
+    matrices = [value for path, value in weights.items() if path.endswith("kernel")]
+    matrices.append(weights["embedding/embeddings"].T)
+    assert sorted(shapes) == sorted(list(matrix.shape) for matrix in matrices)
+
+
 def stored_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
 
@@ -255,8 +283,10 @@ def test_the_loss_of_bleu_is_bounded(
     with pytest.raises(InputError, match=mentions("bfloat16", "BLEU", "20.00")):
         export(run_directory, tmp_path, PHRASES, asked)
     assert list(tmp_path.iterdir()) == []
-    asked = dataclasses.replace(asked, max_bleu_loss=0.3)
-    assert export(run_directory, tmp_path, PHRASES, asked).scores.bleu == 20
+    asked = dataclasses.replace(asked, precision="int8")  # may lose 0.3
+    result = export(run_directory, tmp_path, PHRASES, asked)
+    assert result.scores.bleu == 20
+    assert tells(result.warning, "int8", "oneDNN", "VNNI", "TF_ENABLE_ONEDNN_OPTS=1")
     with pytest.raises(InputError, match=mentions("precision", "bfloat16", "references")):
         export(run_directory, tmp_path, PHRASES, ExportOptions(precision="bfloat16"))
     with pytest.raises(InputError, match=mentions("6", "sentences", "1", "references")):
