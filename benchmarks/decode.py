@@ -45,9 +45,10 @@ its copies to and from the host, and the time in which the GPU is busy, for Kera
 SIGTERM, the turns so far are printed.
 
 Prints one JSON object: for each engine sentences per second, the median over the rounds with the
-minimum and the maximum; memory; and `ratios`, medians of the ratio within a round; `latency` and
-`throughput`, our best engine over the best of each other engine. If `quiet` is
-false, other processes used the cores: do not rely on the ratios.
+minimum and the maximum; sentences per second of CPU time, which other processes disturb less;
+memory; and `ratios`, medians of the ratio within a round. `latency` and `throughput` compare our
+best engine with the best of each other engine. If `quiet` is false, other processes used the
+cores: do not rely on the ratios.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ KNOWN = {
     "litert": (["float32", "float16", "int8"], ["compiled", "cores", "phone", "number"]),
 }
 DEFAULT = [
-    *("keras:float32:cores", "keras:bfloat16:cores", "litert:float32:cores", "litert:int8:cores"),
+    *("keras:bfloat16:cores", "keras:int8:cores", "litert:float32:cores", "litert:int8:cores"),
     *(f"ctranslate2:{precision}:cores" for precision in ("float32", "bfloat16", "int8")),
     "ctranslate2:int8",  # all threads for each operation
     *("marian:float32:cores", "marian:int8:cores"),
@@ -324,8 +325,9 @@ def _export_litert(
         quantization="none" if is_exact else variant.precision,
         max_bleu_loss=None if is_exact else 100.0,  # the result states BLEU
     )
-    path = folder / variant.precision
-    return export(run, path, sources[:_COMPARED], options, format="litert", settings=decoding).path
+    format = "litert" if "phone" in variant.options else "cpu"
+    path = folder / f"{format}_{variant.precision}"
+    return export(run, path, sources[:_COMPARED], options, format=format, settings=decoding).path
 
 
 def summarize(
@@ -339,6 +341,9 @@ def summarize(
         facts = {k: round(v, 2) if isinstance(v, float) else v for k, v in child.facts.items()}
         engines[name] = {
             "sentences_per_second": spread([turn["per_second"] for turn in turns[name]], 3),
+            "sentences_per_core_second": spread(
+                [turn["per_second"] / max(turn["cores"], 1e-9) for turn in turns[name]], 3
+            ),
             "cores": spread([turn["cores"] for turn in turns[name]], 2),
             "other_cores": spread([turn["other_cores"] for turn in turns[name]], 2),
             "peak_memory_mb": round(max(turn["peak_memory_mb"] for turn in turns[name])),

@@ -294,7 +294,7 @@ def load(
             "hf://user/name" or "hf://user/name@revision".
         precision: type of a run's weights and computation: float32, bfloat16, float16 or int8.
         jit_compile: compile the search of a run with XLA, for each batch shape.
-        threads: threads of a LiteRT model. The default is the number of cores.
+        threads: cores that a LiteRT model uses. The default are all.
         **decoding: options of the search, such as `beam_size=8`, as in `Translator.translate`.
 
     Raises:

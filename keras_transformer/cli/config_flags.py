@@ -47,7 +47,7 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     ),
     "host": ("string", "127.0.0.1", "address; 0.0.0.0 for all addresses of this machine"),
     "workers": ("integer", None, "number of processes; default: enough to use all cores"),
-    "threads": ("integer", None, "threads of a LiteRT model; default: all cores"),
+    "threads": ("integer", None, "cores that a LiteRT model uses; default: all"),
     "init_from": (
         "string",
         None,

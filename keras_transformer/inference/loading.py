@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer import console
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.inference import hub, manifest
@@ -164,6 +165,8 @@ def load_model(
     if litert_file is not None:
         if precision != "float32" or jit_compile:
             raise _fixed_at_export(path)
+        if (path / "saved_model.pb").is_file():
+            console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
         from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
 
         model = LiteRTModel(litert_file, threads or available_cores())

@@ -24,7 +24,7 @@ from keras_transformer.inference.litert import LiteRTModel
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +120,15 @@ def test_invalid_arguments_are_refused(
 def test_invalid_numbers_of_threads(file: Path, threads: Any) -> None:
     with pytest.raises(InputError, match=mentions("threads", "1", "1,024")):
         LiteRTModel(file, threads)
+
+
+def test_of_two_models_the_faster_one_is_used(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.tflite").write_bytes(file.read_bytes())
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    assert isinstance(loading.load_model(tmp_path).owner, LiteRTModel)
+    assert tells(capsys.readouterr().err, tmp_path, "two models", "model.tflite")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
