@@ -126,7 +126,7 @@ def export_for_cpu(
     The arguments, the comparison and the errors are those of `export`.
 
     Example:
-    >>> options = ExportOptions(["ein Hund"], max_bleu_loss=100.0)
+    >>> options = ExportOptions(quantization="none")
     >>> export_for_cpu("build/run", Path("build/cpu"), ["a dog"], None, options).path
     PosixPath('build/cpu/1')
     """
