@@ -103,7 +103,8 @@ class LiteRTModel:
         threads: number of sentences that are translated at the same time. Further calls wait.
         low_memory: uses LiteRT's `CompiledModel` instead of its `Interpreter`. An `Interpreter`
             keeps the file's weights, and one copy per thread in the layout of its kernels.
-            `CompiledModel` keeps only one copy, but holds Python's lock, so it translates one
+            `CompiledModel` keeps only one copy. Files of 25 MB and more need less memory with it,
+            smaller ones about as much or more. It holds Python's lock, so it translates one
             sentence at a time.
         verify: compares the file with its checksum, and with `manifest.json` in its directory, if
             there is one. This takes less than a second per GB.
