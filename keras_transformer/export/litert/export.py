@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,12 @@ from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.batching import batches
-from keras_transformer.inference.litert import LiteRTMetadata, LiteRTModel, append_archive
+from keras_transformer.inference.litert import (
+    LiteRTMetadata,
+    LiteRTModel,
+    LiteRTResult,
+    append_archive,
+)
 from keras_transformer.inference.loading import load_translator, max_train_source_length
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
@@ -331,20 +336,21 @@ def _compare(
 ) -> Comparison:
     """Translates sentences and probes with the export, and compares them with the run if exact.
 
-    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree.
+    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree. The format cpu
+    has one signature, which only the `Interpreter` runs. It translates several sentences at once.
     """
-    model, compiled = LiteRTModel(file), LiteRTModel(file, low_memory=True)
+    model = LiteRTModel(file)
+    compiled = LiteRTModel(file, low_memory=True) if model.batch_size == 1 else None
     translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
     texts = [*sentences, *probes]
     with progress_bar(len(texts), "sentences", "comparing") as bar:
-        for number, (ours, sentence) in enumerate(zip(own, texts, strict=True), start=1):
+        triples = zip(own, texts, _results(model, texts), strict=True)
+        for number, (ours, sentence, found) in enumerate(triples, start=1):
             name = text_name(sentence, number, len(sentences))
-            ids = model.source_ids(sentence)
-            found = model.translate_ids(ids)
             theirs = Hypotheses(found.ids, found.lengths, found.scores)
             best = model.texts(found)[0]
-            other = compiled.translate_ids(ids)
+            other = compiled.translate_ids(model.source_ids(sentence)) if compiled else found
             fields = ((getattr(found, name), getattr(other, name)) for name in found._fields)
             if not all(np.array_equal(a, b) for a, b in fields):
                 raise InputError(
@@ -365,6 +371,13 @@ def _compare(
             bar.update()
     check_ties(ties, len(texts))
     return Comparison(ties, translations[: len(sentences)])
+
+
+def _results(model: LiteRTModel, texts: Sequence[str]) -> Iterator[LiteRTResult]:
+    """Yields the result of each text. The texts of a batch have any lengths."""
+    for start in range(0, len(texts), model.batch_size):
+        batch = texts[start : start + model.batch_size]
+        yield from model.translate_batch([model.source_ids(text) for text in batch])
 
 
 def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.ndarray]]:
