@@ -308,6 +308,11 @@ class _Compiled:
             self._model = model = compiled_model.CompiledModel.from_file(
                 str(path), options=compiled_model.Options(cpu_options=cpu)
             )
+            if _SIGNATURE not in model.get_signature_list():
+                raise InputError(
+                    f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
+                    "low_memory out, or export with --format=litert."
+                )
             inputs = model.get_input_tensor_details(_SIGNATURE)
             self._outputs = model.get_output_tensor_details(_SIGNATURE)
             self._input_buffers = {
@@ -412,7 +417,7 @@ def _read_archive(path: Path, verify: bool) -> tuple[LiteRTMetadata, Vocabulary]
             raise InputError(
                 f"the format version is {version!r}, but this program reads {FORMAT_VERSION}"
             )
-        checksum = fields.pop(_CHECKSUM)
+        checksum = fields.pop(_CHECKSUM, None)
         if verify and checksum != _crc32(path, model_bytes):
             raise InputError("the model before it was changed after the export")
         for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():

@@ -196,7 +196,7 @@ def load_model(
         return LoadedModel.of(module, str(model_dir), jit_compile=jit_compile)
     if precision != "float32" or jit_compile:
         raise _fixed_at_export(path)
-    manifest.check_needed_files(path)
+    described = manifest.check_needed_files(path)
     if not (path / "saved_model.pb").is_file():
         raise InputError(
             f"{path} is neither a run directory nor a SavedModel or LiteRT model. Create one with "
@@ -207,6 +207,10 @@ def load_model(
             f"{path} is a SavedModel: {' and '.join(settings or ['threads'])} cannot be changed "
             "after the export. Use the run directory."
         )
+    if described.get("precision") == "int8":
+        from keras_transformer.inference.int8 import check_int8_products
+
+        check_int8_products()  # without oneDNN, every translation would fail
     return _load_saved_model(path)
 
 

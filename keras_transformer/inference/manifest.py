@@ -72,7 +72,7 @@ def check_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_needed_files(path: Path) -> None:
+def check_needed_files(path: Path) -> dict[str, Any]:
     """Checks the files that a program needs to load a version, before TensorFlow reads them.
 
     TensorFlow does not notice every damaged byte, and some of them end the process. Versions
@@ -81,15 +81,22 @@ def check_needed_files(path: Path) -> None:
     Args:
         path: directory of a version.
 
+    Returns:
+        The manifest, or an empty dict without one.
+
     Raises:
         InputError: if a file was cut, changed or removed, or if the manifest cannot be read.
 
     Example:
-    >>> check_needed_files(Path("build/export/1"))
+    >>> check_needed_files(Path("build/export/1"))["precision"]
+    'float32'
     """
-    if (path / FILE).exists():
-        listed = _read(path)["files"]
-        _check(path, listed, sorted(name for name in listed if name.startswith(_NEEDED)))
+    if not (path / FILE).exists():
+        return {}
+    manifest = _read(path)
+    listed = manifest["files"]
+    _check(path, listed, sorted(name for name in listed if name.startswith(_NEEDED)))
+    return manifest
 
 
 def check_file(file: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.inference import int8
+from keras_transformer.inference import int8, loading
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.paper.baselines.gru import GRU, GRUConfig
 from tests.messages import mentions
 
@@ -52,11 +55,20 @@ def test_only_transformers_are_supported() -> None:
         int8.use_int8_products(GRU(GRUConfig(**sizes)))
 
 
-def test_a_missing_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_kernel_is_an_error_before_a_model_is_loaded(
+    exported_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def without_kernel(*_: Any) -> Any:
         # The kernel of TensorFlow without oneDNN also fails when the graph runs.
         return tf.function(lambda rows: tf.debugging.check_numerics(rows / 0.0, ""))
 
     monkeypatch.setattr(int8, "int8_product", without_kernel)
-    with pytest.raises(InputError, match=mentions("int8", "oneDNN", "TF_ENABLE_ONEDNN_OPTS=1")):
-        int8.check_int8_products()
+    message = mentions("int8", "oneDNN", "TF_ENABLE_ONEDNN_OPTS=1")
+    with pytest.raises(InputError, match=message):
+        int8.use_int8_products(Transformer.from_preset("tiny", 9, d_model=4, num_heads=1))
+    path = shutil.copytree(exported_run / "1", tmp_path / "1")
+    manifest = (path / "manifest.json").read_text("utf-8")
+    changed = manifest.replace('"precision": "float32"', '"precision": "int8"')
+    (path / "manifest.json").write_text(changed, "utf-8")
+    with pytest.raises(InputError, match=message):
+        loading.load_model(path)

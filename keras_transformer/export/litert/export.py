@@ -126,7 +126,7 @@ def export_for_cpu(
     The arguments, the comparison and the errors are those of `export`.
 
     Example:
-    >>> options = ExportOptions(["ein Hund"], max_bleu_loss=100.0)
+    >>> options = ExportOptions(quantization="none")
     >>> export_for_cpu("build/run", Path("build/cpu"), ["a dog"], None, options).path
     PosixPath('build/cpu/1')
     """
@@ -336,11 +336,11 @@ def _compare(
 ) -> Comparison:
     """Translates sentences and probes with the export, and compares them with the run if exact.
 
-    The signatures and both runtimes, `Interpreter` and `CompiledModel`, must agree. The format cpu
-    has one signature, which only the `Interpreter` runs. It translates several sentences at once.
+    The signatures must agree, and so must both runtimes, `Interpreter` and `CompiledModel`. Only
+    the former can run `translate_batch`, whose shapes are not constant.
     """
     model = LiteRTModel(file)
-    compiled = LiteRTModel(file, low_memory=True) if model.batch_size == 1 else None
+    compiled = None if model.batch_size > 1 else LiteRTModel(file, low_memory=True)
     translate = load_text_signature(file) if model.metadata.has_text else None
     ties, translations = [], []
     texts = [*sentences, *probes]
@@ -350,14 +350,9 @@ def _compare(
             name = text_name(sentence, number, len(sentences))
             theirs = Hypotheses(found.ids, found.lengths, found.scores)
             best = model.texts(found)[0]
-            other = compiled.translate_ids(model.source_ids(sentence)) if compiled else found
-            fields = ((getattr(found, name), getattr(other, name)) for name in found._fields)
-            if not all(np.array_equal(a, b) for a, b in fields):
-                raise InputError(
-                    f"For {name}, LiteRT's CompiledModel finds {escaped(model.texts(other)[0])} "
-                    f"({other.scores[0]:.5f}), but its Interpreter finds {escaped(best)} "
-                    f"({found.scores[0]:.5f}). Nothing was exported."
-                )
+            if compiled is not None:
+                other = compiled.translate_ids(model.source_ids(sentence))
+                _check_equal(model, found, other, name)
             translations.append(best)
             if is_exact:
                 tie = compare_sentence(ours, theirs, name, sentence)
@@ -378,6 +373,20 @@ def _results(model: LiteRTModel, texts: Sequence[str]) -> Iterator[LiteRTResult]
     for start in range(0, len(texts), model.batch_size):
         batch = texts[start : start + model.batch_size]
         yield from model.translate_batch([model.source_ids(text) for text in batch])
+
+
+def _check_equal(
+    model: LiteRTModel, found: LiteRTResult, compiled: LiteRTResult, text_name: str
+) -> None:
+    """Raises `InputError` unless the results of both runtimes for the named text are equal."""
+    fields = ((getattr(found, name), getattr(compiled, name)) for name in found._fields)
+    if not all(np.array_equal(a, b) for a, b in fields):
+        best, other = (model.texts(each)[0] for each in (found, compiled))
+        raise InputError(
+            f"For {text_name}, LiteRT's CompiledModel finds {escaped(other)} "
+            f"({compiled.scores[0]:.5f}), but its Interpreter finds {escaped(best)} "
+            f"({found.scores[0]:.5f}). Nothing was exported."
+        )
 
 
 def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.ndarray]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.export.request_params import Status
 from keras_transformer.inference import loading
@@ -18,6 +19,7 @@ from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES
+from tests.messages import mentions
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
 TEXTS = [*PHRASES, "", "ball " * 60, "a", "dog " * 9]
@@ -39,6 +41,11 @@ def model(version: Path) -> LiteRTModel:
 @pytest.fixture(scope="module")
 def translator(run_directory: RunDirectory) -> TranslationModule:
     return loading.load_translator(run_directory, SETTINGS)
+
+
+def test_compiled_model_is_refused(version: Path) -> None:
+    with pytest.raises(InputError, match=mentions("format=cpu", "low_memory")):
+        LiteRTModel(version / "model.tflite", low_memory=True)
 
 
 def test_a_batch_gives_each_sentence_the_tokens_of_the_run(

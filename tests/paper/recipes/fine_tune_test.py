@@ -57,6 +57,7 @@ def recipe() -> Recipe:
     settings = {
         **rehearsal.settings,
         "training.learning_rate": 0.02,  # for a model with 16 features
+        "training.checkpoint_steps": 100,
         "training.jit_compile": "false",
         "training.mixed_precision": "float32",
     }
