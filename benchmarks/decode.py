@@ -31,9 +31,9 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
   penalty, combined as in its BartSeq2SeqLM (only random models);
-* litert:float32, litert:float16, litert:int8: the file of bin/export.py --format=cpu; with `phone`
-  that of --format=litert, which translates sentence by sentence; with `compiled` the latter in
-  LiteRT's CompiledModel (only random models).
+* litert:float32, litert:float16, litert:int8, litert:int4: the file of bin/export.py --format=cpu;
+  with `phone` that of --format=litert, which translates sentence by sentence; with `compiled` the
+  latter in LiteRT's CompiledModel (only random models).
 
 A number among the options is the number of threads of an operation; the default is --threads. With
 `cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),
@@ -113,7 +113,7 @@ KNOWN = {
     "marian": (["float32", "int8"], ["cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
-    "litert": (["float32", "float16", "int8"], ["compiled", "cores", "phone", "number"]),
+    "litert": (["float32", "float16", "int8", "int4"], ["compiled", "cores", "phone", "number"]),
 }
 DEFAULT = [
     *("keras:bfloat16:cores", "keras:int8:cores", "litert:float32:cores", "litert:int8:cores"),

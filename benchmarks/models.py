@@ -195,7 +195,7 @@ def write_litert(
         path: the file.
         config: configuration of the model and of the search.
         vocabulary_dir: folder that holds the vocabulary.
-        precision: float32, float16 or int8.
+        precision: float32, float16, int8 or int4.
         for_cpu: write the model of bin/export.py --format=cpu.
     """
     import keras  # late: TensorFlow takes seconds

@@ -15,6 +15,7 @@ import math
 import os
 import threading
 import typing
+import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
 _BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
-_STDERR_LOCK = threading.Lock()
+_STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside `_without_log`
 _METADATA = "model.json"
 _CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
 _BATCH_SIZE = 8  # sentences per call for which `translate_batch` is fastest
@@ -218,7 +219,7 @@ class LiteRTModel:
             length_penalties: for each sentence, as in `translate`; by default as exported.
 
         Raises:
-            InputError: if an argument has the wrong type.
+            InputError: if an argument has the wrong type, or the lists have different lengths.
         """
         rows = [_array("ids", [ids], np.int32) for ids in sources]
         for row, ids in zip(rows, sources, strict=True):
@@ -227,6 +228,12 @@ class LiteRTModel:
         count, longest = len(rows), self.metadata.max_source_tokens
         limits = [0] * count if max_lengths is None else max_lengths
         alphas = [math.nan] * count if length_penalties is None else length_penalties
+        for name, values in (("max_lengths", limits), ("length_penalties", alphas)):
+            if len(values) != count:
+                raise InputError(
+                    f"{name} has {len(values)} values for {count} sentences. Give one for each "
+                    "sentence."
+                )
         lengths = [min(row.shape[1], longest) for row in rows]
         inputs = {
             "lengths": np.array(lengths, np.int32),
@@ -308,6 +315,8 @@ class _Compiled:
             self._model = model = compiled_model.CompiledModel.from_file(
                 str(path), options=compiled_model.Options(cpu_options=cpu)
             )
+            buffers: list[compiled_model.TensorBuffer] = []
+            weakref.finalize(self, _close, model, buffers)
             if _SIGNATURE not in model.get_signature_list():
                 raise InputError(
                     f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
@@ -321,6 +330,7 @@ class _Compiled:
             self._output_buffers = {
                 name: model.create_output_buffer_by_name(_SIGNATURE, name) for name in self._outputs
             }
+            buffers += [*self._input_buffers.values(), *self._output_buffers.values()]
             for name, each in inputs.items():  # the first write also logs
                 self._input_buffers[name].write(np.zeros(each["shape"], each["dtype"]))
 
@@ -337,9 +347,24 @@ class _Compiled:
         }
 
 
+def _close(
+    model: compiled_model.CompiledModel, buffers: Sequence[compiled_model.TensorBuffer]
+) -> None:
+    """Closes a model, which writes to its log, when it is no longer used or the process ends."""
+    with _without_log():
+        for buffer in buffers:
+            buffer.destroy()
+        model.close()
+        model.environment.close()
+
+
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it."""
+    """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it.
+
+    Two lines remain when the process ends: reading and writing a buffer makes an environment that
+    only LiteRT can close.
+    """
     with _STDERR_LOCK:  # two threads would restore each other's streams
         stderr = os.dup(2)
         with open(os.devnull, "wb") as null:
@@ -407,29 +432,38 @@ def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary)
 
 
 def _read_archive(path: Path, verify: bool) -> tuple[LiteRTMetadata, Vocabulary]:
+    """Returns the metadata and the vocabulary of a file. `verify` also compares its checksum."""
+    advice = "Copy or export it again."
     try:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
             model_bytes = min(info.header_offset for info in archive.infolist())
         fields = json.loads(files.pop(_METADATA))
-        version = fields.pop("format_version")
-        if version != FORMAT_VERSION:
-            raise InputError(
-                f"the format version is {version!r}, but this program reads {FORMAT_VERSION}"
-            )
-        checksum = fields.pop(_CHECKSUM, None)
-        if verify and checksum != _crc32(path, model_bytes):
-            raise InputError("the model before it was changed after the export")
-        for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
-            check_scalar(name, hint, fields[name])
-        return LiteRTMetadata(**fields), Vocabulary.from_models(files)
+        version, checksum = fields.pop("format_version"), fields.pop(_CHECKSUM, None)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     except Exception as error:  # zipfile and zlib raise many exceptions for damaged files
-        reason = str(error) if isinstance(error, InputError) else repr(error)
         raise InputError(
-            f"{path} has no readable vocabulary at its end: {reason}. The file is cut off or "
-            "damaged, or was not written by this version of bin/export.py --format=litert."
+            f"{path} does not end with the archive of a LiteRT model. The file is cut off or "
+            f"damaged, or is not from bin/export.py --format=litert. {advice}"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version!r}. This program reads {FORMAT_VERSION}. Export "
+            "the model again with this version of the package."
+        )
+    if verify and checksum != _crc32(path, model_bytes):
+        raise InputError(
+            f"{path} was changed after the export: the checksum of the model is not the one in "
+            f"{_METADATA} at the end of the file. {advice}"
+        )
+    try:
+        for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
+            check_scalar(name, hint, fields[name])
+        return LiteRTMetadata(**fields), Vocabulary.from_models(files)
+    except Exception as error:  # SentencePiece raises many exceptions for damaged models
+        raise InputError(
+            f"The metadata or the vocabulary at the end of {path} is damaged. {advice}"
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import json
 import shutil
 import subprocess
@@ -116,6 +117,35 @@ def test_invalid_arguments_are_refused(
     assert model.translate_ids([]).scores.tolist() == [0.0]
 
 
+@pytest.mark.parametrize("low_memory", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([0],), mentions("max_lengths", 1, 2)),
+        (([0, 0, 0],), mentions("max_lengths", 3, 2)),
+        ((None, [1.0]), mentions("length_penalties", 1, 2)),
+        ((None, []), mentions("length_penalties", 0, 2)),
+    ],
+)
+def test_lists_of_different_lengths_are_refused(
+    file: Path, low_memory: bool, arguments: Any, sentence: str
+) -> None:
+    model = LiteRTModel(file, low_memory=low_memory)
+    sources = [model.source_ids(phrase) for phrase in PHRASES[:2]]
+    with pytest.raises(InputError, match=sentence):
+        model.translate_batch(sources, *arguments)
+
+
+def test_compiled_models_leave_standard_error_empty(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = LiteRTModel(file, low_memory=True)
+    assert model.translate(PHRASES[0])
+    del model
+    gc.collect()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2", 1025, True])
 def test_invalid_numbers_of_threads(file: Path, threads: Any) -> None:
     with pytest.raises(InputError, match=mentions("threads", "1", "1,024")):
@@ -136,7 +166,7 @@ def test_truncated_files(file: Path, tmp_path: Path, share: float) -> None:
     content = file.read_bytes()
     path = tmp_path / "model.tflite"
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(InputError, match=mentions("vocabulary", "cut off")):
+    with pytest.raises(InputError, match=mentions("model.tflite", "archive", "cut off")):
         LiteRTModel(path)
 
 
@@ -170,8 +200,9 @@ def test_invalid_files(file: Path, tmp_path: Path) -> None:
     for version in (1, 99):
         with zipfile.ZipFile(other, "w") as archive:
             archive.writestr("model.json", json.dumps({"format_version": version}))
-        with pytest.raises(InputError, match=mentions("format", version, 2)):
+        with pytest.raises(InputError, match=mentions("format", version, 2)) as caught:
             LiteRTModel(other)
+        assert "cut off" not in str(caught.value)
 
 
 def test_an_older_runtime(file: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@
 The file model.tflite is also a ZIP archive that contains the vocabulary.
 """
 
+import hashlib
+import json
 import sys
 import zipfile
 from pathlib import Path
@@ -15,6 +17,16 @@ from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
 
 MODEL = Path(__file__).parent / "model.tflite"
 SIGNATURE = "translate_ids"
+WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's cache of packed weights; the file's are released
+
+
+def check_model() -> None:
+    """Ends the program if the model is not the file that was exported."""
+    manifest = json.loads(MODEL.with_name("manifest.json").read_bytes())
+    with MODEL.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != manifest["files"][MODEL.name]["sha256"]:
+        sys.exit(f"{MODEL} is cut off or was changed after the export. Copy or export it again.")
 
 
 def read_vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
@@ -24,8 +36,10 @@ def read_vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=archive.read(file))
 
 
+check_model()
 source, target = read_vocabulary("source"), read_vocabulary("target")
-options = Options(cpu_options=CpuOptions(num_threads=2))
+cpu = CpuOptions(num_threads=2, xnnpack_weight_cache_path=WEIGHTS_IN_MEMORY)
+options = Options(cpu_options=cpu)
 model = CompiledModel.from_file(str(MODEL), options=options)
 shapes = {  # all are constant
     "source": model.get_input_tensor_details(SIGNATURE)["ids"]["shape"],  # [1, S]

@@ -72,6 +72,15 @@ def test_cpp_example(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         input="\n".join(PHRASES), capture_output=True, text=True,
     )  # fmt: skip
     assert result.stdout.splitlines() == expected(version), result.stderr
+    (tmp_path / "cut.tflite").write_bytes((version / "model.tflite").read_bytes()[:-100])
+    for files, message in (
+        (("cut.tflite", vocabulary), "cut.tflite is cut off"),
+        ((version / "model.tflite", "none.model"), "none.model cannot be read"),
+    ):
+        result = subprocess.run(
+            [program, *files, vocabulary], cwd=tmp_path, input="", capture_output=True, text=True
+        )
+        assert result.returncode == 1 and message in result.stderr
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -251,7 +252,9 @@ def test_every_weight_is_stored_once(
     assert len(model.subgraphs) == 6
 
 
-@pytest.mark.parametrize(("quantization", "tolerance"), [("float16", 0.01), ("int8", 0.2)])
+@pytest.mark.parametrize(
+    ("quantization", "tolerance"), [("float16", 0.01), ("int8", 0.2), ("int4", 0.4)]
+)
 def test_quantization_changes_scores_slightly(
     quantized: Callable[[str], LiteRTExport],
     paper: LiteRTExport,
@@ -265,6 +268,14 @@ def test_quantization_changes_scores_slightly(
         exact, rounded = paper.model.translate(sentence)[0], made.model.translate(sentence)[0]
         assert rounded.score != exact.score
         assert rounded.score == pytest.approx(exact.score, abs=tolerance * abs(exact.score))
+
+
+def test_both_runtimes_translate_alike_in_int4(quantized: Callable[[str], LiteRTExport]) -> None:
+    made = quantized("int4")
+    compiled = LiteRTModel(made.path, low_memory=True)
+    assert [compiled.translate(each) for each in PHRASES] == [
+        made.model.translate(each) for each in PHRASES
+    ]
 
 
 def test_options_are_clamped_and_status_reports_it(paper: LiteRTExport) -> None:
@@ -357,6 +368,19 @@ def test_the_example_runs_without_this_package(paper: LiteRTExport) -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stdout.split("\n")[:-1] == expected
+
+
+def test_the_example_refuses_a_truncated_model(paper: LiteRTExport, tmp_path: Path) -> None:
+    for name in ("example.py", "manifest.json"):
+        shutil.copy(paper.exported.path / name, tmp_path)
+    content = paper.path.read_bytes()
+    (tmp_path / "model.tflite").write_bytes(content[: len(content) // 2])
+    result = subprocess.run(
+        [sys.executable, "-I", str(tmp_path / "example.py")],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert re.fullmatch(mentions("model.tflite", "cut off") + ".*\n", result.stderr)
 
 
 def test_manifest(paper: LiteRTExport) -> None:
