@@ -24,8 +24,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     A label has the probability 1 - ε, and ε is spread evenly over all classes (Szegedy et al.,
     2015, arXiv:1512.00567). A logit below -5,000 excludes its class, as in converted models: the
-    class gets no share of ε. Padding does not count: the mean is over the other tokens of the
-    batch. Under a `tf.distribute` strategy, it is the mean over the global batch.
+    class gets no share of ε. Padding and excluded labels do not count: the mean is over the other
+    tokens of the batch. Under a `tf.distribute` strategy, it is the mean over the global batch.
 
     Args:
         label_smoothing: ε, 0.1 in the paper.
@@ -65,8 +65,10 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         # Keras would divide by all positions of this replica, and rescale by a mask of the logits.
         y_true = integer_ids(padded(y_true, self.pad_id))
-        is_real = ops.cast(padding_mask(y_true, self.pad_id), "float32")
-        weights = is_real
+        label_logits = ops.take_along_axis(y_pred, ops.expand_dims(y_true, -1), axis=-1)
+        predictable = ops.logical_not(is_excluded(ops.squeeze(label_logits, -1)))
+        is_real = ops.logical_and(padding_mask(y_true, self.pad_id), predictable)
+        is_real = weights = ops.cast(is_real, "float32")
         if sample_weight is not None:
             weights = ops.cast(sample_weight, "float32")
             missing = len(is_real.shape) - len(weights.shape)

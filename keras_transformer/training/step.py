@@ -44,6 +44,7 @@ class _OutputMap:
         self._transposed = transformer.config.tie_embeddings == "none"
         self._paths = {id(v): path for path, v in transformer.weights_by_path().items()}
         self._on_gpus = uses_gpus(tf.distribute.get_strategy())
+        self._pad_id = transformer.config.pad_id
 
     def matrix(self) -> tf.Tensor:
         """Returns the matrix of the current weights."""
@@ -64,6 +65,16 @@ class _OutputMap:
     def excluded(self) -> tf.Tensor | None:
         """Returns which tokens are never predicted, bool `[V]`; None if there can be none."""
         return None if self._bias is None else is_excluded(self._bias.value)
+
+    def predictable(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns labels, with padding in place of tokens that are never predicted.
+
+        The loss of one of them would be 10,000, and hide the loss of all others.
+        """
+        excluded = self.excluded()
+        if excluded is None:
+            return labels
+        return tf.where(tf.gather(excluded, labels), self._pad_id, labels)
 
     def slice_rows(self, labels: tf.Tensor) -> tf.Tensor | None:
         """Returns the rows of logits to compute at once for flat labels; None on a CPU."""
@@ -224,6 +235,7 @@ class TrainingStep:
         sums over all replicas.
         """
         inputs, labels = data
+        labels = self.output.predictable(labels)
         tokens = tf.reduce_sum(real_tokens(labels, self._transformer.config.pad_id))
         stop = tf.constant(0.0) if self.stop_flag is None else tf.cast(self.stop_flag, tf.float32)
         if self.num_replicas > 1:

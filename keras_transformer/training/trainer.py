@@ -205,7 +205,8 @@ class Trainer(keras.Model):
 
     def _replica_evaluation(self, data: Any) -> EvaluationSums:
         inputs, labels = data
-        output, labels = self.training_step.output, tf.reshape(labels, [-1])
+        output = self.training_step.output
+        labels = output.predictable(tf.reshape(labels, [-1]))
         return evaluation_sums(
             output.flat(self.transformer.features(inputs, training=False)),
             labels,

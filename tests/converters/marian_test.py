@@ -18,7 +18,10 @@ import yaml
 from keras_transformer.converters import make_options, read_model, write_run
 from keras_transformer.converters.converted import ConvertedModel
 from keras_transformer.errors import InputError
+from keras_transformer.export import export
+from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.scoring import Scorer
+from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.runs.run_directory import RunDirectory
@@ -414,3 +417,29 @@ class TestBadInput:
             except InputError:
                 errors += 1
         assert errors >= 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("format", ["saved_model", "litert", "ctranslate2"])
+def test_exports_give_the_translations_of_marian(format: str, tmp_path: Path) -> None:
+    sources = RESULTS["source"]
+    pieces = [best[0][0] for best in RESULTS["models"]["post_norm"]["n_best"]["1"]]
+    expected = [text.replace(" ", "").replace("\u2581", " ").strip() for text in pieces]
+    write_run(read("post_norm"), tmp_path / "run")
+    search = {"beam_size": 4, "length_penalty": 1.0}
+    if format != "ctranslate2":
+        settings = {f"decoding.{name}": value for name, value in search.items()}
+        exported = export(
+            tmp_path / "run", tmp_path / "export", sources, settings=settings, format=format
+        )
+        found = translate_lines(load_model(exported.path), sources)
+        assert [best.text for best, *_ in found] == expected
+        return
+    exported = export(tmp_path / "run", tmp_path / "export", sources, format=format)
+    translator = pytest.importorskip("ctranslate2").Translator(str(exported.path))
+    source, target = (
+        sentencepiece.SentencePieceProcessor(str(exported.path / f"{side}.model"))
+        for side in ("source", "target")
+    )
+    results = translator.translate_batch(source.encode(sources, out_type=str), **search)
+    assert [target.decode(each.hypotheses[0]) for each in results] == expected

@@ -16,6 +16,8 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.layers import LayerNorm
 from keras_transformer.models import Transformer
+from keras_transformer.models.losses import LabelSmoothedCrossEntropy
+from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.training import step as step_module
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.training.update import MAX_SCALE, STEPS_TO_DOUBLE
@@ -152,6 +154,27 @@ def test_slices_of_the_loss_on_a_gpu_change_no_weight(
     assert validated[0] == pytest.approx(validated[1], rel=1e-5)
     for path, weight in weights(found).items():
         assert relative_difference(weight, weights(expected)[path]) <= 1e-5, path
+
+
+def test_labels_that_are_never_predicted_count_as_padding() -> None:
+    """In training, in validation, and in the loss for `compile`."""
+    model = dataclasses.replace(MODEL, output_bias=True)
+    inputs, labels = batches(1)[0]
+    never = labels[0, 0]
+    padded = np.where(labels == never, MODEL.pad_id, labels)
+    assert 0 < (padded != MODEL.pad_id).sum() < (labels != MODEL.pad_id).sum()
+    found = []
+    for each in (labels, padded):
+        trainer = make_trainer(model)
+        _, bias = trainer.transformer.output_weights()
+        bias.assign(np.where(np.arange(50) == never, EXCLUDED_TOKEN_BIAS, 0.0))
+        logits = trainer.transformer(inputs)
+        of_logits = LabelSmoothedCrossEntropy(pad_id=MODEL.pad_id)(each, logits)
+        validated = trainer.evaluate(dataset([(inputs, each)]))
+        [logs] = train(trainer, [(inputs, each)])
+        found.append([float(of_logits), validated["loss"], logs["loss"], weights(trainer)])
+    assert_same(found[0], found[1])
+    assert found[0][1:3] == pytest.approx([found[0][0]] * 2, rel=1e-5)
 
 
 # Frozen weights.

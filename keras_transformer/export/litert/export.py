@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -345,14 +345,14 @@ def _compare(
     ties, translations = [], []
     texts = [*sentences, *probes]
     with progress_bar(len(texts), "sentences", "comparing") as bar:
-        for number, (ours, sentence) in enumerate(zip(own, texts, strict=True), start=1):
+        triples = zip(own, texts, _results(model, texts), strict=True)
+        for number, (ours, sentence, found) in enumerate(triples, start=1):
             name = text_name(sentence, number, len(sentences))
-            ids = model.source_ids(sentence)
-            found = model.translate_ids(ids)
             theirs = Hypotheses(found.ids, found.lengths, found.scores)
             best = model.texts(found)[0]
             if compiled is not None:
-                _check_equal(model, found, compiled.translate_ids(ids), name)
+                other = compiled.translate_ids(model.source_ids(sentence))
+                _check_equal(model, found, other, name)
             translations.append(best)
             if is_exact:
                 tie = compare_sentence(ours, theirs, name, sentence)
@@ -366,6 +366,13 @@ def _compare(
             bar.update()
     check_ties(ties, len(texts))
     return Comparison(ties, translations[: len(sentences)])
+
+
+def _results(model: LiteRTModel, texts: Sequence[str]) -> Iterator[LiteRTResult]:
+    """Yields the result of each text. The texts of a batch have any lengths."""
+    for start in range(0, len(texts), model.batch_size):
+        batch = texts[start : start + model.batch_size]
+        yield from model.translate_batch([model.source_ids(text) for text in batch])
 
 
 def _check_equal(

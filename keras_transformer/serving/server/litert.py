@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -130,6 +132,9 @@ class LiteRTEngine:
     def close(self) -> None:
         """Frees the memory of the model when no call uses it."""
         del self._model
+        # The C library keeps freed memory for the thread that allocated it, here the warm-up's.
+        with contextlib.suppress(AttributeError, OSError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)
 
     def _translate(
         self,
