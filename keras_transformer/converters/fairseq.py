@@ -95,16 +95,21 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     with reading(file, "a checkpoint of fairseq"):
         settings = _settings(arguments)
     settings["model.final_norm"] = "encoder.layer_norm.weight" in source
+    is_joint = settings["model.tie_embeddings"] == "all"
     vocabularies = find_vocabularies(
         file.parent,
         "dict.*.txt",
         options,
-        [f"dict.{arguments.get(f'{side}_lang')}.txt" for side in ("source", "target")],
+        [
+            f"dict.{arguments.get(f'{side}_lang') or 'LANGUAGE'}.txt"
+            for side in ("source", "target")
+        ],
+        can_share=is_joint,
     )
     order = order_tokens(
         [_tokens(each) for each in vocabularies],
         options.sentencepiece,
-        joint=settings["model.tie_embeddings"] == "all",
+        joint=is_joint,
         pad_piece="<pad>",
         start_row=_START_ROW,
     )
@@ -305,7 +310,7 @@ def embeddings(source: SourceWeights, settings: Mapping[str, Any], order: PieceO
 
 
 def _positions(source: SourceWeights) -> Arrays:
-    """Returns the learned positions, as many as both sides have."""
+    """Returns the learned positions of both sides, cut to the shorter matrix."""
     encoder, decoder = (
         source.take(f"{stack}.embed_positions.weight")[_FIRST_POSITION:]
         for stack in ("encoder", "decoder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,26 @@ def read_tokens(path: Path) -> list[str]:
     """
     with reading(path, "a vocabulary"):
         return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        InputError: if the file is missing, or contains something else.
+
+    Example:
+    >>> sorted(read_json(Path("build/opennmt_tf/missing.json")))
+    Traceback (most recent call last):
+    keras_transformer.errors.InputError: build/opennmt_tf/missing.json does not exist. ...
+    """
+    if not file.is_file():
+        raise InputError(f"{file} does not exist. The model needs it.")
+    with reading(file, "JSON"):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not an object with names and values")
+    return content
 
 
 def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
@@ -64,7 +85,12 @@ def read_yaml(directory: Path, path: str | None) -> dict[str, Any]:
 
 
 def find_vocabularies(
-    directory: Path, pattern: str, options: ConvertOptions, names: Sequence[str] = ("", "")
+    directory: Path,
+    pattern: str,
+    options: ConvertOptions,
+    names: Sequence[str] = ("", ""),
+    *,
+    can_share: bool = True,
 ) -> list[Path]:
     """Returns the vocabulary files of source and target.
 
@@ -73,6 +99,7 @@ def find_vocabularies(
         pattern: a pattern of names, such as "*.subwords".
         options: `source_vocabulary` and `target_vocabulary` are used.
         names: the usual names of the files of source and target.
+        can_share: False if each side needs a separate file.
 
     Raises:
         InputError: if a file is not named, and the directory has none or several.
@@ -88,6 +115,13 @@ def find_vocabularies(
     named = [path for path in chosen if path is not None]
     if len(named) == len(chosen):
         return named
+    if not can_share:
+        i = chosen.index(None)
+        side = ("source", "target")[i]
+        raise InputError(
+            f"{directory} lacks {names[i]}, the vocabulary of the {side}. Copy it there, or give "
+            f"it with --{side}_vocabulary."
+        )
     found = sorted(directory.glob(pattern))
     if len(found) != 1:
         found_names = ", ".join(each.name for each in found) or "none"

@@ -3,6 +3,7 @@
 Files of the directory:
 
     config.json                                 sizes
+    generation_config.json                      the search; old models have it in config.json
     model.safetensors or pytorch_model.bin      weights, named as in fairseq after `model.`
     vocab-src.json, vocab-tgt.json              the id of each token
 
@@ -11,7 +12,6 @@ Texts are tokenized outside of the model, by Moses and BPE: `FSMTTokenizer` of t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,24 @@ from keras_transformer.config import Config
 from keras_transformer.converters import ConvertOptions
 from keras_transformer.converters.converted import ConvertedModel, SourceWeights, make_model
 from keras_transformer.converters.fairseq import embeddings, stack_table
-from keras_transformer.converters.files import order_tokens
+from keras_transformer.converters.files import order_tokens, read_json
+from keras_transformer.converters.generation import read_search
 from keras_transformer.converters.torch_files import read_torch_file
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.runs.checkpoints import reading
 
 _OUTPUT, _TARGET = "decoder.output_projection.weight", "decoder.embed_tokens.weight"
 _START_ROW = 2  # the end token also begins a target
+# Options of the search, and the values that transformers uses for an old config.json without them.
+_DEFAULTS = {
+    "decoder_start_token_id": 2,
+    "eos_token_id": 2,
+    "forced_eos_token_id": 2,
+    "length_penalty": 1.0,
+    "max_length": 200,
+    "num_beams": 5,
+    "pad_token_id": 1,
+}
 
 
 def read(path: Path, options: ConvertOptions) -> ConvertedModel:
@@ -49,7 +60,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     if not path.is_dir():
         raise InputError(f"{path} is not a directory. Give the directory with config.json.")
     file = path / "config.json"
-    fsmt = _json(file)
+    fsmt = {**_DEFAULTS, **read_json(file)}
     if fsmt.get("model_type") != "fsmt" or fsmt.get("activation_function", "relu") != "relu":
         raise InputError(
             f"{path} has the model_type {fsmt.get('model_type')!r} and the activation_function "
@@ -70,6 +81,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
         pad_piece="<pad>",
         start_row=_START_ROW,
     )
+    settings |= read_search(path, fsmt, order.vocabulary.unknown_id)
     weights = source.read(stack_table(settings), transpose=True)
     weights |= embeddings(source, settings, order)
     source.check_all_used()
@@ -77,7 +89,7 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
 
 
 def _settings(fsmt: Mapping[str, Any], tying: str) -> dict[str, Any]:
-    """Returns the settings of the model and the search, named like `model.d_model`."""
+    """Returns the settings of the model, named like `model.d_model`."""
     return {
         "model.d_model": fsmt["d_model"],
         "model.num_encoder_layers": fsmt["encoder_layers"],
@@ -96,9 +108,6 @@ def _settings(fsmt: Mapping[str, Any], tying: str) -> dict[str, Any]:
         "model.sinusoid_layout": "halves",
         "model.sinusoid_frequencies": "tensor2tensor",
         "model.first_position": 2,
-        "decoding.beam_size": fsmt.get("num_beams", 5),
-        "decoding.length_penalty": fsmt.get("length_penalty", 1.0),
-        "decoding.length_penalty_formula": "power",
     }
 
 
@@ -119,15 +128,10 @@ def _read_weights(path: Path) -> Mapping[str, np.ndarray]:
     return state
 
 
-def _json(file: Path) -> dict[str, Any]:
-    with reading(file, "JSON"):
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-
-
 def _tokens(file: Path) -> list[str]:
     """Returns the tokens of a vocabulary in the order of their ids."""
     with reading(file, "a vocabulary"):
-        ids = {str(token): int(i) for token, i in _json(file).items()}
+        ids = {str(token): int(i) for token, i in read_json(file).items()}
         tokens = sorted(ids, key=lambda token: ids[token])
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("its ids are not 0, 1, 2 and so on")

@@ -11,7 +11,6 @@ chooses between the two.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +27,8 @@ from keras_transformer.converters.converted import (
     WeightTable,
     make_model,
 )
+from keras_transformer.converters.files import read_json
+from keras_transformer.converters.generation import read_search
 from keras_transformer.converters.pieces import (
     PieceOrder,
     order_pieces,
@@ -79,37 +80,6 @@ _ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 POSITIONS_FIELD = "positions"
 # The paper's frequencies, 10000^(-2i/d), or Marian's, 10000^(-i/(d/2 - 1)).
 _FREQUENCIES = {"marian": "tensor2tensor", "huggingface": "paper"}
-# Our options of the search → the name and the default of transformers.
-_SEARCH: Mapping[str, tuple[str, Any]] = {
-    "beam_size": ("num_beams", 1),
-    "length_penalty": ("length_penalty", 1.0),
-    "repetition_penalty": ("repetition_penalty", 1.0),
-    "no_repeat_ngram": ("no_repeat_ngram_size", 0),
-    "n_best": ("num_return_sequences", 1),
-    "sample": ("do_sample", False),
-}
-# Options without an equivalent here, and their values that change nothing.
-_NEUTRAL: Mapping[str, Any] = {
-    "begin_suppress_tokens": [],
-    "constraints": [],
-    "diversity_penalty": 0.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "exponential_decay_length_penalty": [],
-    "force_words_ids": [],
-    "forced_bos_token_id": None,
-    "guidance_scale": 1.0,
-    "num_beam_groups": 1,
-    "penalty_alpha": 0.0,
-    "sequence_bias": {},
-}
-_NEUTRAL_SAMPLING: Mapping[str, Any] = {
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "min_p": 0.0,
-    "num_beams": 1,
-    "typical_p": 1.0,
-}
 _POSITION_TOLERANCE = 0.02  # for tables in bfloat16
 
 
@@ -130,13 +100,13 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
     """
     if not path.is_dir():
         raise InputError(f"{path} is not a directory. Give the directory with config.json.")
-    marian_mt = _json(path / "config.json")
+    marian_mt = read_json(path / "config.json")
     _check_supported(marian_mt, path)
     with reading(path / "config.json", "a configuration of MarianMT"):
         settings = _settings(marian_mt, options)
     source = SourceWeights(_read_safetensors(path), str(path / _WEIGHTS))
     order = _order_pieces(path, marian_mt)
-    search = _search(path, marian_mt, order.vocabulary.unknown_id)
+    search = read_search(path, marian_mt, order.vocabulary.unknown_id)
     config = Config().updated({**settings, **search})
     table = _table(config.model)
     weights = {**source.read(table, transpose=True), **_embeddings(source, config.model, order)}
@@ -151,16 +121,6 @@ def read(path: Path, options: ConvertOptions) -> ConvertedModel:
 
 
 # Files.
-
-
-def _json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise InputError(f"{file} does not exist. A MarianMT model needs it.")
-    with reading(file, "JSON"):
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it is not an object with names and values")
-    return content
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -183,7 +143,7 @@ def _weight_files(path: Path) -> list[str]:
     """Returns the names of the files of weights."""
     if (path / _WEIGHTS).is_file() or not (path / _INDEX).is_file():
         return [_WEIGHTS]
-    index = _json(path / _INDEX)
+    index = read_json(path / _INDEX)
     with reading(path / _INDEX, "an index of weights"):
         names = sorted(set(index["weight_map"].values()))
         if not names or any(Path(name).name != name for name in names):
@@ -266,66 +226,6 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
         "model.sinusoid_layout": "halves",
         "model.sinusoid_frequencies": _FREQUENCIES[positions],
     }
-
-
-def _search(path: Path, config: Mapping[str, Any], unknown_id: int) -> dict[str, Any]:
-    """Returns the settings of the search, from generation_config.json or an old config.json.
-
-    Raises:
-        InputError: for an option that changes translations, but does not exist here.
-    """
-    file = path / "generation_config.json"
-    if not file.is_file():
-        file = path / "config.json"
-    generation = {name: value for name, value in _json(file).items() if value is not None}
-    _check_search(file, generation, config, unknown_id)
-    settings: dict[str, Any] = {
-        f"decoding.{ours}": generation.get(theirs, default)
-        for ours, (theirs, default) in _SEARCH.items()
-    }
-    settings["decoding.length_penalty_formula"] = "power"
-    if "suppress_tokens" in generation:  # exports of this package have it
-        settings["decoding.allow_unknown"] = unknown_id not in generation["suppress_tokens"]
-    if settings["decoding.sample"]:
-        settings["decoding.temperature"] = generation.get("temperature", 1.0)
-        settings["decoding.top_k"] = generation.get("top_k", 50)
-        settings["decoding.top_p"] = generation.get("top_p", 1.0)
-    with reading(file, "a configuration of the search"):
-        # `max_length` counts the start token. The end token may follow `min_length` tokens, which
-        # include the start token, or `min_new_tokens`, which do not.
-        settings["decoding.min_length"] = max(
-            generation.get("min_length", 0), generation.get("min_new_tokens", -1) + 1
-        )
-        if "max_new_tokens" in generation:
-            settings["decoding.max_length"] = generation["max_new_tokens"]
-        elif "max_length" in generation:
-            settings["decoding.max_length"] = max(generation["max_length"] - 1, 1)
-    return settings
-
-
-def _check_search(
-    file: Path, generation: Mapping[str, Any], config: Mapping[str, Any], unknown_id: int
-) -> None:
-    """Raises an `InputError` for an option of the search that does not exist here."""
-    # These are never generated here.
-    excluded = {config.get("pad_token_id"), config.get("decoder_start_token_id")}
-    neutral = {**_NEUTRAL, "forced_eos_token_id": config.get("eos_token_id")}
-    if generation.get("do_sample"):
-        neutral.update(_NEUTRAL_SAMPLING)
-    with reading(file, "a configuration of the search"):
-        unsupported = [
-            name for name, value in neutral.items() if generation.get(name, value) != value
-        ]
-        if not {*generation.get("suppress_tokens", [])} <= {*excluded, unknown_id}:
-            unsupported.append("suppress_tokens")
-        if not all({*ids} <= excluded for ids in generation.get("bad_words_ids", [])):
-            unsupported.append("bad_words_ids")
-    if unsupported:
-        name = unsupported[0]
-        raise InputError(
-            f"{file} has {name} {generation[name]!r}, which the search of this package cannot "
-            f"express. To convert the model with another search, remove {name} from the file."
-        )
 
 
 # Weights.
@@ -434,7 +334,7 @@ def _order_pieces(path: Path, config: Mapping[str, Any]) -> PieceOrder:
 
 def _ids(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
     with reading(file, "a vocabulary"):
-        ids = {str(piece): int(i) for piece, i in _json(file).items()}
+        ids = {str(piece): int(i) for piece, i in read_json(file).items()}
         if min(ids.values()) < 0:
             raise ValueError("it has negative ids")
     for piece, name in (("</s>", "eos_token_id"), ("<pad>", "pad_token_id")):

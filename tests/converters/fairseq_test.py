@@ -78,10 +78,25 @@ def test_the_dictionaries_are_options(copy: Path) -> None:
     expected = convert(copy).vocabulary.fingerprint
     for old, new in (("en", "source"), ("de", "target")):
         (copy / f"dict.{old}.txt").rename(copy / f"{new}.txt")
-    with pytest.raises(InputError, match=mentions("dict.*.txt", "--source_vocabulary")):
+    with pytest.raises(InputError, match=mentions("dict.en.txt", "--source_vocabulary")):
         convert(copy)
     given = {f"{side}_vocabulary": str(copy / f"{side}.txt") for side in ("source", "target")}
     assert convert(copy, **given).vocabulary.fingerprint == expected
+
+
+@pytest.mark.parametrize(("variant", "is_joint"), [("words", True), ("sentencepiece", False)])
+def test_one_dictionary_is_enough_only_for_shared_embeddings(
+    variant: str, is_joint: bool, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(MODELS / variant, tmp_path / "model"))
+    expected = convert(copy)
+    assert (expected.config.model.tie_embeddings == "all") == is_joint
+    (copy / "dict.de.txt").unlink()
+    if is_joint:
+        assert convert(copy).vocabulary.fingerprint == expected.vocabulary.fingerprint
+    else:
+        with pytest.raises(InputError, match=mentions(copy, "dict.de.txt", "--target_vocabulary")):
+            convert(copy)
 
 
 @pytest.mark.parametrize(

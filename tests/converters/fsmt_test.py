@@ -12,6 +12,7 @@ import pytest
 from keras_transformer.converters import read_model
 from keras_transformer.errors import InputError
 from tests.converters.engine_outputs import FIXTURES, check_probabilities, check_translations
+from tests.damage import replace
 from tests.messages import mentions
 
 MODEL = FIXTURES / "fsmt"
@@ -39,16 +40,43 @@ def tokens(text: str) -> list[str]:
         ("config.json", '"d_model"', '"size"', ["config.json", "d_model"]),
         ("vocab-tgt.json", '"zwei</w>": 4', '"zwei</w>": 5', ["vocab-tgt.json", "ids"]),
         ("vocab-tgt.json", "{", "[", ["vocab-tgt.json", "JSON"]),
+        ("generation_config.json", "{", "[", ["generation_config.json", "JSON"]),
+        (
+            "generation_config.json",
+            "{",
+            '{"forced_bos_token_id": 4, ',
+            ["generation_config.json", "forced_bos_token_id", "4"],
+        ),
     ],
 )
 def test_files_that_do_not_fit_are_named(
     tmp_path: Path, file: str, old: str, new: str, facts: list[str]
 ) -> None:
     copy = Path(shutil.copytree(MODEL, tmp_path / "model"))
-    text = (copy / file).read_text(encoding="utf-8")
-    assert old in text
-    (copy / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    replace(copy / file, old, new)
     with pytest.raises(InputError, match=mentions(*facts)):
+        read_model(copy, "fsmt")
+
+
+def test_the_search_is_that_of_the_model(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    file = copy / "generation_config.json"
+    replace(file, '"num_beams": 5', '"num_beams": 3, "no_repeat_ngram_size": 2')
+    replace(file, '"max_length": 200', '"max_length": 30')
+    replace(file, '"length_penalty": 1.0', '"length_penalty": 0.6')
+    found = read_model(copy, "fsmt").config.decoding
+    assert (found.beam_size, found.no_repeat_ngram, found.max_length) == (3, 2, 29)
+    assert (found.length_penalty, found.length_penalty_formula) == (0.6, "power")
+
+    # An old model has the options in config.json, and the class has defaults.
+    file.unlink()
+    replace(copy / "config.json", '"max_length": 200', '"no_repeat_ngram_size": 3')
+    replace(copy / "config.json", '"num_beams": 5,', "")
+    found = read_model(copy, "fsmt").config.decoding
+    assert (found.beam_size, found.no_repeat_ngram, found.max_length) == (5, 3, 199)
+
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match=mentions("generation_config.json", "JSON")):
         read_model(copy, "fsmt")
 
 
