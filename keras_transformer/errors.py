@@ -11,6 +11,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+_MAX_REASON = 200  # characters
+
 
 class InputError(ValueError):
     """Invalid input. The message says what is wrong, with the value, and what to do."""
@@ -26,6 +28,20 @@ class StoppedError(InputError):
 
 class MissingExtra(InputError):
     """An optional package cannot be imported. The message names the extra that installs it."""
+
+
+def one_line(reason: object) -> str:
+    r"""Returns a reason, such as an exception, as one short line for another message.
+
+    Libraries put parts of a damaged file into their messages, over several lines.
+
+    Example:
+    >>> one_line(ValueError("expected ':'\n  found '\x00'"))
+    "expected ':' found '?'"
+    """
+    line = " ".join(str(reason).split())
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}..."
 
 
 def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:

@@ -48,7 +48,7 @@ class ConvertOptions:
             SentencePiece models of the training data. The default for the target is the model of
             the source. Without any, texts must be tokenized already.
         source_vocabulary, target_vocabulary: for `tensor2tensor`, the files of subwords, and for
-            `fairseq`, the dictionaries. By default they are looked for beside the model.
+            `fairseq`, the dictionaries. By default they are files in the directory of the model.
         target_space: for `tensor2tensor`, the id of the target space that the problem of the model
             sets, 0 for most.
         num_heads: for `opennmt_tf`, the number of attention heads, if the model does not say it.

@@ -32,6 +32,7 @@ from keras_transformer.text.vocabulary import SPECIAL_PIECES, Vocabulary
 _PAD, _UNKNOWN, _START, _END = SPECIAL_PIECES
 SPACE = "\u2581"
 _SPECIAL_TOKENS = {"<blank>", "<pad>", "<unk>", "<s>", "</s>"}  # in vocabularies of all toolkits
+_MIN_KNOWN = 0.5  # of the pieces of a SentencePiece model; models of OPUS-MT have nearly all
 _LANGUAGE = re.compile(r">>[^\s<>]+<<")
 
 
@@ -108,7 +109,11 @@ def read_sentencepiece(file: Path) -> bytes:
         )
     with reading(file, "a SentencePiece model"):
         model = file.read_bytes()
-        pieces = [piece.piece for piece in ModelProto.FromString(model).pieces]
+        proto = ModelProto.FromString(model)
+        pieces = [piece.piece for piece in proto.pieces]
+        # They follow the pieces, so they show that the file is complete.
+        if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
+            raise ValueError("its end is missing")
         if not pieces or not all(isinstance(piece, str) for piece in pieces):
             raise ValueError("it has no pieces, or pieces of invalid UTF-8")
     return model
@@ -198,7 +203,8 @@ def order_pieces(
         start_row: row of the embeddings for the start token; -1 for a row of zeros.
 
     Raises:
-        InputError: if the tables lack a special token or have different ids for it.
+        InputError: if the tables lack a special token, have different ids for it, or belong to
+            other SentencePiece models.
     """
     special = {"</s>": _END, "<unk>": _UNKNOWN, **({pad_piece: _PAD} if pad_piece else {})}
     for name in special:
@@ -210,6 +216,8 @@ def order_pieces(
             )
     source_table, target_table = (_names_by_id(ids, special) for ids in (source_ids, target_ids))
     source_proto, target_proto = map(ModelProto.FromString, (source_model, target_model))
+    _check_belongs("source", source_proto, source_ids)
+    _check_belongs("target", target_proto, target_ids)
     source_texts, target_texts = _texts(source_proto), _texts(target_proto)
     missing = [
         text
@@ -311,6 +319,17 @@ def _with_rows(table: Sequence[str | None], size: int) -> list[tuple[str, int]]:
     """
     names = [(_filler(row), -1) if name is None else (name, row) for row, name in enumerate(table)]
     return names + [(_filler(i), -1) for i in range(len(table), size)]
+
+
+def _check_belongs(side: str, proto: Any, ids: Mapping[str, int]) -> None:
+    """Raises an `InputError` if a table has too few of the pieces of a model."""
+    pieces = [piece.piece for piece in proto.pieces if piece.type == NORMAL]
+    known = sum(piece in ids for piece in pieces)
+    if known < _MIN_KNOWN * len(pieces):
+        raise InputError(
+            f"The vocabulary has only {known:,} of the {len(pieces):,} pieces of the {side}'s "
+            "SentencePiece model. Give the SentencePiece model that this model was trained with."
+        )
 
 
 def _texts(proto: Any) -> list[str]:

@@ -4,7 +4,7 @@ Models of OPUS-MT were trained on text whose punctuation other programs had norm
 same replacements become rules of the SentencePiece model, so they run in the graph.
 
 A rule replaces a text of a few characters, and SentencePiece joins spaces afterwards. Moses has
-regular expressions instead. They change runs of punctuation and spaces, and hardly depend on the
+regular expressions instead. They change runs of punctuation and spaces, and rarely depend on the
 text around a run. So all short runs are normalized with sacremoses, and become rules unless shorter
 rules give the same result.
 """
@@ -87,7 +87,7 @@ def _unicode_rules() -> dict[str, str]:
 
 
 def _moses_rules(language: str) -> dict[str, str]:
-    """Returns rules for both scripts, whose longest match is what they do to a text."""
+    """Returns rules that normalize a text as both scripts do, if the longest match wins."""
     normalizer = _moses(language, pre_replace_unicode_punct=True)
     rules: dict[str, str] = {}
     wide = [*_PUNCTUATION, *(each for each in _unicode_rules() if each not in _PUNCTUATION)]

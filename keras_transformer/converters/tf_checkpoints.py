@@ -11,7 +11,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.runs.checkpoints import reading
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # TensorFlow's reader turns its status codes into these exceptions of Python.
@@ -57,11 +58,12 @@ class TFCheckpoint:
         """Opens the newest checkpoint of a directory, or the one with an `.index` file.
 
         Raises:
-            InputError: if there is none.
+            InputError: if there is none, or if it is damaged.
         """
         if not path.is_dir():
             return cls(str(path).removesuffix(".index"))
-        newest = tf.train.latest_checkpoint(str(path))
+        with reading(path / "checkpoint", "the name of a TensorFlow checkpoint"):
+            newest = tf.train.latest_checkpoint(str(path))
         if newest is None:
             raise InputError(
                 f"{path} contains no TensorFlow checkpoint. It needs the file checkpoint, with the "
@@ -126,4 +128,4 @@ class TFCheckpoint:
             raise self._damaged(error) from None
 
     def _damaged(self, reason: object) -> InputError:
-        return InputError(f"{self.path} is a damaged checkpoint: {str(reason):.200}")
+        return InputError(f"{self.path} is a damaged checkpoint: {one_line(reason)}")

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.runs.atomic import atomic_path
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -136,7 +136,9 @@ def reading(file: Path, what: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # broken JSON and broken zip files raise a dozen types
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise Damaged(f"{file} cannot be read as {what} ({reason}). It is damaged.") from None
+        raise Damaged(
+            f"{file} cannot be read as {what} ({one_line(reason)}). It is damaged."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -357,6 +357,25 @@ class TestBadInput:
         with pytest.raises(InputError, match=mentions("vocabulary" if "yml" in name else name)):
             read_model(folder, "marian")
 
+    @pytest.mark.parametrize("name", ["source.spm", "target.spm"])
+    def test_a_sentencepiece_model_without_its_end_is_refused(
+        self, folder: Path, name: str
+    ) -> None:
+        proto = ModelProto.FromString((folder / name).read_bytes())
+        for field in ("normalizer_spec", "trainer_spec"):
+            proto.ClearField(field)
+            (folder / name).write_bytes(proto.SerializeToString())
+            with pytest.raises(InputError, match=mentions(name, "end is missing")):
+                read_model(folder, "marian")
+
+    @pytest.mark.parametrize("side", ["source", "target"])
+    def test_the_sentencepiece_model_of_another_model_is_refused(
+        self, folder: Path, side: str
+    ) -> None:
+        shutil.copy(FIXTURE.parent / "opennmt_tf/shared/joint.model", folder / f"{side}.spm")
+        with pytest.raises(InputError, match=mentions(side, "24 of the 72 pieces")):
+            read_model(folder, "marian")
+
     @pytest.mark.parametrize(
         ("dtype", "name"), [(np.int8, "int8"), (np.str_, "<U"), (bool, "bool")]
     )
@@ -414,7 +433,8 @@ class TestBadInput:
             try:
                 model = read_model(folder, "marian")
                 Vocabulary.from_models(model.vocabulary.models())
-            except InputError:
+            except InputError as error:
+                assert str(error).isprintable()
                 errors += 1
         assert errors >= 10
 

@@ -131,6 +131,16 @@ def test_a_directory_without_a_checkpoint_is_refused(copy: Path) -> None:
     assert by_file.weights.keys() == model.weights.keys()
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"ckpt-1", b"\x00\xff\n\x01", b"model_checkpoint_path: 3"]
+)
+def test_a_damaged_checkpoint_file_is_refused(copy: Path, content: bytes) -> None:
+    (copy / "checkpoint").write_bytes(content)
+    with pytest.raises(InputError, match=mentions(copy, "checkpoint")) as caught:
+        convert(copy)
+    assert str(caught.value).isprintable()
+
+
 def test_averaged_weights_are_in_a_subdirectory(copy: Path) -> None:
     expected = convert(copy).weights
     (copy / "avg").mkdir()
