@@ -405,6 +405,15 @@ class RunDirectory:
         """
         return read_arrays(*self._find(name))
 
+    def weights_crc32(self, name: str) -> int:
+        """Returns the CRC-32 of the file of the weights with a name, without reading them.
+
+        Raises:
+            InputError: if there are none, or if the facts about them are damaged.
+        """
+        path, arrays = self._find(name)
+        return int(read_facts(path)["files"][f"{arrays}.npz"])
+
     def _find(self, name: str) -> tuple[Path, str]:
         """Returns the directory and the set of arrays of the weights with a name."""
         checkpoints = self.checkpoints()

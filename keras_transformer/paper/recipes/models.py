@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import logging
 import shlex
 import time
@@ -253,6 +255,40 @@ def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
     config: RunConfig = preset(recipe.preset)
     if init_from is None:
         return config
+    run, weights = _open_initial(init_from)
+    run.named_weights(weights)  # reports damaged weights before anything is prepared
+    return dataclasses.replace(config, model=run.config.model, decoding=run.config.decoding)
+
+
+def initial_identity(init_from: str) -> dict[str, str]:
+    """Returns the path of the run that training starts from, and a SHA-256 of its model.
+
+    Args:
+        init_from: the run, or `RUN@NAME`.
+
+    Raises:
+        InputError: if `init_from` is not a run, or lacks the weights.
+
+    Example:
+    >>> sorted(initial_identity("build/run"))
+    ['init_from', 'init_from_sha256']
+    """
+    run, weights = _open_initial(init_from)
+    _, name = RunDirectory.split_weights(init_from)
+    content = [
+        dataclasses.asdict(run.config.model),
+        dataclasses.asdict(run.config.decoding),
+        run.tokenizer().vocabulary.fingerprint,
+        run.weights_crc32(weights),
+    ]
+    return {
+        "init_from": str(run.path.resolve()) + (f"@{name}" if name else ""),
+        "init_from_sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+    }
+
+
+def _open_initial(init_from: str) -> tuple[RunDirectory, str]:
+    """Returns the run that training starts from, and the name of its weights."""
     path, name = RunDirectory.split_weights(init_from)
     if not RunDirectory.is_run(path):
         raise InputError(
@@ -260,8 +296,7 @@ def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
             "first, with bin/convert.py."
         )
     run = RunDirectory(path, Config)
-    run.named_weights(name or run.selected)  # reports missing weights before anything is prepared
-    return dataclasses.replace(config, model=run.config.model, decoding=run.config.decoding)
+    return run, name or run.selected
 
 
 def _translations(model: loading.LoadedModel, sources: Sequence[str]) -> list[str]:

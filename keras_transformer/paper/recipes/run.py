@@ -10,7 +10,7 @@ seed-1/results.json  scores of the export on each test, and its settings
 ensemble/            the same for the ensemble of all seeds
 tests/               sources and references of the tests
 results.json         results of the seeds of the last call, their mean and deviation
-experiment.json      recipe, variant and models of the synthetic pairs
+experiment.json      recipe, variant, initial model, and models of the synthetic pairs
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from keras_transformer.paper.experiment import (
     run_trial,
     run_trials,
 )
-from keras_transformer.paper.recipes.models import RecipeModels, initial_config
+from keras_transformer.paper.recipes.models import RecipeModels, initial_config, initial_identity
 from keras_transformer.paper.recipes.recipe import Recipe, Synthetic
 from keras_transformer.paper.recipes.texts import (
     Texts,
@@ -169,7 +169,7 @@ class _RecipeExperiment:
                     )
         written: dict[str, Any] = {"generated_by": generated_by} if self._kinds else {}
         if init_from is not None:
-            written["init_from"] = init_from
+            written |= initial_identity(init_from)
         self._identity = {**recipe.identity, **written}
         self._facts: dict[str, Any] = {
             "recipe": recipe.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_a_converted_model_learns_a_language(
 
     monkeypatch.setattr(recipe_models, "export", record)
     work = tmp_path / "work"
+    converted = Path(shutil.copytree(converted, tmp_path / "converted"))
     with_language = recipe.with_symbols([f"▁{TAG}"])
     results = run_recipe(with_language, pairs, work, init_from=str(converted))
     assert exported == ["saved_model", "litert"]
@@ -98,10 +100,16 @@ def test_a_converted_model_learns_a_language(
 
     monkeypatch.setattr(recipe_models.training_run, "train", refuse_to_train)
     assert run_recipe(with_language, pairs, work, init_from=str(converted)) == results
+    monkeypatch.chdir(converted.parent)
+    assert run_recipe(with_language, pairs, work, init_from=f"{converted.name}/") == results
     with pytest.raises(InputError, match=mentions("symbols")):
         run_recipe(recipe, pairs, work, init_from=str(converted))
     with pytest.raises(InputError, match="work was started with init_from "):
         run_recipe(with_language, pairs, work, init_from=f"{converted}@last")
+    other = RunDirectory(converted).config.replace(decoding__beam_size=2)
+    (converted / "config.json").write_text(other.to_json())
+    with pytest.raises(InputError, match="work was started with init_from_sha256 "):
+        run_recipe(with_language, pairs, work, init_from=str(converted))
 
 
 def test_an_unsuitable_run_is_reported_before_anything_is_written(
