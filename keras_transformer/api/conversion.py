@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_transformer import converters
 from keras_transformer.api.translator import Translator
+from keras_transformer.inference import hub
 
 
 def convert(
@@ -19,7 +20,7 @@ def convert(
     """Converts a trained model of another toolkit.
 
     Args:
-        path: the directory of the model, or its file.
+        path: the directory of the model, or its file, or `hf://USER/NAME` on the Hugging Face Hub.
         output_dir: a new directory for the model as a run, which all commands accept. None writes
             nothing.
         source_format: "marian", "huggingface", "opennmt_tf", "tensor2tensor", "fairseq" or
@@ -40,6 +41,7 @@ def convert(
     >>> translator("the old tree.") == kt.load("build/converted")("the old tree.")
     True
     """
+    path = hub.resolve(str(path), source_format)
     model = converters.read_model(path, source_format, converters.make_options(**options))
     translator = Translator(model.transformer(), model.tokenizer(), model.config)
     if output_dir is not None:

@@ -2,7 +2,8 @@ r"""Converts a trained model of another toolkit into a run.
 
 Examples:
     bin/convert.py --from=marian --input=opus-mt-en-de --output=build/en-de
-    bin/convert.py --from=huggingface --input=Helsinki-NLP/opus-mt-en-de --output=build/en-de
+    bin/convert.py --from=huggingface --input=opus-mt-en-de --output=build/en-de
+    bin/convert.py --from=huggingface --input=hf://USER/NAME --output=build/en-de
     bin/convert.py --from=opennmt_tf --input=run --config=data.yml \
         --source_sentencepiece=wmtende.model --output=build/en-de
 
@@ -24,6 +25,7 @@ from keras_transformer.converters import (
     read_model,
     write_run,
 )
+from keras_transformer.inference import hub
 
 FLAGS = flags.FLAGS
 
@@ -31,7 +33,9 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_enum("from", None, list(FORMATS), "format of the model", required=True)
-    flags.DEFINE_string("input", None, "directory or file of the model", required=True)
+    flags.DEFINE_string(
+        "input", None, "directory or file of the model, or hf://USER/NAME", required=True
+    )
     flags.DEFINE_string("output", None, "run directory to write", required=True)
     flags.DEFINE_enum(
         "positions",
@@ -64,7 +68,8 @@ def main() -> None:
     app.load_tensorflow()
     source_format = str(FLAGS["from"].value)  # `from` is a keyword of Python
     options = {field.name: FLAGS[field.name].value for field in dataclasses.fields(ConvertOptions)}
-    model = read_model(FLAGS.input, source_format, make_options(**options))
+    path = hub.resolve(FLAGS.input, source_format)
+    model = read_model(path, source_format, make_options(**options))
     write_run(model, FLAGS.output)
     config = model.config.model
     print(

@@ -18,13 +18,15 @@ _PREFIX = "hf://"
 _ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 # Files that no model needs here: weights for other libraries, logs, and the state of training.
 _NOT_LOADED = ("*.bin", "*.h5", "*.msgpack", "*.onnx", "*.ot", "tensorboard/*", "*/state.npz")
+_PYTORCH_FORMATS = ("fsmt",)  # models of these formats have their weights only in .bin files
 
 
-def resolve(place: str) -> str:
+def resolve(place: str, source_format: str | None = None) -> str:
     """Replaces addresses on the Hub by directories of this machine, after downloading them.
 
     Args:
         place: a path or an address of a model, or several separated by commas.
+        source_format: one of `converters.FORMATS` for a model that will be converted.
 
     Returns:
         The paths. A place without an address is returned unchanged.
@@ -39,16 +41,19 @@ def resolve(place: str) -> str:
     if _PREFIX not in place:
         return place
     parts = place.split(",")
-    return ",".join(str(download(part)) if part.startswith(_PREFIX) else part for part in parts)
+    return ",".join(
+        str(download(part, source_format)) if part.startswith(_PREFIX) else part for part in parts
+    )
 
 
-def download(address: str) -> Path:
+def download(address: str, source_format: str | None = None) -> Path:
     """Downloads a model and returns its directory.
 
     Only files that are not in the cache are downloaded, and no weights for other libraries.
 
     Args:
         address: `hf://USER/NAME`, or `hf://USER/NAME@REVISION` for a branch, tag or commit.
+        source_format: see `resolve`.
 
     Raises:
         InputError: for an invalid address, or if the model cannot be downloaded completely.
@@ -66,12 +71,17 @@ def download(address: str) -> Path:
         )
     with needs_extra("huggingface", "the Hugging Face Hub"):
         import huggingface_hub
+    not_loaded = [
+        pattern
+        for pattern in _NOT_LOADED
+        if pattern != "*.bin" or source_format not in _PYTORCH_FORMATS
+    ]
     try:
         return Path(
             huggingface_hub.snapshot_download(
                 parts["name"],
                 revision=parts["revision"],
-                ignore_patterns=list(_NOT_LOADED),
+                ignore_patterns=not_loaded,
                 endpoint=_endpoint(),
                 library_name="keras_transformer",
             )

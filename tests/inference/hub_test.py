@@ -11,12 +11,13 @@ import pytest
 from huggingface_hub import constants, file_download
 
 import keras_transformer as kt
+from keras_transformer.converters import read_model
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.inference import hub
 from keras_transformer.inference.manifest import file_hashes
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.conftest import PHRASES, ROOT
 from tests.hub_server import Hub, running_hub
 from tests.messages import mentions
 
@@ -63,8 +64,18 @@ def test_a_run_is_downloaded_once_and_translates(server: Hub, run_directory: Run
     assert (hub.download("hf://user/en-de") / "README.md").read_bytes() == b"new"
 
 
+def test_models_of_other_toolkits_are_converted(server: Hub) -> None:
+    fixture = ROOT / "tests" / "fixtures" / "fsmt"
+    server.models["user/fsmt"] = {**files_of(fixture), "model.onnx": b"x"}
+    translator = kt.convert("hf://user/fsmt", source_format="fsmt")
+    expected = read_model(fixture, "fsmt").vocabulary
+    assert translator.tokenizer.vocabulary.fingerprint == expected.fingerprint
+    loaded = server.downloads()
+    assert "pytorch_model.bin" in loaded and "model.onnx" not in loaded
+
+
 def test_addresses_in_an_ensemble(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "download", lambda address: Path("/cache") / address[-1])
+    monkeypatch.setattr(hub, "download", lambda address, _: Path("/cache") / address[-1])
     assert hub.resolve("hf://u/a,build/run@best,hf://u/b") == "/cache/a,build/run@best,/cache/b"
 
 
