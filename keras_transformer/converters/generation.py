@@ -99,13 +99,13 @@ def _check_search(
     file: Path, generation: Mapping[str, Any], config: Mapping[str, Any], unknown_id: int
 ) -> None:
     """Raises an `InputError` for an option of the search that does not exist here."""
-    # These are never generated here. FSMT begins with the end token, which is generated.
-    excluded = {config.get("pad_token_id"), config.get("decoder_start_token_id")}
-    excluded -= {config.get("eos_token_id")}
     neutral = {**_NEUTRAL, "forced_eos_token_id": config.get("eos_token_id")}
     if generation.get("do_sample"):
         neutral.update(_NEUTRAL_SAMPLING)
     with reading(file, "a configuration of the search"):
+        # These are never generated here. FSMT begins with the end token, which is generated.
+        excluded = {config.get("pad_token_id"), config.get("decoder_start_token_id")}
+        excluded -= {config.get("eos_token_id")}
         unsupported = [
             name for name, value in neutral.items() if generation.get(name, value) != value
         ]

@@ -41,6 +41,7 @@ def tokens(text: str) -> list[str]:
         ("vocab-tgt.json", '"zwei</w>": 4', '"zwei</w>": 5', ["vocab-tgt.json", "ids"]),
         ("vocab-tgt.json", "{", "[", ["vocab-tgt.json", "JSON"]),
         ("generation_config.json", "{", "[", ["generation_config.json", "JSON"]),
+        ("config.json", '"eos_token_id": 2', '"eos_token_id": [2]', ["generation_config.json"]),
         (
             "generation_config.json",
             "{",
