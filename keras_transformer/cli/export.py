@@ -12,9 +12,9 @@ Writes the next version under the output directory, such as build/export/1. Befo
 is loaded and compared with the run on the validation sentences of --data_dir or --valid_source. A
 SavedModel (for TF Serving) and a LiteRT model (one file for phones) must give the same tokens. With
 fewer bits, they may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT model with int8
-weights, which is fastest on CPUs in bin/translate.py and bin/serve.py. CTranslate2 and MarianMT
-models must give the same probabilities. --languages and --license go into the model cards of
-SavedModels and MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
+weights, which is the fastest one for servers without a GPU. CTranslate2 and MarianMT models must
+give the same probabilities. --languages and --license go into the model cards of SavedModels and
+MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
 """
 
 from __future__ import annotations

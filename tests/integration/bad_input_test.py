@@ -77,7 +77,7 @@ MISTAKES = {
 USAGE_MISTAKES = {
     _PREPARE("six.en", "six.de --vocabsize=9"): mentions("vocabsize"),
     "prepare --source=six.en --target=six.de": mentions("--output_dir", "missing"),
-    f"{_TRANSLATE}run --precision=int8": mentions("--precision=int8"),
+    f"{_TRANSLATE}run --precision=int4": mentions("--precision=int4"),
     f"{_EXPORT}run --valid_source=six.en --format=onnx": mentions("--format=onnx", "saved_model"),
     f"{_TRANSLATE}run,": mentions("--model_dir", "empty"),
 }

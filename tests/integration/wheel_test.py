@@ -142,7 +142,7 @@ def test_recipes_are_found_by_name(environment: Environment, tmp_path: Path) -> 
     assert ended.returncode == 1 and "none/" in ended.stderr, ended.stderr
     ended = environment.run(tmp_path, ["keras-transformer", *command("other").split()])
     assert "'other' is unknown. Choose one of craft" not in ended.stderr
-    assert re.search("'other' is unknown. Choose one of multi30k_de_en, ", ended.stderr)
+    assert re.search("'other' is unknown. Choose one of finetune_opus_mt, ", ended.stderr)
     assert (environment.site / "keras_transformer" / "deploy" / "kserve" / "server.py").is_file()
 
 

@@ -123,7 +123,14 @@ def export_for_cpu(
 ) -> ExportResult:
     """Writes the next version for servers on CPUs: `translate_batch`, by default in int8.
 
-    The arguments, the comparison and the errors are those of `export`.
+    The comparison and the errors are those of `export`.
+
+    Args:
+        run: a run, or any other value that `load_translator` accepts.
+        output_dir: directory of the versions.
+        sentences: source sentences for the comparison of the export with the run.
+        settings: changes of the run's `decoding.` configuration.
+        options: further options.
 
     Example:
     >>> options = ExportOptions(quantization="none")

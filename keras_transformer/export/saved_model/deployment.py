@@ -126,7 +126,9 @@ def write_version_files(
     write_warmup_requests(path, sentences, signatures, provenance.decoding.length_penalty)
     (path / "batching_params.pbtxt").write_text(_MODEL_BATCHING, encoding="utf-8")
     described = {each: _described(signature) for each, signature in signatures.items()}
-    of_format = format_card(path, name, card.task, described, warning)
+    of_format = format_card(
+        path, name, card.task, described, warning, in_graph=provenance.precision == "int8"
+    )
     text = model_card(name, provenance, card, of_format)
     (path / "README.md").write_text(text, encoding="utf-8")
     write_manifest(path, provenance, described, warning)
@@ -151,6 +153,8 @@ def format_card(
     task: TaskCard,
     signatures: Mapping[str, Mapping[str, Any]],
     warning: str | None = None,
+    *,
+    in_graph: bool = False,
 ) -> FormatCard:
     """Returns the part of the model card that is about the SavedModel.
 
@@ -160,6 +164,7 @@ def format_card(
         task: texts about the model's task.
         signatures: inputs and outputs of each signature, as in `manifest.json`.
         warning: a limitation of this export.
+        in_graph: matrices are constants of the graph, as in int8.
 
     Example:
     >>> from keras_transformer.export.model_card import TRANSLATION
@@ -176,8 +181,7 @@ def format_card(
         signatures=table(("signature", "inputs", "outputs"), rows),
         usage="".join(f"\n\n{text}" for text in (task.usage, warning) if text),
     )
-    # int8 matrices are constants of the graph.
-    files = [path / "saved_model.pb", *(path / "variables").iterdir()]
+    files = [*(path / "variables").iterdir(), *([path / "saved_model.pb"] if in_graph else [])]
     weights_bytes = sum(file.stat().st_size for file in files)
     tags = ("transformer", "tensorflow", "saved-model", "tf-serving")
     return FormatCard(_ABOUT, use, tags, weights_bytes)
