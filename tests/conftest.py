@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,25 +194,36 @@ def _random_run(path: Path, *symbols: str) -> RunDirectory:
     return run
 
 
-@pytest.fixture(scope="session")
-def litert_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A version of the run as a float32 LiteRT model. Copy it before changes."""
-    from keras_transformer.export import export
-
-    return export(run_directory, tmp_path_factory.mktemp("litert"), PHRASES, format="litert").path
-
-
-@pytest.fixture(scope="session")
-def exported_run(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The exported run, made once for all processes. Copy it before changes."""
+def _exported_once(
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    run: RunDirectory,
+    sentences: Sequence[str],
+    **options: Any,
+) -> Path:
+    """Exports to a folder that all processes share, unless another process has done it."""
     from keras_transformer.export import export
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a folder inside the common one
         folder = folder.parent
-    sentences = [*PHRASES, "", "ball " * 30]
-    with (folder / "export.lock").open("w") as lock:
+    with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "export" / "1").exists():
-            export(run_directory, folder / "export", sentences, settings={"decoding.n_best": 2})
-    return folder / "export"
+        if not (folder / name / "1").exists():
+            export(run, folder / name, sentences, **options)
+    return folder / name
+
+
+@pytest.fixture(scope="session")
+def litert_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A version of the run as a float32 LiteRT model. Copy it before changes."""
+    folder = _exported_once("litert", tmp_path_factory, run_directory, PHRASES, format="litert")
+    return folder / "1"
+
+
+@pytest.fixture(scope="session")
+def exported_run(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The exported run. Copy it before changes."""
+    sentences = [*PHRASES, "", "ball " * 30]
+    settings = {"decoding.n_best": 2}
+    return _exported_once("export", tmp_path_factory, run_directory, sentences, settings=settings)

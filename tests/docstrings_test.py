@@ -45,8 +45,10 @@ WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.
 
 
 @pytest.fixture(scope="session")
-def example_folder(run_directory: RunDirectory, exported_run: Path, tmp_path_factory: Any) -> Path:
-    """The files that examples read: a corpus of three pairs, and data, a run and an export."""
+def example_folder(
+    run_directory: RunDirectory, exported_run: Path, litert_version: Path, tmp_path_factory: Any
+) -> Path:
+    """The files that examples read: a corpus of three pairs, and data, a run and its exports."""
     from keras_transformer.data.corpora.corpus import parallel_files
     from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
 
@@ -58,6 +60,7 @@ def example_folder(run_directory: RunDirectory, exported_run: Path, tmp_path_fac
     prepare(corpora, folder / "build/data", PrepareOptions(vocab_size=60, valid_pairs=1))
     shutil.copytree(run_directory.path, folder / "build" / "run")
     shutil.copytree(exported_run, folder / "build" / "export")
+    shutil.copytree(litert_version.parent, folder / "build" / "litert")
     marian = folder / "build" / "opus-mt"
     marian.mkdir()
     for name in ("post_norm.npz", "vocab.yml", "source.spm", "target.spm"):

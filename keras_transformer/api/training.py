@@ -240,7 +240,8 @@ class Run:
 
         Example:
         >>> import keras_transformer as kt
-        >>> kt.Run("build/run", data="build/data").export("build/new").path
+        >>> run = kt.Run("build/run", data="build/data")
+        >>> run.export("build/new", format="ctranslate2").path
         PosixPath('build/new/1')
         """
         if isinstance(sentences, str):

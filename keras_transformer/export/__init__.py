@@ -153,7 +153,7 @@ def export(
             sentences, if the export does not translate like the run, or if the upload fails.
 
     Example:
-    >>> export("build/run", "build/new", ["a dog"]).path
+    >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')
     """
     if format not in _MODULES:

@@ -121,8 +121,6 @@ class LiteRTModel:
             cannot run it.
 
     Example:
-    >>> from keras_transformer.export import export
-    >>> exported = export("build/run", "build/litert", ["a dog"], format="litert")
     >>> model = LiteRTModel("build/litert/1/model.tflite")
     >>> [translation] = model.translate("a dog")
     >>> translation.score < 0

@@ -107,9 +107,9 @@ def export(
             outputs are sampled, or if the export does not translate like the run.
 
     Example:
-    >>> exported = export("build/run", Path("build/litert"), ["a dog"], None, ExportOptions())
+    >>> exported = export("build/run", Path("build/phone"), ["a dog"], None, ExportOptions())
     >>> exported.path
-    PosixPath('build/litert/1')
+    PosixPath('build/phone/1')
     """
     return _export(run, output_dir, sentences, settings, options, for_cpu=False)
 
@@ -236,8 +236,8 @@ def make_metadata(
         max_source_length: tokens of the longest source in training, if known.
 
     Example:
-    >>> translator = load_translator("build/run")
-    >>> make_metadata(translator, convert(translator, "none"), 87).max_source_tokens
+    >>> model = flatbuffer.read(Path("build/litert/1/model.tflite").read_bytes())
+    >>> make_metadata(load_translator("build/run"), model, 87).max_source_tokens
     40
     """
     return LiteRTMetadata(
@@ -304,7 +304,7 @@ def check_ops(model: Any) -> None:
         InputError: for any operation that is not LiteRT's own. `translate` may have two more.
 
     Example:
-    >>> check_ops(convert(load_translator("build/run"), "none"))
+    >>> check_ops(flatbuffer.read(Path("build/litert/1/model.tflite").read_bytes()))
     """
     for name, ops in flatbuffer.ops_by_signature(model).items():
         allowed = TEXT_OPS if name == "translate" else set()
@@ -402,8 +402,7 @@ def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.nda
     Its operations come from tensorflow-text, which loads TensorFlow.
 
     Example:
-    >>> exported = export("build/run", Path("build/phone"), ["a dog"], None, ExportOptions())
-    >>> texts, scores = load_text_signature(exported.path / "model.tflite")(b"a dog")
+    >>> texts, scores = load_text_signature(Path("build/litert/1/model.tflite"))(b"a dog")
     >>> len(texts), scores.shape
     (1, (1,))
     """

@@ -204,9 +204,9 @@ def quantize(model: Any, quantization: str) -> None:
         quantization: one of `QUANTIZATIONS`.
 
     Example:
-    >>> from keras_transformer.export.litert.export import convert
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> model = convert(load_translator("build/run"), "none")
+    >>> from pathlib import Path
+    >>> from keras_transformer.export.litert import flatbuffer
+    >>> model = flatbuffer.read(Path("build/litert/1/model.tflite").read_bytes())
     >>> quantize(model, "int8")
     """
     if quantization == "none":
