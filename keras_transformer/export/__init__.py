@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,15 +17,15 @@ from keras_transformer.runs.run_directory import RunDirectory
 if TYPE_CHECKING:
     from keras_transformer.inference.translation_module import TranslationModule
 
-_MODULES = {
-    "saved_model": "keras_transformer.export.saved_model.export",
-    "cpu": "keras_transformer.export.litert.export",
-    "litert": "keras_transformer.export.litert.export",
-    "ctranslate2": "keras_transformer.export.ctranslate2",
-    "huggingface": "keras_transformer.export.huggingface.export",
-    "argos": "keras_transformer.export.argos",
+_EXPORTERS = {
+    "saved_model": "keras_transformer.export.saved_model.export:export",
+    "cpu": "keras_transformer.export.litert.export:export_for_cpu",
+    "litert": "keras_transformer.export.litert.export:export",
+    "ctranslate2": "keras_transformer.export.ctranslate2:export",
+    "huggingface": "keras_transformer.export.huggingface.export:export",
+    "argos": "keras_transformer.export.argos:export",
 }
-FORMATS: tuple[str, ...] = tuple(_MODULES)
+FORMATS: tuple[str, ...] = tuple(_EXPORTERS)
 PRECISIONS = ("float32", "bfloat16", "int8")  # of a SavedModel
 # The formats that each option applies to.
 _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
@@ -156,7 +156,7 @@ def export(
     >>> export("build/run", "build/new", ["a dog"], format="ctranslate2").path
     PosixPath('build/new/1')
     """
-    if format not in _MODULES:
+    if format not in _EXPORTERS:
         raise InputError(f"The format {format!r} is unknown. Use one of {', '.join(FORMATS)}.")
     if not sentences:
         raise InputError("There are no sentences on which to compare the export with the run.")
@@ -174,8 +174,7 @@ def export(
             )
     if options.push_to_hub is not None:
         hub.check_name(options.push_to_hub)
-    exporter = importlib.import_module(_MODULES[format])
-    write = exporter.export_for_cpu if format == "cpu" else exporter.export
+    write = pkgutil.resolve_name(_EXPORTERS[format])  # imports only what the format needs
     result: ExportResult = write(run, Path(output_dir), sentences, settings, options)
     if options.push_to_hub is not None:
         result = result._replace(url=hub.upload(result.path, options.push_to_hub))

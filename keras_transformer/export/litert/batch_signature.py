@@ -14,9 +14,7 @@ import tensorflow as tf
 from keras_transformer.decoding import SearchInputs
 from keras_transformer.export.request_params import (
     Status,
-    clamp_alpha,
-    clamp_max_lengths,
-    clean_source_ids,
+    clean_request,
     encode_status,
     has_no_translation,
 )
@@ -78,23 +76,16 @@ class BatchSignature(tf.Module):
         """
         translator = self._translator
         lengths = tf.minimum(lengths, translator.max_source_tokens)
-        ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
-        source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
-        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
-        alpha, alpha_changed = clamp_alpha(translator, length_penalty)
+        request = clean_request(translator, ids, lengths, max_length, length_penalty)
         result = translator.search_ids(
-            source_ids, SearchInputs(max_lengths, alpha=alpha), cache_block=_CACHE_BLOCK
+            request.source_ids,
+            SearchInputs(request.max_lengths, alpha=request.alpha),
+            cache_block=_CACHE_BLOCK,
         )
+        not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
         return {
             "ids": result.ids,
             "lengths": result.lengths,
             "scores": result.scores,
-            "status": status
-            + encode_status(
-                {
-                    Status.MAX_LENGTH_CHANGED: length_changed,
-                    Status.LENGTH_PENALTY_CHANGED: alpha_changed,
-                    Status.NOT_TRANSLATED: has_no_translation(result),
-                }
-            ),
+            "status": request.status + not_translated,
         }

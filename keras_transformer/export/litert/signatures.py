@@ -14,9 +14,7 @@ from keras_transformer.decoding import SearchInputs, SearchResult
 from keras_transformer.export.litert.fast_tokenizer import fast_detokenizer_model, fast_model
 from keras_transformer.export.request_params import (
     Status,
-    clamp_alpha,
-    clamp_max_lengths,
-    clean_source_ids,
+    clean_request,
     encode_status,
     has_no_translation,
 )
@@ -132,25 +130,18 @@ class LiteRTSignatures(tf.Module):
     ) -> tuple[SearchResult, tf.Tensor]:
         """Translates ids int32 `[1, S]` of the length `[1]`, and returns the status `[1]` too."""
         translator = self._translator
-        ids = tf.pad(ids, [[0, 0], [0, 1]])  # room for an end token
-        source_ids, source_lengths, status = clean_source_ids(translator, ids, lengths)
-        max_lengths, length_changed = clamp_max_lengths(translator, source_lengths, max_length)
-        alpha, alpha_changed = clamp_alpha(translator, length_penalty)
+        request = clean_request(translator, ids, lengths, max_length, length_penalty)
+        source_ids, max_lengths = request.source_ids, request.max_lengths
         # The size of the caches, which LiteRT copies at every step.
         longest = tf.maximum(max_lengths[0], 1)
         memories = self._memories(source_ids, max_lengths[0] > 0)
         result = translator.search_ids(
             source_ids,
-            SearchInputs(max_lengths, alpha=alpha, length_limit=longest),
+            SearchInputs(max_lengths, alpha=request.alpha, length_limit=longest),
             memories=memories,
         )
-        return result, status + encode_status(
-            {
-                Status.MAX_LENGTH_CHANGED: length_changed,
-                Status.LENGTH_PENALTY_CHANGED: alpha_changed,
-                Status.NOT_TRANSLATED: has_no_translation(result),
-            }
-        )
+        not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
+        return result, request.status + not_translated
 
     def _memories(self, source_ids: tf.Tensor, needed: tf.Tensor) -> list[Memory]:
         """Encodes int32 `[1, S]` if `needed`, in a branch that both signatures can share."""
