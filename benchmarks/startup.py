@@ -8,8 +8,8 @@ Examples:
 
 All models have random weights and the sizes of one preset. With --model_dir, this package and
 CTranslate2 have the weights of a run. The models are exported first, which is not timed. Engines
-are saved_model:float32, saved_model:bfloat16, ctranslate2:float32, ctranslate2:int8 and
-transformers:float32.
+are saved_model:float32, saved_model:bfloat16, saved_model:int8, ctranslate2:float32,
+ctranslate2:int8 and transformers:float32.
 
 In each round every engine starts once in a new process. The process imports its packages, loads
 the model, and translates --sentence twice, from text to text, by beam search to exactly --steps
@@ -62,7 +62,7 @@ flags.DEFINE_integer("rounds", 5, "rounds; every engine starts once in each", lo
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
 KNOWN = {
-    "saved_model": (["float32", "bfloat16"], []),
+    "saved_model": (["float32", "bfloat16", "int8"], []),
     "ctranslate2": (["float32", "int8"], []),
     "transformers": (["float32"], []),
 }
