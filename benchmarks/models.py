@@ -201,7 +201,7 @@ def write_litert(
     import keras  # late: TensorFlow takes seconds
 
     from keras_transformer.export.litert import export, fast_tokenizer, flatbuffer
-    from keras_transformer.inference.litert import append_archive
+    from keras_transformer.inference.litert_archive import append_archive
     from keras_transformer.inference.translation_module import TranslationModule
     from keras_transformer.models.transformer import Transformer
     from keras_transformer.text.tokenizer import Tokenizer

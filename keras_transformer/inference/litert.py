@@ -1,73 +1,39 @@
 """Runs a LiteRT model, the file `model.tflite` of bin/export.py, without TensorFlow.
 
-    model = LiteRTModel("model.tflite")
-    best = model.translate("A small dog runs.")[0].text
-
-A ZIP archive follows the model in the same file. LiteRT ignores it. It contains the SentencePiece
-models and metadata, so that one file is enough.
+model = LiteRTModel("model.tflite")
+best = model.translate("A small dog runs.")[0].text
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
-import json
+import io
 import math
 import os
 import threading
-import typing
 import weakref
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.inference import Translation, manifest, translations_of
-from keras_transformer.schema import Bounds, check_scalar
-from keras_transformer.text.vocabulary import Vocabulary
+from keras_transformer.inference.litert_archive import read_archive
 
 with needs_extra("litert", "translating with a LiteRT model"):
     import ai_edge_litert
     from ai_edge_litert import compiled_model
     from ai_edge_litert import interpreter as litert
 
-FORMAT_VERSION = 2  # 1 had ids of any length, and no input `lengths`
 MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
 _BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
 _STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside `_without_log`
-_METADATA = "model.json"
-_CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
 _BATCH_SIZE = 8  # sentences per call for which `translate_batch` is fastest
-_Count = Annotated[int, Bounds(least=1)]
-
-
-class LiteRTMetadata(NamedTuple):
-    """The metadata of a LiteRT model.
-
-    Attributes:
-        n_best: translations of a sentence, K.
-        max_source_tokens: longest source, including the end token; longer ones are truncated.
-        max_source_bytes: longest source text in bytes; longer ones are truncated.
-        max_output_tokens: longest translation, including the end token.
-        max_train_source_length: longest source in training, or None if it is unknown.
-        has_text: whether the model has the signature `translate`.
-
-    Example:
-    >>> LiteRTMetadata(1, 1024, 16384, 1074, None, has_text=True).n_best
-    1
-    """
-
-    n_best: _Count
-    max_source_tokens: _Count
-    max_source_bytes: _Count
-    max_output_tokens: _Count
-    max_train_source_length: _Count | None
-    has_text: bool
 
 
 class LiteRTResult(NamedTuple):
@@ -95,8 +61,9 @@ class LiteRTModel:
 
     Each sentence is translated on one core, because most operations are too small to be shared.
     Sentences that are translated at the same time need one interpreter each. Interpreters share
-    the mapped file, but XNNPACK copies the weights into each of them. An interpreter is made when
-    it is needed for the first time.
+    the content of the file, but XNNPACK copies the weights into each of them. An interpreter is
+    made when it is needed for the first time. The file is read once: it may be replaced at any
+    time, and this model stays the same.
 
     Args:
         path: `model.tflite`.
@@ -105,7 +72,7 @@ class LiteRTModel:
             keeps the file's weights, and one copy per thread in the layout of its kernels.
             `CompiledModel` keeps only one copy. Files of 25 MB and more need less memory with it,
             smaller ones about as much or more. It holds Python's lock, so it translates one
-            sentence at a time.
+            sentence at a time. It maps the file, which must not be written to while it is used.
         verify: compares the file with its checksum, and with `manifest.json` in its directory, if
             there is one. This takes less than a second per GB.
 
@@ -142,16 +109,26 @@ class LiteRTModel:
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
         if verify:
             manifest.check_file(self.path)
-        self.metadata, self.vocabulary = _read_archive(self.path, verify)
-        self._runtime = _Compiled if low_memory else _Interpreted
-        self._free = threading.Semaphore(1 if low_memory else threads)
+        self._most = 1 if low_memory else threads
+        try:
+            self._content = None if low_memory else self.path.read_bytes()
+            file = io.BytesIO(self._content) if self._content else self.path.open("rb")
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        with file:
+            self.metadata, self.vocabulary = read_archive(self.path, file, verify)
+        self._free = threading.Semaphore(self._most)
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
         self.batch_size = _BATCH_SIZE if self._idle[0].takes_batches else 1
 
     def _new_runtime(self) -> _Interpreted | _Compiled:
         """Returns a new runtime with one thread, which one thread at a time may use."""
         try:
-            return self._runtime(self.path)
+            if self._content is None:
+                return _Compiled(self.path)
+            return _Interpreted(self._content)
+        except InputError:
+            raise
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
 
@@ -167,6 +144,18 @@ class LiteRTModel:
                 yield runtime
             finally:
                 self._idle.append(runtime)
+
+    def warm_up(self) -> None:
+        """Makes all interpreters, and translates with each of them, which copies the weights.
+
+        Otherwise the first call of each is slow.
+        """
+        inputs = self._inputs([[]])
+        with contextlib.ExitStack() as stack:
+            runtimes = [stack.enter_context(self._idle_runtime()) for _ in range(self._most)]
+            with concurrent.futures.ThreadPoolExecutor(self._most) as pool:
+                for _ in pool.map(lambda runtime: runtime.run(inputs), runtimes):
+                    pass
 
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
@@ -220,44 +209,51 @@ class LiteRTModel:
         Raises:
             InputError: if an argument has the wrong type, or the lists have different lengths.
         """
+        inputs = self._inputs(sources, max_lengths, length_penalties)
+        count = len(sources)
+        rows = 1 if self.batch_size == 1 else max(1, count)
+        results = []
+        with self._idle_runtime() as runtime:  # it releases Python's lock while it runs
+            for i in range(0, count, rows):
+                call = {name: array[i : i + rows] for name, array in inputs.items()}
+                try:
+                    outputs = runtime.run(call)
+                except (RuntimeError, ValueError) as error:
+                    raise _runtime_error(self.path, error) from error
+                results += [_result(outputs, row) for row in range(rows)]
+        return results
+
+    def _inputs(
+        self,
+        sources: Sequence[Sequence[int]],
+        max_lengths: Sequence[int] | None = None,
+        length_penalties: Sequence[float] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Checks the arguments of `translate_batch`, and returns the inputs of the signature."""
         rows = [_array("ids", [ids], np.int32) for ids in sources]
         for row, ids in zip(rows, sources, strict=True):
             if row.ndim != 2:
                 raise InputError(f"ids is {ids!r}, but must be a list of numbers.")
-        count, longest = len(rows), self.metadata.max_source_tokens
-        limits = [0] * count if max_lengths is None else max_lengths
-        alphas = [math.nan] * count if length_penalties is None else length_penalties
-        for name, values in (("max_lengths", limits), ("length_penalties", alphas)):
-            if len(values) != count:
-                raise InputError(
-                    f"{name} has {len(values)} values for {count} sentences. Give one for each "
-                    "sentence."
-                )
-        lengths = [min(row.shape[1], longest) for row in rows]
-        inputs = {
-            "lengths": np.array(lengths, np.int32),
+        limits = [0] * len(rows) if max_lengths is None else max_lengths
+        alphas = [math.nan] * len(rows) if length_penalties is None else length_penalties
+        arguments = {
             "max_length": _array("max_length", limits, np.int32),
             "length_penalty": _array("length_penalty", alphas, np.float32),
         }
-        if not rows:
-            return []
-        with self._idle_runtime() as runtime:  # it releases Python's lock while it runs
-            if runtime.takes_batches:
-                longest = max(1, *lengths)
-            inputs["ids"] = np.zeros((count, longest), np.int32)
-            for place, row, length in zip(inputs["ids"], rows, lengths, strict=True):
-                place[:length] = row[0, :length]
-            try:
-                if runtime.takes_batches:
-                    outputs = runtime.run(inputs)
-                    return [_result(outputs, i) for i in range(count)]
-                results = []
-                for i in range(count):
-                    one = {name: values[i : i + 1] for name, values in inputs.items()}
-                    results.append(_result(runtime.run(one), 0))
-                return results
-            except (RuntimeError, ValueError) as error:
-                raise _runtime_error(self.path, error) from error
+        for name, array in arguments.items():
+            if array.shape != (len(rows),):
+                raise InputError(
+                    f"{name} has the shape {list(array.shape)} for {len(rows)} sentences. Give a "
+                    "list with one number for each sentence."
+                )
+        width = self.metadata.max_source_tokens
+        lengths = [min(row.shape[1], width) for row in rows]
+        if self.batch_size > 1:
+            width = max([1, *lengths])
+        padded = np.zeros((len(rows), width), np.int32)
+        for place, row, length in zip(padded, rows, lengths, strict=True):
+            place[:length] = row[0, :length]
+        return {"ids": padded, "lengths": np.array(lengths, np.int32), **arguments}
 
     def source_ids(self, text: str) -> list[int]:
         """Returns the ids of a sentence, with the end token, for `translate_ids`."""
@@ -289,10 +285,15 @@ class LiteRTModel:
 
 
 class _Interpreted:
-    """The signature `translate_batch` or `translate_ids` in LiteRT's `Interpreter`."""
+    """The signature `translate_batch` or `translate_ids` in LiteRT's `Interpreter`.
 
-    def __init__(self, path: Path):
-        self._interpreter = litert.Interpreter(str(path), num_threads=1)
+    Args:
+        content: the file, which several interpreters can share.
+    """
+
+    def __init__(self, content: bytes):
+        self._content = content  # LiteRT keeps a pointer to it
+        self._interpreter = litert.Interpreter(model_content=content, num_threads=1)
         self.takes_batches = _BATCH_SIGNATURE in self._interpreter.get_signature_list()
         name = _BATCH_SIGNATURE if self.takes_batches else _SIGNATURE
         self._runner = self._interpreter.get_signature_runner(name)
@@ -390,7 +391,10 @@ def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
     except (OverflowError, TypeError, ValueError):
         is_same = False
     if not is_same:
-        raise InputError(f"{name} is {values[0]!r}, which is not {np.dtype(dtype).name}.")
+        if isinstance(values, Sequence) and not isinstance(values, str):
+            for value in values:  # names the wrong one
+                _array(name, value, dtype)
+        raise InputError(f"{name} is {values!r}, which is not {np.dtype(dtype).name}.")
     return array
 
 
@@ -402,78 +406,6 @@ def _bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
-
-
-def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary) -> None:
-    """Appends the archive that `LiteRTModel` reads to a model file.
-
-    Args:
-        path: the file.
-        metadata: metadata of the model.
-        vocabulary: the SentencePiece models.
-
-    Example:
-    >>> metadata = LiteRTMetadata(1, 1024, 16384, 1074, None, has_text=True)
-    >>> _ = Path("model.tflite").write_bytes(b"model")
-    >>> append_archive(Path("model.tflite"), metadata, Vocabulary.load("build/run/tokenizer"))
-    >>> zipfile.ZipFile("model.tflite").namelist()
-    ['model.json', 'joint.model']
-    """
-    checksum = _crc32(path, path.stat().st_size)
-    fields = {"format_version": FORMAT_VERSION, _CHECKSUM: checksum, **metadata._asdict()}
-    # `ZipInfo` has a fixed date, so equal models have equal files.
-    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo(_METADATA), json.dumps(fields))
-        for name, model in vocabulary.models().items():
-            info = zipfile.ZipInfo(name)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, model)
-
-
-def _read_archive(path: Path, verify: bool) -> tuple[LiteRTMetadata, Vocabulary]:
-    """Returns the metadata and the vocabulary of a file. `verify` also compares its checksum."""
-    advice = "Copy or export it again."
-    try:
-        with zipfile.ZipFile(path) as archive:
-            files = {name: archive.read(name) for name in archive.namelist()}
-            model_bytes = min(info.header_offset for info in archive.infolist())
-        fields = json.loads(files.pop(_METADATA))
-        version, checksum = fields.pop("format_version"), fields.pop(_CHECKSUM, None)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    except Exception as error:  # zipfile and zlib raise many exceptions for damaged files
-        raise InputError(
-            f"{path} does not end with the archive of a LiteRT model. The file is cut off or "
-            f"damaged, or is not from bin/export.py --format=litert. {advice}"
-        ) from error
-    if version != FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version!r}. This program reads {FORMAT_VERSION}. Export "
-            "the model again with this version of the package."
-        )
-    if verify and checksum != _crc32(path, model_bytes):
-        raise InputError(
-            f"{path} was changed after the export: the checksum of the model is not the one in "
-            f"{_METADATA} at the end of the file. {advice}"
-        )
-    try:
-        for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
-            check_scalar(name, hint, fields[name])
-        return LiteRTMetadata(**fields), Vocabulary.from_models(files)
-    except Exception as error:  # SentencePiece raises many exceptions for damaged models
-        raise InputError(
-            f"The metadata or the vocabulary at the end of {path} is damaged. {advice}"
-        ) from error
-
-
-def _crc32(path: Path, size: int) -> int:
-    """Returns the CRC-32 of the first bytes of a file. It takes about 0.2 s per GB."""
-    checksum = 0
-    with path.open("rb") as file:
-        while size > 0 and (block := file.read(min(size, 2**20))):
-            checksum = zlib.crc32(block, checksum)
-            size -= len(block)
-    return checksum
 
 
 def _runtime_error(path: Path, error: Exception) -> InputError:

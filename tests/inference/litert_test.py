@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from keras_transformer.errors import InputError
 from keras_transformer.export import export
 from keras_transformer.export.litert import flatbuffer
-from keras_transformer.inference import litert, loading
+from keras_transformer.inference import litert_archive, loading
 from keras_transformer.inference.litert import LiteRTModel
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
@@ -81,6 +81,24 @@ def test_threads_may_share_a_model(file: Path, low_memory: bool) -> None:
         assert [*pool.map(model.translate, PHRASES * 5)] == expected * 5
 
 
+@pytest.mark.parametrize("change", ["replaced", "overwritten", "deleted"])
+def test_a_file_may_change_while_its_model_is_used(file: Path, tmp_path: Path, change: str) -> None:
+    path = Path(shutil.copy(file, tmp_path))
+    model = LiteRTModel(path, threads=3)  # the other interpreters are made later
+    expected = [model.translate(phrase) for phrase in PHRASES]
+    if change == "replaced":
+        (tmp_path / "other").write_bytes(b"")
+        (tmp_path / "other").replace(path)
+    elif change == "overwritten":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    model.warm_up()
+    assert len(model._idle) == 3
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(model.translate, PHRASES * 5)] == expected * 5
+
+
 def test_invalid_utf8_is_translated_as_by_the_run(file: Path, run_directory: RunDirectory) -> None:
     model, translator = LiteRTModel(file), loading.load_translator(run_directory)
     for data in (b"a \xff b", b"\xed\xa0\xbd dog", b"the \xf0\x9f river"):
@@ -121,10 +139,13 @@ def test_invalid_arguments_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (([0],), mentions("max_lengths", 1, 2)),
-        (([0, 0, 0],), mentions("max_lengths", 3, 2)),
-        ((None, [1.0]), mentions("length_penalties", 1, 2)),
-        ((None, []), mentions("length_penalties", 0, 2)),
+        (([0],), mentions("max_length", 1, 2)),
+        (([0, 0, 0],), mentions("max_length", 3, 2)),
+        ((5,), mentions("max_length", 2, "list")),
+        (([0, 2**31],), mentions("max_length", 2**31, "int32")),
+        ((None, [1.0]), mentions("length_penalty", 1, 2)),
+        ((None, []), mentions("length_penalty", 0, 2)),
+        ((None, [1.0, "x"]), mentions("length_penalty", "'x'", "float32")),
     ],
 )
 def test_lists_of_different_lengths_are_refused(
@@ -228,7 +249,7 @@ def test_any_archive_is_read_or_refused(
     path = tmp_path_factory.getbasetemp() / "fuzzed.tflite"
     path.write_bytes(bytes(content))
     try:
-        litert._read_archive(path, verify=True)
+        litert_archive.read_archive(path, path.open("rb"), verify=True)
     except InputError as error:
         assert str(path) in str(error)
 
@@ -236,7 +257,7 @@ def test_any_archive_is_read_or_refused(
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(
     fields=st.dictionaries(
-        st.sampled_from([*litert.LiteRTMetadata._fields, "format_version", "other"]),
+        st.sampled_from([*litert_archive.LiteRTMetadata._fields, "format_version", "other"]),
         st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.just([])),
     )
 )
@@ -247,7 +268,7 @@ def test_any_metadata_is_read_or_refused(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model.json", json.dumps(fields))
     with pytest.raises(InputError):  # the archive has no vocabulary
-        litert._read_archive(path, verify=True)
+        litert_archive.read_archive(path, path.open("rb"), verify=True)
 
 
 def test_a_tag_selects_the_translation(tagged_run: RunDirectory, tmp_path: Path) -> None:

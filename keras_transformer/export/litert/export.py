@@ -41,12 +41,8 @@ from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.probes import escaped, probe_texts
 from keras_transformer.inference.batching import batches
-from keras_transformer.inference.litert import (
-    LiteRTMetadata,
-    LiteRTModel,
-    LiteRTResult,
-    append_archive,
-)
+from keras_transformer.inference.litert import LiteRTModel, LiteRTResult
+from keras_transformer.inference.litert_archive import LiteRTMetadata, append_archive
 from keras_transformer.inference.loading import load_translator, max_train_source_length
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version

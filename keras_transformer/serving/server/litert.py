@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import ctypes
 import math
@@ -21,7 +20,6 @@ from keras_transformer.serving.server.protos import meta_graph_pb2, tensor_info
 # Bits of export.request_params.Status, whose module loads TensorFlow.
 _SOURCE_CUT = 1
 _LENGTHS_CHANGED = 64
-_WARM_UP = "warm up"  # any text
 
 
 class LiteRTEngine:
@@ -123,11 +121,9 @@ class LiteRTEngine:
             raise RequestError(grpc.StatusCode.INTERNAL, str(error)) from error
 
     def warm_up(self, run: Callable[[str, Arrays], object], max_bytes: int) -> None:
-        """Makes all interpreters. The first call of each copies the weights."""
-        text = {"text": np.array([_WARM_UP.encode()], object)}
-        with concurrent.futures.ThreadPoolExecutor(self._model.threads) as pool:
-            for _ in pool.map(lambda _: run("serving_default", text), range(self._model.threads)):
-                pass
+        """Makes all interpreters, and answers a request."""
+        self._model.warm_up()
+        run("serving_default", {"text": np.array([b"warm up"], object)})
 
     def close(self) -> None:
         """Frees the memory of the model when no call uses it."""

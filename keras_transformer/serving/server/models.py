@@ -275,6 +275,7 @@ class ServedModel:
         self._current: Version | None = None
         self._states: dict[int, tuple[int, str]] = {}  # state and error
         self._failed: dict[int, _Folder] = {}  # versions that failed, with their files
+        self._file: tuple[int, _Folder] | None = None  # the last LiteRT file that was found
         self._closing: set[asyncio.Future[None]] = set()
 
     @contextlib.contextmanager
@@ -397,11 +398,16 @@ class ServedModel:
 
     def _found(self) -> dict[int, _Folder]:
         """Returns the versions on disk by number."""
-        found = {}
+        found: dict[int, _Folder] = {}
         if self.path.suffix == ".tflite":
             with contextlib.suppress(FileNotFoundError):
-                # A new file is a new version. Its number is the time of its last change.
-                found[int(self.path.stat().st_mtime)] = _Folder(self.path, _stamp(self.path))
+                file = _Folder(self.path, _stamp(self.path))
+                if self._file is None or self._file[1] != file:
+                    # A new file is a new version, and the newest one, even if it is dated back.
+                    number = int(self.path.stat().st_mtime)
+                    number = number if self._file is None else max(number, self._file[0] + 1)
+                    self._file = number, file
+                found = dict([self._file])
             return found
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the last one stays
             for folder in self.path.iterdir():

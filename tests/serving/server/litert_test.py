@@ -100,6 +100,8 @@ def test_a_new_file_is_a_new_version(litert_version: Path, tmp_path: Path) -> No
                 return version.number
 
         assert served() == 5
+        publish(5)  # another file with the same date
+        wait_until(lambda: served() == 6)
         publish(7)
         wait_until(lambda: served() == 7)
         assert client.translate(PHRASES) == expected
