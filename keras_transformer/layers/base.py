@@ -108,8 +108,12 @@ class BaseLayer(keras.layers.Layer):
         matrices, so it can neither be trained nor saved. Tables of embeddings become int8.
 
         Args:
-            make_product: called once with each matrix, a float32 array `[d_in, d_out]`. Returns a
-                function from rows `[R, d_in]` to `[R, d_out]`.
+            make_product: called once with each matrix, a float32 array `[d_in, d_out]`, to which
+                the adapter of `enable_lora` was added. Returns a function from rows `[R, d_in]` to
+                `[R, d_out]`.
+
+        Raises:
+            ValueError: if a product was replaced already.
         """
         for layer in self._sublayers():
             layer.replace_products(make_product)

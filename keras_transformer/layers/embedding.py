@@ -96,11 +96,13 @@ class TokenEmbedding(ProjectingLayer):
         return logits
 
     def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
-        table = ops.cast(self.embeddings, "float32")
-        self._products["embeddings"] = make_product(ops.convert_to_numpy(ops.transpose(table)))
-        self._tracker.unlock()
-        self._quantize_matrices(None)  # for the lookup
-        self._tracker.lock()
+        self._check_matrices()
+        table = ops.convert_to_numpy(ops.transpose(self._matrix("embeddings")))
+        if self.quantization_mode is None:
+            self._tracker.unlock()
+            self._quantize_matrices(None)  # for the lookup
+            self._tracker.lock()
+        self._products["embeddings"] = make_product(table)
 
     def _add_adapters(self, rank: int, scale: float) -> None:
         """Adds none: the matrix may also give the logits."""

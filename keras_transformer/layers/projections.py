@@ -106,7 +106,16 @@ class ProjectingLayer(BaseLayer):
             outputs = outputs + adapted * self._lora_scale
         return outputs
 
+    def _check_matrices(self) -> None:
+        """Raises `ValueError` if `replace_products` has dropped the matrices."""
+        if self._products:
+            raise ValueError(
+                f"{self.name} has no matrices, because its products were replaced for an export. "
+                "Load the model again."
+            )
+
     def _quantize_matrices(self, config: Any) -> None:
+        self._check_matrices()
         policy = self.dtype_policy
         if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             policy = policy[self.path]
@@ -132,13 +141,17 @@ class ProjectingLayer(BaseLayer):
         getattr(self, f"{name}_scale").assign(values[1])
 
     def _replace_products(self, make_product: Callable[[Any], Product]) -> None:
+        self._check_matrices()
         for name in self._matrix_names:
-            matrix = getattr(self, name)
-            self._products[name] = make_product(ops.convert_to_numpy(ops.cast(matrix, "float32")))
-            self._untrack_variable(matrix)
-            setattr(self, name, None)  # Keras collects garbage after each `delattr`
+            self._products[name] = make_product(ops.convert_to_numpy(self._matrix(name)))
+            suffixes = ["_scale"] if self.quantization_mode is not None else []
+            suffixes += ["_lora_a", "_lora_b"] if self.lora_rank is not None else []
+            for each in (name, *(name + suffix for suffix in suffixes)):
+                self._untrack_variable(getattr(self, each))
+                setattr(self, each, None)  # Keras collects garbage after each `delattr`
 
     def _add_adapters(self, rank: int, scale: float) -> None:
+        self._check_matrices()
         if not self.built:
             raise ValueError(f"{self.name} has no weights yet. Call or build it first.")
         if self.lora_rank is not None:
@@ -161,19 +174,25 @@ class ProjectingLayer(BaseLayer):
     def _adapter(self, name: str) -> tuple[Any, Any]:
         return getattr(self, f"{name}_lora_a"), getattr(self, f"{name}_lora_b")
 
+    def _matrix(self, name: str) -> Any:
+        """Returns a matrix in float32, with its adapter."""
+        value = ops.cast(getattr(self, name), "float32")
+        if self.quantization_mode is not None:
+            value = value / ops.expand_dims(getattr(self, f"{name}_scale"), self._shared_axis)
+        if self.lora_rank is not None:
+            value = value + ops.matmul(*self._adapter(name)) * self._lora_scale
+        return value
+
     def save_own_variables(self, store: Any) -> None:
+        self._check_matrices()
         if self.lora_rank is None:
             super().save_own_variables(store)
             return
         merged: dict[int, Any] = {}  # by the id of the variable
         for name in self._matrix_names:
-            matrix = getattr(self, name)
-            value = ops.cast(matrix, "float32")
+            matrix, value = getattr(self, name), self._matrix(name)
             if self.quantization_mode is not None:
                 scale = getattr(self, f"{name}_scale")
-                value = value / ops.expand_dims(scale, self._shared_axis)
-            value = value + ops.matmul(*self._adapter(name)) * self._lora_scale
-            if self.quantization_mode is not None:
                 merged[id(matrix)], merged[id(scale)] = self._to_int8(value)
             else:
                 merged[id(matrix)] = ops.cast(value, matrix.dtype)
@@ -181,6 +200,7 @@ class ProjectingLayer(BaseLayer):
             store[str(i)] = merged.get(id(variable), variable)
 
     def load_own_variables(self, store: Any) -> None:
+        self._check_matrices()
         if self.lora_rank is None:
             super().load_own_variables(store)
             return

@@ -127,6 +127,31 @@ def test_replaced_products_leave_no_matrices(
 
 
 @every_layer
+@pytest.mark.parametrize("change", ["adapt", "quantize"])
+def test_products_of_adapted_and_quantized_layers_are_replaced_once(
+    layer_class: LayerClass, arguments: dict[str, Any], inputs: Any, change: str
+) -> None:
+    layer = new_layer(layer_class, arguments, inputs)
+    if change == "adapt":
+        layer.enable_lora(2)
+        randomize(layer)
+    else:
+        layer.quantize("int8")
+    before = to_numpy(layer(*inputs))
+    layer.replace_products(lambda matrix: lambda rows: keras.ops.matmul(rows, matrix))
+    tolerance = 0.1 if layer_class is TokenEmbedding else 1e-5
+    assert_same(to_numpy(layer(*inputs)), before, tolerance=tolerance)
+    assert not [w.path for w in layer.weights if "lora" in w.path]
+    for each in layer._flatten_layers():
+        if getattr(each, "_products", None):
+            for call in (each.replace_products, each.save_own_variables, each.load_own_variables):
+                with pytest.raises(ValueError, match="products were replaced"):
+                    call({})
+            with pytest.raises(ValueError, match=r"products were replaced|already quantized"):
+                each.quantize("int8")
+
+
+@every_layer
 def test_quantized_layers_are_saved(
     layer_class: LayerClass, arguments: dict[str, Any], inputs: Any, tmp_path: Path
 ) -> None:
