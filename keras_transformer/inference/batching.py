@@ -222,7 +222,8 @@ def unknown_tokens(lengths: BatchFunction, lines: Sequence[str], first_line: int
     first = next(number for number, each in enumerate(counts, first_line) if each.unknown)
     return (
         f"{unknown / tokens:.1%} of the source tokens are not in the vocabulary, first in line "
-        f"{first:,}. Their meaning is lost. decoding.replace_unknown can copy them."
+        f"{first:,}. Their meaning is lost. Runs and SavedModels can copy them "
+        "(decoding.replace_unknown)."
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported late: a process that runs a LiteRT model does not 
     from keras_transformer.runs.run_directory import RunDirectory
 
 # A version contains one of these. A damaged one may have lost its model.
-_EXPORTS = ("saved_model.pb", "model.tflite", manifest.FILE)
+MODEL_FILES = ("saved_model.pb", "model.tflite", manifest.FILE)
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 _LITERT_SETTINGS = ("decoding.length_penalty", "decoding.max_length")
 
@@ -164,7 +164,7 @@ def load_model(
     litert_file = find_litert(path)
     if litert_file is not None:
         if precision != "float32" or jit_compile:
-            raise _fixed_at_export(path)
+            raise _fixed_at_export(path, "a LiteRT model", precision)
         if (path / "saved_model.pb").is_file():
             console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
         from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
@@ -175,13 +175,13 @@ def load_model(
 
     if RunDirectory.is_run(model_dir) or not path.exists():
         if threads is not None:
-            raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
+            raise _not_litert(path, threads)
         module = load_translator(model_dir, settings, precision=precision)
         longest = max_train_source_length(model_dir)
         return LoadedModel.of(module, str(model_dir), longest, jit_compile)
     if (path / "source.spm").is_file():  # a MarianMT model of Hugging Face
         if threads is not None:
-            raise InputError(f"threads is {threads}, but {path} is not a LiteRT model.")
+            raise _not_litert(path, threads)
         from keras_transformer.converters import read_model
         from keras_transformer.inference.int8 import use_int8_products
         from keras_transformer.inference.translation_module import TranslationModule
@@ -195,17 +195,19 @@ def load_model(
         module = TranslationModule([transformer], converted.tokenizer(), config.decoding)
         return LoadedModel.of(module, str(model_dir), jit_compile=jit_compile)
     if precision != "float32" or jit_compile:
-        raise _fixed_at_export(path)
+        raise _fixed_at_export(path, "a SavedModel", precision)
     described = manifest.check_needed_files(path)
     if not (path / "saved_model.pb").is_file():
         raise InputError(
             f"{path} is neither a run directory nor a SavedModel or LiteRT model. Create one with "
             "bin/train.py or bin/export.py."
         )
-    if settings or threads is not None:
+    if threads is not None:
+        raise _not_litert(path, threads)
+    if settings:
         raise InputError(
-            f"{path} is a SavedModel: {' and '.join(settings or ['threads'])} cannot be changed "
-            "after the export. Use the run directory."
+            f"{path} is a SavedModel: {' and '.join(settings)} cannot be changed after the export. "
+            "Use the run directory."
         )
     if described.get("precision") == "int8":
         from keras_transformer.inference.int8 import check_int8_products
@@ -233,18 +235,24 @@ def find_litert(model_dir: str | Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def _fixed_at_export(path: Path) -> InputError:
+def _fixed_at_export(path: Path, kind: str, precision: str) -> InputError:
+    reason = "its precision was fixed at export"
+    if precision == "float32":
+        reason = "after the export, XLA cannot compile it"
+    return InputError(f"{path} is {kind}: {reason}. Use the run directory.")
+
+
+def _not_litert(path: Path, threads: int) -> InputError:
     return InputError(
-        f"{path} is a SavedModel or a LiteRT model: its precision was fixed at export, and XLA "
-        "cannot compile it. Use the run directory."
+        f"threads is {threads}, but {path} is not a LiteRT model. TensorFlow uses all cores."
     )
 
 
 def _newest_version(path: Path) -> Path:
     """Returns the highest numbered version in a directory, or `path` if it is a version itself."""
-    if not path.is_dir() or any((path / name).is_file() for name in _EXPORTS):
+    if not path.is_dir() or any((path / name).is_file() for name in MODEL_FILES):
         return path
-    files = [file for name in _EXPORTS for file in path.glob(f"*/{name}")]
+    files = [file for name in MODEL_FILES for file in path.glob(f"*/{name}")]
     names = [file.parent.name for file in files]
     numbers = [int(name) for name in names if name.isdecimal() and name.isascii()]
     return path / str(max(numbers)) if numbers else path

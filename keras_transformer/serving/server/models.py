@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.inference import manifest
-from keras_transformer.inference.loading import find_litert
+from keras_transformer.inference.loading import MODEL_FILES, find_litert
 from keras_transformer.inference.tags import check_tag
 from keras_transformer.serving.server import protos
 from keras_transformer.serving.server.batching import Arrays, RequestError
@@ -24,7 +24,6 @@ from keras_transformer.serving.server.protos import get_model_status_pb2
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT = "serving_default"
-_FILES = ("saved_model.pb", "model.tflite", manifest.FILE)  # a version has at least one of them
 _MAX_ANSWER_BYTES = 2**27  # size as arrays; JSON needs ten times this memory
 _MAX_VERSION = 2**63 - 1  # versions are int64 in the API
 _State = get_model_status_pb2.ModelVersionStatus
@@ -331,7 +330,7 @@ class ServedModel:
             if self._current is not None:
                 return
         problem = next((problem for _, problem in self._states.values()), "it is empty")
-        if any((self.path / name).is_file() for name in _FILES):
+        if any((self.path / name).is_file() for name in MODEL_FILES):
             problem = f"it is a version; its directory is {self.path.resolve().parent}"
         elif not self.path.exists():
             problem = "it does not exist"
@@ -414,7 +413,7 @@ class ServedModel:
                 if not (folder.name.isascii() and folder.name.isdecimal()):
                     continue
                 # A damaged version may have lost its model.
-                if not any((folder / name).is_file() for name in _FILES):
+                if not any((folder / name).is_file() for name in MODEL_FILES):
                     continue
                 if (number := int(folder.name)) <= _MAX_VERSION:
                     found[number] = _Folder(folder, _stamp(folder))
