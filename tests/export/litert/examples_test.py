@@ -1,7 +1,11 @@
 """The examples in deploy/phone translate like `LiteRTModel`, where their tools are installed.
 
+The weekly job of .github/workflows/test.yml installs them:
+
 - C++: g++, SentencePiece's library, and $KERAS_TRANSFORMER_TEST_LITERT, a checkout of LiteRT with
   litert/build_common/build_config.h.
+- Kotlin: Java, the same checkout, and $KERAS_TRANSFORMER_TEST_NODE_MODULES with kotlin-compiler. The
+  example is only compiled, because LiteRT's library for Kotlin runs on Android.
 - Browser: Chromium, and $KERAS_TRANSFORMER_TEST_NODE_MODULES, a folder with @litertjs/core and
   @sctg/sentencepiece-js.
 """
@@ -14,6 +18,7 @@ import os
 import shutil
 import subprocess
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +86,67 @@ def test_cpp_example(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             [program, *files, vocabulary], cwd=tmp_path, input="", capture_output=True, text=True
         )
         assert result.returncode == 1 and message in result.stderr
+
+
+# What LiteRT's Kotlin sources use of Android.
+ANDROID = {
+    "content": """
+        class ApplicationInfo { @JvmField val nativeLibraryDir: String = "" }
+        open class Context {
+            val applicationInfo: ApplicationInfo get() = TODO()
+            val cacheDir: java.io.File? get() = TODO()
+            val assets: android.content.res.AssetManager get() = TODO()
+        }
+    """,
+    "content.res": "open class AssetManager",
+    "os": """
+        object Build {
+            object VERSION { const val SDK_INT = 1; const val CODENAME = "" }
+            object VERSION_CODES { const val S = 31 }
+            const val ID = ""
+            const val HARDWARE = ""
+            const val MANUFACTURER = ""
+            const val SOC_MODEL = ""
+            const val SOC_MANUFACTURER = ""
+        }
+    """,
+    "util": """
+        object Log {
+            fun d(tag: String, message: String): Int = 0
+            fun i(tag: String, message: String): Int = 0
+            fun w(tag: String, message: String): Int = 0
+            fun e(tag: String, message: String): Int = 0
+            fun e(tag: String, message: String, error: Throwable): Int = 0
+        }
+    """,
+}
+
+
+def test_kotlin_example_is_compiled(tmp_path: Path) -> None:
+    litert = folder_of("KERAS_TRANSFORMER_TEST_LITERT", "litert/kotlin")
+    modules = folder_of("KERAS_TRANSFORMER_TEST_NODE_MODULES", "kotlin-compiler")
+    if shutil.which("java") is None:
+        pytest.skip("Java is not on the PATH")
+    page = (ROOT / "docs" / "phone.md").read_text("utf-8")
+    example = page.partition("```kotlin\n")[2].partition("```")[0]
+    (tmp_path / "Translator.kt").write_text(example, "utf-8")
+    for name, code in ANDROID.items():
+        (tmp_path / f"{name}.kt").write_text(f"package android.{name}\n{code}", "utf-8")
+
+    compiler = modules / "kotlin-compiler" / "lib" / "kotlin-compiler.jar"
+    sources = sorted(litert.glob("litert/kotlin/src/main/**/litert/*.kt"))
+    result = subprocess.run(
+        [
+            *("java", "-cp", compiler, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"),
+            *("-no-reflect", "-kotlin-home", compiler.parents[1], "-d", tmp_path / "out.jar"),
+            *[each for each in sources if each.name != "ModelProvider.kt"],  # needs androidx
+            tmp_path,
+        ],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    with zipfile.ZipFile(tmp_path / "out.jar") as compiled:
+        assert "Translator.class" in compiled.namelist()
 
 
 @pytest.fixture
