@@ -4,8 +4,8 @@ The weekly job of .github/workflows/test.yml installs them:
 
 - C++: g++, SentencePiece's library, and $KERAS_TRANSFORMER_TEST_LITERT, a checkout of LiteRT with
   litert/build_common/build_config.h.
-- Kotlin: Java, the same checkout, and $KERAS_TRANSFORMER_TEST_NODE_MODULES with kotlin-compiler. The
-  example is only compiled, because LiteRT's library for Kotlin runs on Android.
+- Kotlin: Java, the same checkout, and $KERAS_TRANSFORMER_TEST_NODE_MODULES with kotlin-compiler.
+  The example is only compiled, because LiteRT's library for Kotlin runs on Android.
 - Browser: Chromium, and $KERAS_TRANSFORMER_TEST_NODE_MODULES, a folder with @litertjs/core and
   @sctg/sentencepiece-js.
 """
