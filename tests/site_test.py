@@ -20,6 +20,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.long
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", tmp_path],

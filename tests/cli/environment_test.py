@@ -177,6 +177,7 @@ def work_folder(
     return make
 
 
+@pytest.mark.long
 def test_all_commands_work_the_same_under_all_settings_at_once(
     work_folder: Callable[[str], Path], driver: Driver
 ) -> None:

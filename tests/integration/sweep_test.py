@@ -55,6 +55,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, err
 
 
+@pytest.mark.long
 def test_a_killed_row_is_resumed_and_finished_rows_are_kept(folder: Path) -> None:
     process = start(folder, *COMMAND)
     assert process.stderr is not None

@@ -117,6 +117,7 @@ def test_the_wheel_is_enough(environment: Environment, tmp_path: Path) -> None:
     assert sum("site-packages" in place for place in path) == 1
 
 
+@pytest.mark.long
 def test_the_python_guide_runs_as_written(environment: Environment, tmp_path: Path) -> None:
     """Except for the numbers of steps, pieces and layers, which suit a tiny corpus."""
     for side in ("en", "de"):

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = """
@@ -102,6 +104,7 @@ with trainer.compilation:
 """
 
 
+@pytest.mark.long
 def test_another_process_finds_all_programs_in_the_cache(tmp_path: Path) -> None:
     flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
     for functions in range(2):

@@ -101,6 +101,7 @@ def test_a_run_stopped_by_time_resumes_and_is_not_repeated(
     assert run_recipe(reworded, corpus, work) == finished
 
 
+@pytest.mark.long
 def test_a_rehearsal_with_held_out_data_and_two_seeds(
     recipe: Recipe,
     corpus: Path,
