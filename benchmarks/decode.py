@@ -46,9 +46,9 @@ SIGTERM, the turns so far are printed.
 
 Prints one JSON object: for each engine sentences per second, the median over the rounds with the
 minimum and the maximum; sentences per second of CPU time, which other processes disturb less;
-memory; and `ratios`, medians of the ratio within a round. `latency` and `throughput` compare our
-best engine with the best of each other engine. If `quiet` is false, other processes used the
-cores: do not rely on the ratios.
+memory; and `ratios`, medians of the ratio within a round, by wall time and (`cpu_time`) by CPU
+time. `latency` and `throughput` compare our best engine with the best of each other engine. If
+`quiet` is false, other processes used the cores: do not rely on the ratios by wall time.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ from measuring import (
     describe_machine,
     fastest,
     is_quiet,
+    per_core_second,
     ratio,
     spread,
     take_turns,
@@ -81,6 +82,7 @@ from measuring import (
 )
 from models import SEED, RandomModels, joint_vocabulary
 from protocol import EngineChild
+from resources import CoreUse
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
 from keras_transformer.data.corpora.reading import read_lines, read_text
@@ -301,11 +303,19 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
 
 
 def _program(start: Callable[[Variant], EngineChild], variant: Variant) -> Turn:
-    """Returns a turn whose time is that of a whole process."""
+    """Returns a turn whose costs are those of a whole process, from its start to its end."""
+    core_use, started = CoreUse(), time.monotonic()
     with start(variant) as child:
         turn = child.ask("decode")
-        seconds = time.monotonic() - child.started
-    return {**turn, "per_second": turn["per_second"] * turn["seconds"] / seconds}
+    seconds = time.monotonic() - started
+    cores, other_cores = core_use.read()
+    return {
+        **turn,
+        "seconds": seconds,
+        "per_second": turn["per_second"] * turn["seconds"] / seconds,
+        "cores": cores,
+        "other_cores": other_cores,
+    }
 
 
 def _export_litert(
@@ -341,9 +351,7 @@ def summarize(
         facts = {k: round(v, 2) if isinstance(v, float) else v for k, v in child.facts.items()}
         engines[name] = {
             "sentences_per_second": spread([turn["per_second"] for turn in turns[name]], 3),
-            "sentences_per_core_second": spread(
-                [turn["per_second"] / max(turn["cores"], 1e-9) for turn in turns[name]], 3
-            ),
+            "sentences_per_core_second": spread([per_core_second(turn) for turn in turns[name]], 3),
             "cores": spread([turn["cores"] for turn in turns[name]], 2),
             "other_cores": spread([turn["other_cores"] for turn in turns[name]], 2),
             "peak_memory_mb": round(max(turn["peak_memory_mb"] for turn in turns[name])),
@@ -390,8 +398,8 @@ def main() -> int:
         if FLAGS["engines"].using_default_value and FLAGS.device == "cpu":
             variants = [v for v in variants if v.engine in _TRAINED and "xla" not in v.options]
         for variant in variants:
-            if variant.engine not in _TRAINED:
-                raise InputError(f"{variant.name} does not run a trained model.")
+            if variant.engine not in _TRAINED or "compiled" in variant.options:
+                raise InputError(f"{variant.name} does not run a trained model. Leave it out.")
         result = compare_trained(variants)
     names = ("beam_size", "batches", "sentences", "steps", "rounds", "threads", "device")
     settings = {name: getattr(FLAGS, name) for name in names}

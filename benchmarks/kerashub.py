@@ -23,8 +23,8 @@ In each round every engine has a turn while the others wait:
 Prints one JSON object. `largest_difference` compares the logits of all engines, before and after
 training. `same_outputs` is the share of sentences with the same tokens as those of the first
 engine. `ratios` are medians over the rounds of the ratio of speeds within a round: above 1, we are
-faster. If `quiet` is false, other processes used the cores. Then do not rely on single figures;
-`ratios_of_cpu_time` suffers less.
+faster. If `quiet` is false, other processes used the cores. Then do not rely on single figures; the
+member `cpu_time` of a ratio suffers less.
 """
 
 from __future__ import annotations
@@ -286,10 +286,6 @@ def summarize(variants: Sequence[Variant], turns: Turns) -> dict[str, Any]:
         }
         for name, many in turns.items()
     }
-    by_cpu = {
-        name: [{"per_second": turn["per_second"] / turn["cores"]} for turn in many]
-        for name, many in turns.items()
-    }
     here = [variant for variant in variants if variant.name in turns]
     pairs = [
         (own.name, peer.name)
@@ -302,9 +298,6 @@ def summarize(variants: Sequence[Variant], turns: Turns) -> dict[str, Any]:
         "ratios": {
             **{f"{own} over {peer}": ratio(turns, own, peer) for own, peer in pairs},
             **best_ratios(turns, *grouped(here)),
-        },
-        "ratios_of_cpu_time": {
-            f"{own} over {peer}": ratio(by_cpu, own, peer) for own, peer in pairs
         },
     }
 

@@ -1,7 +1,7 @@
 """Takes turns between the settings that are compared, and summarizes the turns.
 
-A turn is a dictionary. `per_second` is the rate that is compared, and `other_cores` the number of
-cores that other processes kept busy.
+A turn is a dictionary. `per_second` is the rate that is compared, `cores` the number of cores that
+the turn kept busy, and `other_cores` the number that other processes kept busy.
 """
 
 from __future__ import annotations
@@ -81,11 +81,26 @@ def is_quiet(turns: Turns) -> bool:
     return all(turn["other_cores"] < _QUIET_CORES for many in turns.values() for turn in many)
 
 
+def per_core_second(turn: Turn) -> float:
+    """Returns the rate per second of CPU time, which other processes disturb less."""
+    rate: float = turn["per_second"] / max(turn["cores"], 1e-9)
+    return rate
+
+
 def ratio(turns: Turns, one: str, other: str) -> dict[str, Any]:
-    """Returns the ratio of two rates within a round: median, minimum and maximum."""
-    pairs = zip(turns[one], turns[other], strict=False)  # the last round may be incomplete
-    rates = [a["per_second"] / b["per_second"] for a, b in pairs]
-    return {"of": one, "over": other, **spread(rates, 3)}
+    """Returns the ratio of two rates within a round: median, minimum and maximum.
+
+    If all turns have `cores`, the member `cpu_time` is the ratio of the rates per second of CPU
+    time.
+    """
+    # The last round may be incomplete.
+    pairs = [*zip(turns[one], turns[other], strict=False)]
+    result = {"of": one, "over": other}
+    result |= spread([a["per_second"] / b["per_second"] for a, b in pairs], 3)
+    if all("cores" in turn for pair in pairs for turn in pair):
+        rates = [per_core_second(a) / per_core_second(b) for a, b in pairs]
+        result["cpu_time"] = spread(rates, 3)
+    return result
 
 
 def fastest(turns: Turns, names: Iterable[str]) -> str | None:

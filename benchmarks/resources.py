@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -15,7 +16,10 @@ def resident_mb(field: str = "VmHWM", pid: int | str = "self") -> float:
 
 
 class CoreUse:
-    """Measures how many cores this process and all other processes keep busy."""
+    """Measures how many cores this process and all other processes keep busy.
+
+    The work of a child process is that of this process from the moment when the child ends.
+    """
 
     def __init__(self) -> None:
         self._begin = self._now()
@@ -28,7 +32,9 @@ class CoreUse:
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        return time.perf_counter(), time.process_time(), all_cores_seconds()
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        own = time.process_time() + children.ru_utime + children.ru_stime
+        return time.perf_counter(), own, all_cores_seconds()
 
 
 def all_cores_seconds() -> float:

@@ -114,7 +114,7 @@ def _start(variant: Variant, path: Path) -> Turn:
         "threads": FLAGS.threads,
     }
     environment = variant.environment(FLAGS.threads, FLAGS.threads)
-    core_use, before = CoreUse(), os.times()
+    core_use = CoreUse()
     child = EngineChild(
         variant.name, variant.engine, "start_up", settings, python_of(variant), environment
     )
@@ -122,10 +122,6 @@ def _start(variant: Variant, path: Path) -> Turn:
         facts = dict(child.facts)
         if variant.engine == "saved_model":
             facts |= child.ask("load_graph")
-    after = os.times()
-    seconds = after.elapsed - before.elapsed
-    children = after.children_user + after.children_system
-    children -= before.children_user + before.children_system
     own = facts["load_seconds"] + facts["first_seconds"]
     return {
         **{name: value for name, value in facts.items() if name != "first_ended"},
@@ -133,7 +129,7 @@ def _start(variant: Variant, path: Path) -> Turn:
         "per_second": 1 / own,
         "start_seconds": own - facts["second_seconds"],
         "all_seconds": facts["first_ended"] - child.started,
-        "other_cores": max(core_use.read()[1] - children / seconds, 0.0),
+        "other_cores": core_use.read()[1],
     }
 
 

@@ -14,6 +14,12 @@ from tests.conftest import PHRASES, ROOT
 COMMAND = (sys.executable, str(ROOT / "benchmarks" / "decode.py"))
 
 
+def test_compiled_models_do_not_translate_text(tmp_path: Path) -> None:
+    flags = ("--model_dir=run", "--source=a", "--reference=b", "--engines=litert:int8:compiled")
+    done = subprocess.run([*COMMAND, *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "litert:int8:compiled" in done.stderr.splitlines()[-1]
+
+
 def test_decode_compares_random_models(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     (tmp_path / "text").write_text("\n".join(PHRASES * 4) + "\n", encoding="utf-8")
@@ -31,4 +37,5 @@ def test_decode_compares_random_models(tmp_path: Path) -> None:
         assert engines.keys() == {"ctranslate2:float32", "ctranslate2:int8:1", "litert:int8:cores"}
         assert engines["ctranslate2:float32"]["sentences_per_second"]["min"] > 0
     assert found["latency"]["best over best ctranslate2"]["over"].endswith("batch 1")
+    assert found["latency"]["best over best ctranslate2"]["cpu_time"]["min"] > 0
     assert found["throughput"]["best over best ctranslate2"]["over"].endswith("batch 4")

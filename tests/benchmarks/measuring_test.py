@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import measuring
 import numpy as np
 import pytest
 import sentence_batches
 from measuring import Turn
+from resources import CoreUse
 from variants import Variant, grouped
 
 KNOWN = {
@@ -15,8 +20,9 @@ KNOWN = {
 }
 
 
-def rates(*values: float) -> list[Turn]:
-    return [{"per_second": value, "other_cores": 0.1} for value in values]
+def rates(*values: float, cores: float | None = None) -> list[Turn]:
+    own = {} if cores is None else {"cores": cores}
+    return [{"per_second": value, "other_cores": 0.1, **own} for value in values]
 
 
 def test_turns_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +65,23 @@ def test_ratios_compare_the_same_round() -> None:
     assert measuring.is_quiet(turns)
     turns["peer"][1]["other_cores"] = 0.5
     assert not measuring.is_quiet(turns)
+
+
+def test_ratios_by_cpu_time_when_both_are_known() -> None:
+    turns = {"own": rates(10, 20, cores=2.0), "peer": rates(10, 10, cores=0.5)}
+    found = measuring.ratio(turns, "own", "peer")
+    assert found["median"] == 1.5
+    assert found["cpu_time"] == {"median": 0.375, "min": 0.25, "max": 0.5}
+    turns["peer"] = rates(10, 10)
+    assert "cpu_time" not in measuring.ratio(turns, "own", "peer")
+
+
+def test_the_work_of_a_child_process_counts() -> None:
+    core_use, started = CoreUse(), time.perf_counter()
+    loop = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-S", "-c", loop], check=True)
+    cores, _ = core_use.read()
+    assert cores * (time.perf_counter() - started) > 0.25
 
 
 def test_spread() -> None:
