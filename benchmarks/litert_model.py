@@ -69,7 +69,7 @@ def measure(size: str, vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
             settings["compiled"] = compiled
             title = f"{size}, {precision}, {name}"
             say(f"{title}.")
-            with EngineChild(title, "litert", "start_up", settings) as child:
+            with EngineChild(title, "litert", "load_file", settings) as child:
                 times = child.ask("time", lengths=[int(length) for length in FLAGS.lengths])
             facts = {k: round(v, 3) for k, v in child.facts.items()}
             over_file = round(facts["peak_mb"] / file_mb, 2)

@@ -8,8 +8,8 @@ Examples:
 
 All models have random weights and the sizes of one preset. With --model_dir, this package and
 CTranslate2 have the weights of a run. The models are exported first, which is not timed. Engines
-are saved_model:float32, saved_model:bfloat16, saved_model:int8, ctranslate2:float32,
-ctranslate2:int8 and transformers:float32.
+are saved_model (float32, bfloat16, int8), litert (float32, int8, and int8:compiled with less
+memory), ctranslate2 (float32, int8), marian (float32, int8) and transformers (float32).
 
 In each round every engine starts once in a new process. The process imports its packages, loads
 the model, and translates --sentence twice, from text to text, by beam search to exactly --steps
@@ -19,8 +19,9 @@ Prints one JSON object. For each engine: seconds of the imports, of the load and
 translations; `own_seconds`, load and first translation; `start_seconds`, own_seconds without the
 time of the second translation; `all_seconds`, from the start of the process to the first
 translation; resident memory after the imports, after the load, and at its peak; and for a
-SavedModel the contents of its graph and the time to load the graph without weights. `ratios`
-compares `own_seconds`; larger than 1 means that ours is faster.
+SavedModel the contents of its graph and the time to load the graph without weights. Marian's
+sentence has --steps / 2 words without a meaning. `ratios` compares `own_seconds`; larger than 1
+means that ours is faster.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
 
 KNOWN = {
     "saved_model": (["float32", "bfloat16", "int8"], []),
+    "litert": (["float32", "int8"], ["compiled"]),
     "ctranslate2": (["float32", "int8"], []),
+    "marian": (["float32", "int8"], []),
     "transformers": (["float32"], []),
 }
 
@@ -112,6 +115,7 @@ def _start(variant: Variant, path: Path) -> Turn:
         "beam_size": FLAGS.beam_size,
         "length_penalty": LENGTH_PENALTY,
         "threads": FLAGS.threads,
+        "compiled": "compiled" in variant.options,
     }
     environment = variant.environment(FLAGS.threads, FLAGS.threads)
     core_use = CoreUse()
@@ -138,24 +142,25 @@ def _export(variant: Variant, run: RunDirectory, path: Path) -> Path:
     from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
 
     sentences = [FLAGS.sentence]
-    if variant.engine == "transformers":
+    if variant.engine in ("transformers", "marian"):
         settings = {
             "path": str(path),
+            "precision": variant.precision,
             "vocabulary": str(run.path / "tokenizer" / "joint.model"),
             "sizes": dataclasses.asdict(sizes_of(run.config.model)),
             "special_ids": special_ids(run.config.model),
             "steps": FLAGS.steps,
             "seed": SEED,
         }
-        with EngineChild(variant.name, "transformers", "make", settings, python_of(variant)):
+        with EngineChild(variant.name, variant.engine, "make", settings, python_of(variant)):
             return path
     if variant.engine == "ctranslate2":
         quantization = "none" if variant.precision == "float32" else variant.precision
         options = ExportOptions(quantization=quantization)
         return export(run, path, sentences, options, format="ctranslate2").path
-    options = ExportOptions()
+    lossy: dict[str, Any] = {}
     if variant.precision != "float32":  # the BLEU of random weights means nothing
-        options = ExportOptions(sentences, precision=variant.precision, max_bleu_loss=100.0)
+        lossy = {"references": sentences, "max_bleu_loss": 100.0}
     decoding = {
         "decoding.beam_size": FLAGS.beam_size,
         "decoding.n_best": 1,
@@ -163,6 +168,11 @@ def _export(variant: Variant, run: RunDirectory, path: Path) -> Path:
         "decoding.min_length": FLAGS.steps,
         "decoding.max_length": FLAGS.steps,
     }
+    if variant.engine == "litert":
+        quantization = "none" if variant.precision == "float32" else variant.precision
+        options = ExportOptions(quantization=quantization, text_signature=False, **lossy)
+        return export(run, path, sentences, options, format="litert", settings=decoding).path
+    options = ExportOptions(precision=variant.precision, **lossy)
     return export(run, path, sentences, options, settings=decoding).path
 
 

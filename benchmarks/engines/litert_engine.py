@@ -7,6 +7,7 @@ import queue
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,18 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
 
 def start_up(settings: dict[str, Any]) -> Started:
+    """Loads the file in the directory `path` as bin/translate.py does."""
+    from keras_transformer.inference.litert import LiteRTModel  # late: not for other tasks
+
+    def load() -> Callable[[str], str]:
+        file = Path(settings["path"]) / "model.tflite"
+        model = LiteRTModel(file, 1, low_memory=settings["compiled"])
+        return lambda sentence: model.translate(sentence)[0].text
+
+    return tasks.start_up(settings, load)
+
+
+def load_file(settings: dict[str, Any]) -> Started:
     """Loads a model and translates once; the command `time` times outputs of several lengths.
 
     Args:

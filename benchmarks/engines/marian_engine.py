@@ -11,7 +11,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,8 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     width = steps // _LENGTH_FACTOR - 1  # without the end token
     threads = settings["threads"] * settings["at_once"]
     with tempfile.TemporaryDirectory() as folder:
-        model = _random_model(Path(folder), Sizes(**settings["sizes"]), settings)
-        options = {
-            "models": model, "vocabs": f"{folder}/vocabulary.yml {folder}/vocabulary.yml",
-            "beam-size": settings["beam_size"], "normalize": settings["length_penalty"],
-            "max-length-factor": _LENGTH_FACTOR, "cpu-threads": threads, "mini-batch": 64,
-            "maxi-batch": 100, "workspace": _WORKSPACE_MB,
-        }  # fmt: skip
-        flags = " ".join(f"--{name} {value}" for name, value in options.items())
-        translator = pymarian.Translator(f"{flags} --quiet --quiet-translation")
+        _random_model(Path(folder), settings)
+        translator = _translator(Path(folder), settings, threads)
 
     def prepare(ids: Ids) -> list[str]:
         rows = ([each for each in row if each > 3] for row in without_padding(ids, special["pad"]))
@@ -67,8 +60,41 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     return {**facts, "versions": {"pymarian": importlib.metadata.version("pymarian")}}, commands
 
 
-def _random_model(folder: Path, sizes: Sizes, settings: dict[str, Any]) -> Path:
-    """Makes the paper's model with Marian's own random weights, and returns the file."""
+def make(settings: dict[str, Any]) -> Started:
+    """Writes a random model to the folder `path`."""
+    Path(settings["path"]).mkdir(parents=True)
+    _random_model(Path(settings["path"]), settings)
+    return {}, {}
+
+
+def start_up(settings: dict[str, Any]) -> Started:
+    """Loads the model that `make` wrote to `path`. Its source is words without a meaning."""
+    source = " ".join(["w5"] * (settings["steps"] // _LENGTH_FACTOR - 1))
+
+    def load() -> Callable[[str], str]:
+        translator = _translator(Path(settings["path"]), settings, settings["threads"])
+        return lambda _: str(translator.translate([source])[0])
+
+    return tasks.start_up(settings, load)
+
+
+def _translator(folder: Path, settings: dict[str, Any], threads: int) -> pymarian.Translator:
+    """Loads the model that `_random_model` wrote to a folder."""
+    [model] = [*folder.glob("packed.bin"), *folder.glob("model.npz")]
+    vocabulary = folder / "vocabulary.yml"
+    options = {
+        "models": model, "vocabs": f"{vocabulary} {vocabulary}",
+        "beam-size": settings["beam_size"], "normalize": settings["length_penalty"],
+        "max-length-factor": _LENGTH_FACTOR, "cpu-threads": threads, "mini-batch": 64,
+        "maxi-batch": 100, "workspace": _WORKSPACE_MB,
+    }  # fmt: skip
+    flags = " ".join(f"--{name} {value}" for name, value in options.items())
+    return pymarian.Translator(f"{flags} --quiet --quiet-translation")
+
+
+def _random_model(folder: Path, settings: dict[str, Any]) -> None:
+    """Writes the paper's model with Marian's own random weights."""
+    sizes = Sizes(**settings["sizes"])
     vocabulary, text, model = folder / "vocabulary.yml", folder / "text", folder / "model.npz"
     words = ["</s>", "<unk>", *(f"w{i}" for i in range(2, sizes.target_vocab_size))]
     vocabulary.write_text("".join(f'"{word}": {i}\n' for i, word in enumerate(words)))
@@ -85,11 +111,9 @@ def _random_model(folder: Path, sizes: Sizes, settings: dict[str, Any]) -> Path:
     weights = dict(np.load(model))
     weights["decoder_ff_logit_out_b"][0, 0] = _NEVER  # every output has all steps
     np.savez(model, **weights)
-    if settings["precision"] == "float32":
-        return model
-    packed = folder / "model.bin"
-    _marian("convert", "--from", model, "--to", packed, "--gemm-type", _INT8)
-    return packed
+    if settings["precision"] == "int8":
+        _marian("convert", "--from", model, "--to", folder / "packed.bin", "--gemm-type", _INT8)
+        model.unlink()
 
 
 def _marian(*arguments: object) -> None:
