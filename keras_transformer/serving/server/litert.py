@@ -20,6 +20,7 @@ from keras_transformer.serving.server.protos import meta_graph_pb2, tensor_info
 # Bits of export.request_params.Status, whose module loads TensorFlow.
 _SOURCE_CUT = 1
 _LENGTHS_CHANGED = 64
+_M_ARENA_MAX = -8  # an option of glibc's mallopt
 
 
 class LiteRTEngine:
@@ -39,6 +40,9 @@ class LiteRTEngine:
     name = "LiteRT"
 
     def __init__(self, path: Path, batches_at_once: int):
+        # Otherwise each thread keeps freed memory of its own: 280 instead of 210 MB for `small`.
+        with contextlib.suppress(AttributeError, OSError):  # not glibc
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
         self._model = LiteRTModel(path, batches_at_once)
         metadata = self._model.metadata
         self._best = metadata.n_best
