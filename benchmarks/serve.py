@@ -12,7 +12,7 @@ sentences come from all --source files in equal numbers, in random order. For ea
 Prints one JSON object with these results:
 - requests per second, as the median, minimum and maximum of the rounds
 - latencies in milliseconds, as medians of the rounds
-- rows per batch
+- rows per batch, and per second of the server's CPU time
 - cores used by the server, by the clients, and by other processes
 - memory
 - the ratio of requests per second with batching to requests per second without batching
@@ -118,7 +118,10 @@ def report(turns: Sequence[Turn]) -> dict[str, Any]:
         },
         **{
             name: spread([turn[name] for turn in turns], 2)
-            for name in ("rows_per_batch", "server_cores", "client_cores", "other_cores")
+            for name in (
+                *("rows_per_batch", "rows_per_cpu_second"),
+                *("server_cores", "client_cores", "other_cores"),
+            )
             if None not in [turn[name] for turn in turns]
         },
         "memory_mb": turns[-1]["memory_mb"],

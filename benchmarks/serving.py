@@ -37,13 +37,18 @@ class Usage(NamedTuple):
     rows: float  # sum over all batches
 
     def since(self, before: Usage) -> dict[str, float | None]:
-        """Returns the mean rows of a batch, and the cores kept busy, between two moments."""
+        """Returns the rows of a batch and of the server's CPU time, and the busy cores.
+
+        A request of one sentence is a row. Rows per second of CPU time depend less on other
+        processes than requests per second.
+        """
         seconds = self.clock - before.clock
         server, client = self.server - before.server, self.client - before.client
         others = max(self.all - before.all - server - client, 0.0)
-        batches = self.batches - before.batches
+        batches, rows = self.batches - before.batches, self.rows - before.rows
         return {
-            "rows_per_batch": round((self.rows - before.rows) / batches, 2) if batches else None,
+            "rows_per_batch": round(rows / batches, 2) if batches else None,
+            "rows_per_cpu_second": round(rows / server, 1) if server else None,
             "server_cores": round(server / seconds, 2),
             "client_cores": round(client / seconds, 2),
             "other_cores": round(others / seconds, 2),
