@@ -22,6 +22,7 @@ flags are its `--help`:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import errno
@@ -112,9 +113,16 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
         with hard_dependencies():
             return main()
 
+    atexit.register(_discard_last_log)
     environment.run(
         lambda: absl_app.run(guarded, argv, flags_parser=lambda argv: _parse(argv, module))
     )
+
+
+def _discard_last_log() -> None:
+    """Discards what LiteRT's C++ library logs when it is unloaded, after Python has ended."""
+    if "ai_edge_litert" in sys.modules:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def load_tensorflow() -> None:

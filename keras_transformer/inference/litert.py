@@ -363,7 +363,7 @@ def _without_log() -> Iterator[None]:
     """Discards the log of `CompiledModel`. It has about 20 lines, and no setting to disable it.
 
     Two lines remain when the process ends: reading and writing a buffer makes an environment that
-    only LiteRT can close.
+    only LiteRT can close. The commands discard these lines.
     """
     with _STDERR_LOCK:  # two threads would restore each other's streams
         stderr = os.dup(2)

@@ -187,6 +187,7 @@ def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extr
         commands.append("translate --model_dir=lite/1/model.tflite --input=a.en")
     ended = environment.run(files, ["python", "-c", PROGRAM, *commands], extra)
     assert ended.returncode == 0, ended.stderr
+    assert "accelerator" not in ended.stderr  # LiteRT's log when it is unloaded
     if extra in READY:
         with until_ready(environment, files, extra) as found:
             if extra == "serving":
