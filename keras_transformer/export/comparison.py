@@ -365,7 +365,7 @@ def check_loss(scores: Scores, exact: Scores, weights: str, max_bleu_loss: float
         raise InputError(
             f"With {weights} weights BLEU is {scores.bleu:.2f}, with float32 weights "
             f"{exact.bleu:.2f}. A loss of at most {max_bleu_loss:g} is allowed, so nothing was "
-            "exported."
+            "exported. Use a finer type, or --max_bleu_loss."
         )
 
 

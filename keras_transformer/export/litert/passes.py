@@ -12,6 +12,7 @@ from keras_transformer.export.litert.flatbuffer import code_of, op_name, shape_o
 
 QUANTIZATIONS = ("none", "float16", "int8", "int4")
 _LARGEST = {"int8": 127, "int4": 7}  # the integer of the largest weight
+_SHARES = np.linspace(1, 0.5, 11)  # of the largest weight, that become the largest integer
 _WEIGHTS = {"FULLY_CONNECTED": 1, "EMBEDDING_LOOKUP": 1}  # the position of the input with weights
 # The operations' first versions with integer weights that have a scale per row, and with float16
 # weights that are converted to float32 (op_version.cc).
@@ -191,9 +192,9 @@ def _values(part: Any) -> Any:
 # Quantization of the weights of products and embeddings.
 #
 # int8 and int4 weights have one scale per output of a matrix product, and per row of embeddings.
-# The scale maps the largest weight to 127 or 7. The inputs of a product are rounded to int8 at run
-# time (dynamic range quantization), so calibration is not needed. float16 weights are converted to
-# float32 when a model is loaded.
+# The scale maps the largest weight, or a part of it, to 127 or 7. The inputs of a product are
+# rounded to int8 at run time (dynamic range quantization), so calibration is not needed. float16
+# weights are converted to float32 when a model is loaded.
 
 
 def quantize(model: Any, quantization: str) -> None:
@@ -262,11 +263,21 @@ def _uses(model: Any) -> tuple[dict[int, list[tuple[Any, Any]]], set[int]]:
 
 
 def _rounded(weights: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns scales float32 `[outputs]` and weights int8 `[outputs, inputs]`, at most `limit`."""
-    largest = np.abs(weights).max(axis=1)
-    scales = np.where(largest > 0, largest / limit, 1).astype(np.float32)
-    rounded = np.rint(weights / scales[:, None])
-    return scales, np.clip(rounded, -limit, limit).astype(np.int8)
+    """Returns scales float32 `[outputs]` and weights int8 `[outputs, inputs]`, at most `limit`.
+
+    Each output has the scale with the smallest squared error. In int4, that is often a scale that
+    cuts the largest weights, and makes the steps of the others finer.
+    """
+    largest = np.abs(weights).max(axis=1, keepdims=True)
+    scales, rounded, errors = (np.full_like(each, np.inf) for each in (largest, weights, largest))
+    for share in _SHARES:
+        tried = np.where(largest > 0, share * largest / limit, 1).astype(np.float32)
+        values = np.clip(np.rint(weights / tried), -limit, limit)
+        error = np.square(values * tried - weights).sum(axis=1, keepdims=True)
+        is_better = error < errors
+        scales, errors = np.where(is_better, tried, scales), np.where(is_better, error, errors)
+        rounded = np.where(is_better, values, rounded)
+    return scales[:, 0], rounded.astype(np.int8)
 
 
 def _packed(weights: np.ndarray) -> np.ndarray:

@@ -158,6 +158,15 @@ def test_rounding_to_integers(limit: int, first: list[int]) -> None:
     assert np.all(error <= scales[:, None] / 2 * 1.001)
 
 
+def test_few_steps_are_not_wasted_on_the_largest_weights() -> None:
+    weights = np.random.default_rng(3).normal(size=(20, 512)).astype(np.float32)
+    for limit, expected in ((127, 0.008), (7, 0.12)):  # 0.135 if the largest weight becomes 7
+        scales, rounded = passes._rounded(weights, limit)
+        assert np.abs(rounded).max() == limit
+        error = rounded * scales[:, None] - weights
+        assert np.sqrt(np.mean(error**2)) < expected
+
+
 def test_two_int4_weights_are_in_a_byte() -> None:
     assert passes._packed(np.int8([[1, -1, 7], [-7, 0, 2], [3, 0, -2]])).tolist() == [
         0xF1, 0x97, 0x20, 0x03, 0x0E,
