@@ -10,12 +10,15 @@ Examples:
         --work_dir=build/bt --synthetic_from=back_translation=build/multi30k_de_en/seed-1/export/1
     bin/recipe.py --recipe=finetune_opus_mt --init_from=build/en-de --corpus_dir=my_pairs \
         --work_dir=build/tuned
+    bin/recipe.py --recipe=student --teacher=build/en-de --corpus_dir=my_text \
+        --work_dir=build/student
 
 Writes the data, a folder for each seed (run, export/1 and results.json), and the results of all
 seeds to the work directory. Recipes with synthetic pairs also write these (synthetic/KIND) and the
 models that generate them (generators/KIND). --synthetic_from uses other models. Recipes that
-fine-tune a model need its run (--init_from) and also score it. The same command resumes after an
-interruption. The last line of standard output is results.json.
+fine-tune a model need its run (--init_from) and also score it. Recipes with a teacher need its run
+(--teacher), and compare it with the student in quality and in speed. The same command resumes after
+an interruption. The last line of standard output is results.json.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from pathlib import Path
 from absl import flags
 
 from keras_transformer.cli import app, config_flags
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 
 FLAGS = flags.FLAGS
 
@@ -51,6 +54,7 @@ def define_flags() -> None:
         [],
         "KIND=EXPORT: writes synthetic pairs of a kind, not the recipe's generator",
     )
+    flags.DEFINE_string("teacher", None, "the run that teaches the model, or RUN@WEIGHTS")
     flags.DEFINE_integer(
         "num_microbatches", None, config_flags.FIELDS["num_microbatches"][1], lower_bound=1
     )
@@ -72,6 +76,9 @@ def main() -> None:
         loaded = loaded.with_variant(FLAGS.variant)
     if FLAGS.symbols:
         loaded = loaded.with_symbols(config_flags.parse_symbols(FLAGS.symbols))
+    if loaded.teacher:
+        with needs_extra("plots", "the chart of the comparison"):
+            import matplotlib  # noqa: F401
     results = run.run_recipe(
         loaded,
         FLAGS.corpus_dir,
@@ -79,6 +86,7 @@ def main() -> None:
         seeds=[int(seed) for seed in FLAGS.seeds],
         synthetic_from=texts.parse_generators(FLAGS.synthetic_from),
         init_from=FLAGS.init_from,
+        teacher=FLAGS.teacher,
         num_microbatches=FLAGS.num_microbatches,
         max_minutes=FLAGS.max_minutes,
     )

@@ -255,26 +255,27 @@ def initial_config(recipe: Recipe, init_from: str | None) -> RunConfig:
     config: RunConfig = preset(recipe.preset)
     if init_from is None:
         return config
-    run, weights = _open_initial(init_from)
+    run, weights = _open_given("init_from", init_from)
     run.named_weights(weights)  # reports damaged weights before anything is prepared
     return dataclasses.replace(config, model=run.config.model, decoding=run.config.decoding)
 
 
-def initial_identity(init_from: str) -> dict[str, str]:
-    """Returns the path of the run that training starts from, and a SHA-256 of its model.
+def run_identity(role: str, path: str) -> dict[str, str]:
+    """Returns the path of a run that the user gives, and a SHA-256 of its model.
 
     Args:
-        init_from: the run, or `RUN@NAME`.
+        role: name of the flag that gives the run: "init_from" or "teacher".
+        path: the run, or `RUN@NAME`.
 
     Raises:
-        InputError: if `init_from` is not a run, or lacks the weights.
+        InputError: if `path` is not a run, or lacks the weights.
 
     Example:
-    >>> sorted(initial_identity("build/run"))
-    ['init_from', 'init_from_sha256']
+    >>> sorted(run_identity("teacher", "build/run"))
+    ['teacher', 'teacher_sha256']
     """
-    run, weights = _open_initial(init_from)
-    _, name = RunDirectory.split_weights(init_from)
+    run, weights = _open_given(role, path)
+    _, name = RunDirectory.split_weights(path)
     content = [
         dataclasses.asdict(run.config.model),
         dataclasses.asdict(run.config.decoding),
@@ -282,17 +283,17 @@ def initial_identity(init_from: str) -> dict[str, str]:
         run.weights_crc32(weights),
     ]
     return {
-        "init_from": str(run.path.resolve()) + (f"@{name}" if name else ""),
-        "init_from_sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        role: str(run.path.resolve()) + (f"@{name}" if name else ""),
+        f"{role}_sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
     }
 
 
-def _open_initial(init_from: str) -> tuple[RunDirectory, str]:
-    """Returns the run that training starts from, and the name of its weights."""
-    path, name = RunDirectory.split_weights(init_from)
+def _open_given(role: str, given: str) -> tuple[RunDirectory, str]:
+    """Returns a run that the user gives, and the name of its weights."""
+    path, name = RunDirectory.split_weights(given)
     if not RunDirectory.is_run(path):
         raise InputError(
-            f"--init_from is {init_from}, which is not a run. Convert a model of another toolkit "
+            f"--{role} is {given}, which is not a run. Convert a model of another toolkit "
             "first, with bin/convert.py."
         )
     run = RunDirectory(path, Config)

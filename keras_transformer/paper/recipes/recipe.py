@@ -30,6 +30,7 @@ Text = Mapping[str, str]
 # The forms of a text, by their fields.
 _TEXT_FORMS = (
     {"source", "target"},  # files of the corpus directory
+    {"source"},  # the same without targets, which a teacher generates
     {"tsv"},  # a file of the corpus directory with both
     {"tfds", "split", "source_language"},  # a TFDS data set in the corpus directory
     {"held_out"},  # a part of the training text
@@ -84,7 +85,8 @@ class Recipe:
 
     A text is `{"source": FILE, "target": FILE}`, `{"tsv": FILE}`, `{"tfds": NAME, "split": SPLIT,
     "source_language": CODE}`, `{"held_out": PART}`, or, for tests, `{"sacrebleu": NAME,
-    "language_pair": PAIR}`.
+    "language_pair": PAIR}`. The training text of a student may also be
+    `{"source": FILE}`.
 
     Attributes:
         name: name of the folder.
@@ -102,6 +104,9 @@ class Recipe:
             are data diversification (Nguyen et al., 2020).
         fine_tune: True if training starts from a run that the user gives. The vocabulary, the model
             and the search are those of the run, and `preset` gives only the training.
+        teacher: True if a run that the user gives teaches the model (sequence-level distillation;
+            Kim and Rush, 2016). It translates the training sources, and the model gets its
+            vocabulary. Both are exported for CPUs and compared, in quality and in speed.
         average_last: numbers of last checkpoints whose averages are candidates.
         length_penalties: candidates for `decoding.length_penalty`.
         more_formats: formats of further exports. Tests are scored by the SavedModel.
@@ -124,6 +129,7 @@ class Recipe:
     held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
     synthetic: Mapping[Synthetic, GeneratorFields] = dataclasses.field(default_factory=dict)
     fine_tune: bool = False
+    teacher: bool = False
     average_last: Sequence[int] = dataclasses.field(default_factory=list)
     length_penalties: Sequence[float] = dataclasses.field(default_factory=list)
     more_formats: Sequence[MoreFormat] = dataclasses.field(default_factory=list)
@@ -155,6 +161,11 @@ class Recipe:
                 for kind, generator in generators.items()
             }
         return fields
+
+    @property
+    def has_targets(self) -> bool:
+        """False if a teacher generates all targets of the training text."""
+        return self.train.keys() != {"source"}
 
     @property
     def fingerprint(self) -> str:
@@ -232,6 +243,11 @@ class Recipe:
                 )
             if "sacrebleu" in text and what not in self.tests:
                 raise InputError(f"{what} is a test set of sacreBLEU. Use another text.")
+            if text.keys() == {"source"} and not (what == "train" and self.teacher):
+                raise InputError(
+                    f"{what} is {dict(text)!r}, without targets. Only the training text of a "
+                    "recipe with a teacher may lack them."
+                )
         if "held_out" in self.train:
             raise InputError("train names a part that is held out of itself. Use another text.")
         for test in self.published:
@@ -248,6 +264,11 @@ class Recipe:
         self.config()
         scoring: Scoring = {**self.evaluate, "as_in_paper": False}
         metrics.assess(["a"], ["a"], **scoring)
+        if self.teacher and (self.fine_tune or self.synthetic):
+            raise InputError(
+                "A recipe with a teacher trains from random weights, on pairs of the teacher. "
+                "Leave fine_tune and synthetic out."
+            )
         for kind, generator in self.synthetic.items():
             seeds = generator.get("seeds", [1])
             if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
@@ -339,9 +360,10 @@ class Recipe:
                 f"The model that generates {kind} in the recipe {self.name} learns from generated "
                 "text. It must learn only from real text."
             )
-        if recipe.fine_tune:
+        if recipe.fine_tune or recipe.teacher:
+            does = "fine-tunes a model" if recipe.fine_tune else "needs a teacher"
             raise InputError(
-                f"The recipe {recipe.name} fine-tunes a model, so it cannot train the one that "
+                f"The recipe {recipe.name} {does}, so it cannot train the one that "
                 f"generates {kind}. Run it first, and give its export as --synthetic_from."
             )
         same = self.train

@@ -4,13 +4,15 @@ data/                prepared text, with text/ for held-out parts
 generators/KIND/     work directory of the recipe whose model generates pairs of a kind
 synthetic/KIND/      pairs with one generated side
 initial/             scores of the model that fine-tuning starts from
+teacher/             exports for CPUs of the model that teaches
 seed-1/run/          a run, with its report
 seed-1/export/1/     the SavedModel of its best weights
 seed-1/results.json  scores of the export on each test, and its settings
-ensemble/            the same for the ensemble of all seeds
+comparison-1/        exports for CPUs of a student, and its quality and speed next to the teacher
+ensemble/            the same as seed-1 for the ensemble of all seeds
 tests/               sources and references of the tests
 results.json         results of the seeds of the last call, their mean and deviation
-experiment.json      recipe, variant, initial model, and models of the synthetic pairs
+experiment.json      recipe, variant, initial model, teacher, and models of the synthetic pairs
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any, get_args
 from keras_transformer.data.preparation.pipeline import PrepareOptions
 from keras_transformer.data.preparation.prepare import prepare
 from keras_transformer.errors import DivergedError, InputError
+from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.paper.experiment import (
     RESULTS,
     Deadline,
@@ -34,8 +37,9 @@ from keras_transformer.paper.experiment import (
     run_trial,
     run_trials,
 )
-from keras_transformer.paper.recipes.models import RecipeModels, initial_config, initial_identity
+from keras_transformer.paper.recipes.models import RecipeModels, initial_config, run_identity
 from keras_transformer.paper.recipes.recipe import Recipe, Synthetic
+from keras_transformer.paper.recipes.student import Distillation, table
 from keras_transformer.paper.recipes.texts import (
     Texts,
     check_generator,
@@ -64,6 +68,7 @@ def run_recipe(
     seeds: Sequence[int] = (1,),
     synthetic_from: Mapping[Synthetic, str | Path] | None = None,
     init_from: str | None = None,
+    teacher: str | None = None,
     num_microbatches: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
@@ -83,6 +88,7 @@ def run_recipe(
             recipe. Back-translation needs an export of the other direction.
         init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME` for other
             weights than the selected ones. It is scored too.
+        teacher: the run that teaches the model of a recipe with `teacher`, or `RUN@NAME`.
         num_microbatches: parts of a batch, for less memory. The result is the same, except for
             rounding and dropout.
         max_minutes: minutes after which this call stops training. The best weights so far are
@@ -101,7 +107,7 @@ def run_recipe(
     >>> run_recipe(recipe, "multi30k/tok", "build/multi30k", seeds=[1, 2])  # doctest: +SKIP
     """
     given = {kind: Path(model_dir) for kind, model_dir in (synthetic_from or {}).items()}
-    experiment = _RecipeExperiment(recipe, Path(work_dir), seeds, given, init_from)
+    experiment = _RecipeExperiment(recipe, Path(work_dir), seeds, given, init_from, teacher)
     if results := experiment.finished_results():
         log.info("%s is finished: %s", work_dir, experiment.work_dir / RESULTS)
         return results
@@ -119,6 +125,7 @@ class _RecipeExperiment:
         seeds: the seed of each run.
         given: exports that generate synthetic pairs, by kind.
         init_from: the run that a recipe with `fine_tune` starts from.
+        teacher: the run that teaches the model of a recipe with `teacher`.
 
     Raises:
         InputError: for seeds, exports, a run or a directory that do not fit the recipe or its
@@ -132,12 +139,14 @@ class _RecipeExperiment:
         seeds: Sequence[int],
         given: Mapping[Synthetic, Path],
         init_from: str | None = None,
+        teacher: str | None = None,
     ) -> None:
         self.work_dir = work_dir
         self._recipe = recipe
         self._seeds = seeds
         self._given = given
         self._init_from = init_from
+        self._teacher = teacher
         self._texts: Texts
         self._check_seeds()
         if not given.keys() <= recipe.synthetic.keys():
@@ -155,6 +164,15 @@ class _RecipeExperiment:
                     else "trains from random weights. Remove --init_from."
                 )
             )
+        if recipe.teacher != (teacher is not None):
+            raise InputError(
+                f"The recipe {recipe.name} "
+                + (
+                    "needs a teacher. Name its run with --teacher."
+                    if recipe.teacher
+                    else "has no teacher. Remove --teacher."
+                )
+            )
         self._kinds = [kind for kind in get_args(Synthetic) if kind in recipe.synthetic]
         self._generators: dict[Synthetic, _RecipeExperiment] = {}
         generated_by = dict.fromkeys(self._kinds, "an export that was given")
@@ -169,7 +187,9 @@ class _RecipeExperiment:
                     )
         written: dict[str, Any] = {"generated_by": generated_by} if self._kinds else {}
         if init_from is not None:
-            written |= initial_identity(init_from)
+            written |= run_identity("init_from", init_from)
+        if teacher is not None:
+            written |= run_identity("teacher", teacher)
         self._identity = {**recipe.identity, **written}
         self._facts: dict[str, Any] = {
             "recipe": recipe.name,
@@ -223,7 +243,7 @@ class _RecipeExperiment:
                 self._recipe,
                 corpus_dir,
                 self.work_dir / "text",
-                check_training=is_generator or bool(self._kinds),
+                check_training=is_generator or bool(self._kinds) or self._recipe.teacher,
             )
         for kind, model_dir in self._given.items():
             check_generator(self._pairs_dir(kind), model_dir)
@@ -269,7 +289,13 @@ class _RecipeExperiment:
 
     def _run(self, deadline: Deadline, computing: Mapping[str, Any]) -> dict[str, Any]:
         metadata = run_metadata()
-        corpora = [self._texts.train]
+        corpora = [self._texts.train] if self._recipe.has_targets else []
+        distillation = self._distillation()
+        if distillation:
+            trial = Trial("teacher", distillation.export_teacher, facts=self._facts)
+            found = run_trial(trial, self.work_dir, deadline, metadata)
+            self._kinds = ["distillation"]
+            self._given = {"distillation": self.work_dir / found["export"]}
         for kind in self._kinds:
             generator = self._generators.get(kind)
             model_dir = generator.export() if generator else self._given.get(kind)
@@ -281,12 +307,13 @@ class _RecipeExperiment:
             facts["generators_sha256"] = {
                 kind: generator_fingerprint(self._pairs_dir(kind)) for kind in self._kinds
             }
+        given_run = self._init_from or self._teacher
         prepared = prepare(
             corpora,
             self.work_dir / "data",
             PrepareOptions(**self._recipe.prepare),
             valid_corpora=[self._texts.valid],
-            vocab_from=self._init_from and RunDirectory.split_weights(self._init_from)[0],
+            vocab_from=given_run and RunDirectory.split_weights(given_run)[0],
         )
         log.info(prepared.summary())
         write_data_page(prepared.directory, dataclasses.asdict(PrepareOptions()))
@@ -315,8 +342,27 @@ class _RecipeExperiment:
                 weights = {seed: by_seed[str(seed)]["weights"] for seed in sorted(self._seeds)}
                 trial = Trial("ensemble", models.ensemble, (weights,), facts=facts)
                 results["ensemble"] = run_trial(trial, self.work_dir, deadline, metadata)
+            if distillation:
+                results["comparison"] = {}
+                for seed, each in by_seed.items():
+                    student = f"{self.work_dir / f'seed-{seed}' / 'run'}@{each['weights']}"
+                    search = {"decoding.length_penalty": each["length_penalty"]}
+                    trial = Trial(
+                        f"comparison-{seed}", distillation.compare, (student, search), facts=facts
+                    )
+                    compared = run_trial(trial, self.work_dir, deadline, metadata)
+                    results["comparison"][seed] = compared
             results["finished"] = True
         return results
+
+    def _distillation(self) -> Distillation | None:
+        """Returns the teacher, or None if the recipe has none."""
+        if self._teacher is None:
+            return None
+        pairs = [(s.decode(), t.decode()) for s, t in self._texts.valid.pairs()]
+        valid = EvaluationSet([[target for _, target in pairs]], [source for source, _ in pairs])
+        scoring = self._recipe.evaluate
+        return Distillation(self._teacher, self.work_dir, valid, self._texts.tests, scoring)
 
 
 def summary(results: Mapping[str, Any]) -> str:
@@ -337,6 +383,9 @@ def summary(results: Mapping[str, Any]) -> str:
     for test, mean in results.get("mean", {}).items():
         deviation = results["standard_deviation"][test]
         lines.append(f"{'mean':<10} {test:<20} BLEU {mean:6.2f} ± {deviation:.2f}")
+    for seed, comparison in results.get("comparison", {}).items():
+        lines.append(f"\nseed {seed} and its teacher on one core (BLEU of the tests)")
+        lines.append(table(comparison["models"]))
     return "\n".join(filter(None, [*lines, mixed_origins(models)]))
 
 

@@ -89,6 +89,8 @@ def _corpus(text: Text, corpus_dir: Path) -> Corpus:
         return tfds_corpus(text["tfds"], text["split"], text["source_language"], str(corpus_dir))
     if "tsv" in text:
         return TsvFile(corpus_dir / text["tsv"])
+    if "target" not in text:  # only the sources are used
+        return ParallelFiles(corpus_dir / text["source"], corpus_dir / text["source"])
     return ParallelFiles(corpus_dir / text["source"], corpus_dir / text["target"])
 
 
