@@ -10,9 +10,9 @@ Examples:
         --rounds=3 --profile --source=multi30k/test_2016_flickr.en --vocabulary=build/data/tokenizer
 
 Without --model_dir, all models have random weights and the same sizes, and every output has
-exactly --steps tokens. The time is that from ids to ids. Batches of one sentence measure the
-latency of one request at a time. The larger --batches measure throughput: an engine counts with
-the batch size that is best for it.
+exactly --steps tokens. --set changes the sizes. The time is that from ids to ids. Batches of one
+sentence measure the latency of one request at a time. The larger --batches measure throughput: an
+engine counts with the batch size that is best for it.
 
 With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 does
 the same with the same weights, in the form that bin/export.py --format=ctranslate2 writes. Both
@@ -85,6 +85,7 @@ from protocol import EngineChild
 from resources import CoreUse
 from variants import Variant, chosen, define_engines, grouped, python_of, started
 
+from keras_transformer.cli.config_flags import parse_settings
 from keras_transformer.data.corpora.reading import read_lines, read_text
 from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
@@ -98,6 +99,9 @@ flags.DEFINE_string("source", None, "sentences to translate, one per line", requ
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model, or a SentencePiece model")
 flags.DEFINE_list("text", None, "files to learn a vocabulary from, instead of --vocabulary")
 flags.DEFINE_integer("vocab_size", 8000, "pieces of a vocabulary that is learned", lower_bound=5)
+flags.DEFINE_multi_string(
+    "set", [], "changes of random models, as in --set=model.num_decoder_layers=1; repeatable"
+)
 flags.DEFINE_integer("beam_size", 4, "hypotheses of a sentence", lower_bound=1)
 flags.DEFINE_integer("steps", 30, "tokens of every output of a random model", lower_bound=1)
 flags.DEFINE_string("model_dir", None, "run directory of a trained model, instead of random ones")
@@ -164,8 +168,9 @@ def starting(
 
 def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures random models of each size, and returns the results."""
+    changes = parse_settings(FLAGS.set)
     for size in FLAGS.sizes:
-        preset(size)  # an unknown name fails before an hour of measuring
+        preset(size).updated(changes)  # an unknown name fails before an hour of measuring
     vocabulary = joint_vocabulary(FLAGS.vocabulary, FLAGS.text, FLAGS.vocab_size)
     sources = vocabulary.encode_source(list(read_lines(Path(FLAGS.source))))
     plan = {}  # batches of a turn, by the sentences of a batch
@@ -184,12 +189,12 @@ def compare_random(variants: Sequence[Variant]) -> dict[str, Any]:
         sizes, interrupted = {}, False
         for size in FLAGS.sizes:
             say(f"Size {size}.")
-            models = RandomModels(size, vocabulary, folder, FLAGS.steps, FLAGS.beam_size)
+            models = RandomModels(size, vocabulary, folder, FLAGS.steps, FLAGS.beam_size, changes)
             sizes[size] = _compare_size(models, variants, plan)
             if sizes[size].pop("interrupted", False):
                 interrupted = True
                 break
-    result = {"vocab_size": vocabulary.target_vocab_size, "sizes": sizes}
+    result = {"vocab_size": vocabulary.target_vocab_size, "set": changes, "sizes": sizes}
     return {**result, **({"interrupted": True} if interrupted else {})}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +119,25 @@ class RandomModels:
         folder: holds the vocabulary and the batches, `batches.npz`.
         steps: number of tokens of every output.
         beam_size: hypotheses of a sentence.
+        changes: further changes of the preset.
     """
 
-    def __init__(self, size: str, vocabulary: Vocabulary, folder: Path, steps: int, beam_size: int):
+    def __init__(
+        self,
+        size: str,
+        vocabulary: Vocabulary,
+        folder: Path,
+        steps: int,
+        beam_size: int,
+        changes: Mapping[str, Any] = {},
+    ):
         self.size, self.vocabulary, self.folder = size, vocabulary, folder
-        self.steps, self.beam_size = steps, beam_size
+        self.steps, self.beam_size, self.changes = steps, beam_size, changes
 
     def configuration(self) -> dict[str, Any]:
         """Returns the settings that differ from the preset."""
         return {
+            **self.changes,
             **vocabulary_settings(self.vocabulary),
             "decoding.beam_size": self.beam_size,
             "decoding.length_penalty": LENGTH_PENALTY,

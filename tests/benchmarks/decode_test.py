@@ -25,12 +25,14 @@ def test_decode_compares_random_models(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n".join(PHRASES * 4) + "\n", encoding="utf-8")
     flags = (
         "--source=text", "--text=text", "--vocab_size=60", "--sizes=tiny", "--rounds=2",
-        "--steps=3", "--batches=1,4", "--sentences=2,8",
+        "--steps=3", "--batches=1,4", "--sentences=2,8", "--set=model.num_encoder_layers=1",
         "--engines=ctranslate2:float32,ctranslate2:int8:1,litert:int8:cores",
     )  # fmt: skip
     done = subprocess.run([*COMMAND, *flags], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])["sizes"]["tiny"]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["set"] == {"model.num_encoder_layers": "1"}
+    found = result["sizes"]["tiny"]
     assert found["left_out"] == {}
     for rows in (1, 4):
         engines = found[f"batch {rows}"]["engines"]
