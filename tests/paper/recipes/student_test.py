@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
+from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import ExportOptions, ExportResult
 from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.translate import translate_lines
@@ -138,21 +141,51 @@ def test_a_student_learns_the_translations_of_its_teacher(
         run_recipe(recipe, text, work, teacher=f"{teacher}@step-00000100")
 
 
-def test_a_teacher_is_exported_in_float32_if_int8_loses_too_much(
-    run_directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_real_pairs_are_added_if_the_text_has_targets(
+    recipe: Recipe,
+    text: Path,
+    run_directory: RunDirectory,
+    exported: list[tuple[str, str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(run: str, output_dir: Path, *args: Any, **kwargs: Any) -> ExportResult:
+    def stop(*_: Any) -> None:
+        raise InputError("enough")
+
+    monkeypatch.setattr(recipe_models.RecipeModels, "train", stop)
+    parallel = {"source": "valid.source", "target": "valid.target"}
+    recipe = dataclasses.replace(recipe, train=parallel)
+    with pytest.raises(InputError, match="enough"):
+        run_recipe(recipe, text, tmp_path / "work", teacher=str(run_directory.path))
+    written = TokenStore(tmp_path / "work" / "data" / "train")
+    assert written.source_text() == list(PHRASES[:3]) * 2
+    assert written.target_text()[:3] == list(PHRASES[3:])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"), [([], "teacher/float32/1"), (["GPU:0"], "teacher/export/1")]
+)
+def test_the_translating_export_fits_the_machine_and_the_model(
+    gpus: list[str],
+    expected: str,
+    run_directory: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse_int8(run: str, output_dir: Path, *args: Any, **kwargs: Any) -> ExportResult:
         if output_dir.name == "int8":
             raise InputError("it loses too much")
+        assert kwargs.get("format", "saved_model") == ("saved_model" if gpus else "cpu")
         (output_dir / "1").mkdir(parents=True)
         (output_dir / "1" / "model.tflite").touch()
         return ExportResult(output_dir / "1", 1, [])
 
-    monkeypatch.setattr(student, "export", refuse)
-    valid = student.EvaluationSet([["Hund"]], ["dog"])
+    monkeypatch.setattr(student, "export", refuse_int8)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    valid = EvaluationSet([["Hund"]], ["dog"])
     distillation = student.Distillation(str(run_directory.path), tmp_path, valid, {}, {})
     found = distillation.export_teacher(tmp_path / "teacher", None)
-    assert found == {"finished": True, "export": "teacher/float32/1"}
+    assert found == {"finished": True, "export": expected}
 
 
 def test_recipes_and_flags_that_do_not_fit_are_refused(
