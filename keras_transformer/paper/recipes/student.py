@@ -208,7 +208,8 @@ def chart(rows: Iterable[Mapping[str, Any]]) -> str:
     import matplotlib.style  # late: an optional package
     from matplotlib.figure import Figure
 
-    with matplotlib.style.context(["default", {"svg.hashsalt": "student", "font.size": 9}]):
+    style = {"svg.fonttype": "none", "svg.hashsalt": "student", "font.size": 9}
+    with matplotlib.style.context(["default", style]):
         figure = Figure(figsize=(5.5, 3.2), layout="constrained")
         axes = figure.subplots()
         for row in rows:
