@@ -343,15 +343,13 @@ class _RecipeExperiment:
                 trial = Trial("ensemble", models.ensemble, (weights,), facts=facts)
                 results["ensemble"] = run_trial(trial, self.work_dir, deadline, metadata)
             if distillation:
-                results["comparison"] = {}
-                for seed, each in by_seed.items():
-                    student = f"{self.work_dir / f'seed-{seed}' / 'run'}@{each['weights']}"
-                    search = {"decoding.length_penalty": each["length_penalty"]}
-                    trial = Trial(
-                        f"comparison-{seed}", distillation.compare, (student, search), facts=facts
+                results["comparison"] = {
+                    seed: run_trial(
+                        distillation.comparison(seed, each, facts),
+                        self.work_dir, deadline, metadata,
                     )
-                    compared = run_trial(trial, self.work_dir, deadline, metadata)
-                    results["comparison"][seed] = compared
+                    for seed, each in by_seed.items()
+                }  # fmt: skip
             results["finished"] = True
         return results
 

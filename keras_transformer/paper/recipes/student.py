@@ -22,6 +22,7 @@ from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
 from keras_transformer.export import ExportOptions, export
 from keras_transformer.inference import loading, translate
+from keras_transformer.paper.experiment import Trial
 from keras_transformer.paper.recipes.recipe import Scoring
 from keras_transformer.runs.atomic import write_text
 from keras_transformer.runs.run_directory import RunDirectory
@@ -79,6 +80,18 @@ class Distillation:
         exports = (self._export(name, self.teacher, directory, {}) for name in names)
         path = next(facts["export"] for facts in exports if "refused" not in facts)
         return {"finished": True, "export": path}
+
+    def comparison(self, seed: str, trained: Mapping[str, Any], facts: Mapping[str, Any]) -> Trial:
+        """Returns the trial that compares the student of a seed with the teacher.
+
+        Args:
+            seed: the seed.
+            trained: the results of its training.
+            facts: recorded with the results.
+        """
+        student = f"{self.work_dir / f'seed-{seed}' / 'run'}@{trained['weights']}"
+        search = {"decoding.length_penalty": trained["length_penalty"]}
+        return Trial(f"comparison-{seed}", self.compare, (student, search), facts=facts)
 
     def compare(
         self, directory: Path, max_minutes: float | None, student: str, search: Mapping[str, Any]
