@@ -84,9 +84,9 @@ def main() -> None:
         FLAGS.corpus_dir,
         FLAGS.work_dir,
         seeds=[int(seed) for seed in FLAGS.seeds],
-        synthetic_from=texts.parse_generators(FLAGS.synthetic_from),
-        init_from=FLAGS.init_from,
-        teacher=FLAGS.teacher,
+        given=run.GivenModels(
+            texts.parse_generators(FLAGS.synthetic_from), FLAGS.init_from, FLAGS.teacher
+        ),
         num_microbatches=FLAGS.num_microbatches,
         max_minutes=FLAGS.max_minutes,
     )

@@ -60,15 +60,34 @@ from keras_transformer.runs.run_directory import RunDirectory
 log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class GivenModels:
+    """Trained models that the user gives to a recipe.
+
+    Attributes:
+        synthetic_from: exports that generate kinds of synthetic pairs, instead of the models of the
+            recipe. Back-translation needs an export of the other direction.
+        init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME` for other
+            weights than the selected ones. It is scored too.
+        teacher: the run that teaches the model of a recipe with `teacher`, or `RUN@NAME`.
+
+    Example:
+    >>> GivenModels(teacher="build/en-de").init_from is None
+    True
+    """
+
+    synthetic_from: Mapping[Synthetic, str | Path] = dataclasses.field(default_factory=dict)
+    init_from: str | None = None
+    teacher: str | None = None
+
+
 def run_recipe(
     recipe: Recipe,
     corpus_dir: str | Path,
     work_dir: str | Path,
     *,
     seeds: Sequence[int] = (1,),
-    synthetic_from: Mapping[Synthetic, str | Path] | None = None,
-    init_from: str | None = None,
-    teacher: str | None = None,
+    given: GivenModels = GivenModels(),
     num_microbatches: int | None = None,
     max_minutes: float | None = None,
 ) -> dict[str, Any]:
@@ -84,11 +103,7 @@ def run_recipe(
         corpus_dir: directory of the corpus files.
         work_dir: directory of all results.
         seeds: seed of each run. The exports of several seeds are also scored as an ensemble.
-        synthetic_from: exports that generate kinds of synthetic pairs, instead of the models of the
-            recipe. Back-translation needs an export of the other direction.
-        init_from: the run that a recipe with `fine_tune` starts from, or `RUN@NAME` for other
-            weights than the selected ones. It is scored too.
-        teacher: the run that teaches the model of a recipe with `teacher`, or `RUN@NAME`.
+        given: models that the recipe needs, or uses instead of its own.
         num_microbatches: parts of a batch, for less memory. The result is the same, except for
             rounding and dropout.
         max_minutes: minutes after which this call stops training. The best weights so far are
@@ -106,8 +121,7 @@ def run_recipe(
     >>> recipe = Recipe.load("recipes", "multi30k_en_de")  # doctest: +SKIP
     >>> run_recipe(recipe, "multi30k/tok", "build/multi30k", seeds=[1, 2])  # doctest: +SKIP
     """
-    given = {kind: Path(model_dir) for kind, model_dir in (synthetic_from or {}).items()}
-    experiment = _RecipeExperiment(recipe, Path(work_dir), seeds, given, init_from, teacher)
+    experiment = _RecipeExperiment(recipe, Path(work_dir), seeds, given)
     if results := experiment.finished_results():
         log.info("%s is finished: %s", work_dir, experiment.work_dir / RESULTS)
         return results
@@ -123,9 +137,7 @@ class _RecipeExperiment:
         recipe: the recipe.
         work_dir: the work directory.
         seeds: the seed of each run.
-        given: exports that generate synthetic pairs, by kind.
-        init_from: the run that a recipe with `fine_tune` starts from.
-        teacher: the run that teaches the model of a recipe with `teacher`.
+        given: models of the user.
 
     Raises:
         InputError: for seeds, exports, a run or a directory that do not fit the recipe or its
@@ -137,23 +149,21 @@ class _RecipeExperiment:
         recipe: Recipe,
         work_dir: Path,
         seeds: Sequence[int],
-        given: Mapping[Synthetic, Path],
-        init_from: str | None = None,
-        teacher: str | None = None,
+        given: GivenModels,
     ) -> None:
         self.work_dir = work_dir
         self._recipe = recipe
         self._seeds = seeds
-        self._given = given
-        self._init_from = init_from
-        self._teacher = teacher
+        self._given = {kind: Path(path) for kind, path in given.synthetic_from.items()}
+        self._init_from = init_from = given.init_from
+        self._teacher = teacher = given.teacher
         self._texts: Texts
         self._check_seeds()
-        if not given.keys() <= recipe.synthetic.keys():
+        if not self._given.keys() <= recipe.synthetic.keys():
             raise InputError(
                 f"The recipe {recipe.name} has "
                 f"{' and '.join(recipe.synthetic) or 'no synthetic pairs'}, but --synthetic_from "
-                f"has {' and '.join(given)}. Give only kinds of pairs that the recipe has."
+                f"has {' and '.join(self._given)}. Give only kinds of pairs that the recipe has."
             )
         if recipe.fine_tune != (init_from is not None):
             raise InputError(
@@ -178,12 +188,15 @@ class _RecipeExperiment:
         generated_by = dict.fromkeys(self._kinds, "an export that was given")
         for kind in self._kinds:
             generator = recipe.generator(kind)
-            if kind not in given:
+            if kind not in self._given:
                 name = f"{generator.recipe.name} {generator.recipe.variant}".strip()
                 generated_by[kind] = f"{name}, seeds {','.join(map(str, generator.seeds))}"
                 if not has_written(self._pairs_dir(kind)):
                     self._generators[kind] = _RecipeExperiment(
-                        generator.recipe, work_dir / "generators" / kind, generator.seeds, {}
+                        generator.recipe,
+                        work_dir / "generators" / kind,
+                        generator.seeds,
+                        GivenModels(),
                     )
         written: dict[str, Any] = {"generated_by": generated_by} if self._kinds else {}
         if init_from is not None:

@@ -15,7 +15,7 @@ from keras_transformer.export import ExportResult
 from keras_transformer.inference.loading import load_model
 from keras_transformer.paper.recipes import models as recipe_models
 from keras_transformer.paper.recipes.recipe import Recipe
-from keras_transformer.paper.recipes.run import run_recipe, summary
+from keras_transformer.paper.recipes.run import GivenModels, run_recipe, summary
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import ROOT
 from tests.messages import mentions
@@ -82,7 +82,7 @@ def test_a_converted_model_learns_a_language(
     work = tmp_path / "work"
     converted = Path(shutil.copytree(converted, tmp_path / "converted"))
     with_language = recipe.with_symbols([f"▁{TAG}"])
-    results = run_recipe(with_language, pairs, work, init_from=str(converted))
+    results = run_recipe(with_language, pairs, work, given=GivenModels(init_from=str(converted)))
     assert exported == ["saved_model", "litert"]
     initial, tuned = results["initial"], results["seeds"]["1"]
     before, after = (each["tests"]["held_out"]["bleu"] for each in (initial, tuned))
@@ -99,17 +99,23 @@ def test_a_converted_model_learns_a_language(
     assert load_model(run.path).symbols == (">>deu<<", ">>gsw<<", TAG)
 
     monkeypatch.setattr(recipe_models.training_run, "train", refuse_to_train)
-    assert run_recipe(with_language, pairs, work, init_from=str(converted)) == results
+    assert (
+        run_recipe(with_language, pairs, work, given=GivenModels(init_from=str(converted)))
+        == results
+    )
     monkeypatch.chdir(converted.parent)
-    assert run_recipe(with_language, pairs, work, init_from=f"{converted.name}/") == results
+    assert (
+        run_recipe(with_language, pairs, work, given=GivenModels(init_from=f"{converted.name}/"))
+        == results
+    )
     with pytest.raises(InputError, match=mentions("symbols")):
-        run_recipe(recipe, pairs, work, init_from=str(converted))
+        run_recipe(recipe, pairs, work, given=GivenModels(init_from=str(converted)))
     with pytest.raises(InputError, match="work was started with init_from "):
-        run_recipe(with_language, pairs, work, init_from=f"{converted}@last")
+        run_recipe(with_language, pairs, work, given=GivenModels(init_from=f"{converted}@last"))
     other = RunDirectory(converted).config.replace(decoding__beam_size=2)
     (converted / "config.json").write_text(other.to_json())
     with pytest.raises(InputError, match="work was started with init_from_sha256 "):
-        run_recipe(with_language, pairs, work, init_from=str(converted))
+        run_recipe(with_language, pairs, work, given=GivenModels(init_from=str(converted)))
 
 
 def test_an_unsuitable_run_is_reported_before_anything_is_written(
@@ -122,13 +128,13 @@ def test_an_unsuitable_run_is_reported_before_anything_is_written(
         (f"{converted}@step-00000007", mentions("step-00000007")),
     ):
         with pytest.raises(InputError, match=message):
-            run_recipe(recipe, pairs, work, init_from=init_from)
+            run_recipe(recipe, pairs, work, given=GivenModels(init_from=init_from))
     with pytest.raises(InputError, match=mentions("symbol", "<s>")):
         recipe.with_symbols(["<s>"])
     animals = Recipe.load(write_recipe(tmp_path / "recipes"), "animals")
     corpus = write_corpus(tmp_path / "corpus")
     with pytest.raises(InputError, match=mentions("animals", "--init_from")):
-        run_recipe(animals, corpus, work, init_from=str(converted))
+        run_recipe(animals, corpus, work, given=GivenModels(init_from=str(converted)))
     write_recipe(tmp_path / "recipes", "tuned", fine_tune=True)
     write_recipe(
         tmp_path / "recipes", "taught", synthetic={"distillation": {"recipe": "tuned"}}, variants={}

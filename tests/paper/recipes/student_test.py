@@ -21,7 +21,7 @@ from keras_transformer.inference.translate import translate_lines
 from keras_transformer.paper.recipes import models as recipe_models
 from keras_transformer.paper.recipes import student
 from keras_transformer.paper.recipes.recipe import Recipe
-from keras_transformer.paper.recipes.run import run_recipe, summary
+from keras_transformer.paper.recipes.run import GivenModels, run_recipe, summary
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import PHRASES, ROOT
 from tests.messages import mentions
@@ -100,7 +100,7 @@ def test_a_student_learns_the_translations_of_its_teacher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work, teacher = tmp_path / "work", str(run_directory.path)
-    results = run_recipe(recipe, text, work, teacher=teacher)
+    results = run_recipe(recipe, text, work, given=GivenModels(teacher=teacher))
     written = TokenStore(work / "data" / "train")
     assert written.source_text() == list(PHRASES[:3]) * 5
     taught = [best.text for [best] in translate_lines(load_model(litert_version), PHRASES[:3])]
@@ -136,9 +136,9 @@ def test_a_student_learns_the_translations_of_its_teacher(
     assert "teacher, int8, beam 1" in svg and "student, int8, beam 1" not in svg
 
     monkeypatch.setattr(recipe_models.training_run, "train", refuse_to_train)
-    assert run_recipe(recipe, text, work, teacher=teacher) == results
+    assert run_recipe(recipe, text, work, given=GivenModels(teacher=teacher)) == results
     with pytest.raises(InputError, match="work was started with teacher "):
-        run_recipe(recipe, text, work, teacher=f"{teacher}@step-00000100")
+        run_recipe(recipe, text, work, given=GivenModels(teacher=f"{teacher}@step-00000100"))
 
 
 def test_real_pairs_are_added_if_the_text_has_targets(
@@ -156,7 +156,9 @@ def test_real_pairs_are_added_if_the_text_has_targets(
     parallel = {"source": "valid.source", "target": "valid.target"}
     recipe = dataclasses.replace(recipe, train=parallel)
     with pytest.raises(InputError, match="enough"):
-        run_recipe(recipe, text, tmp_path / "work", teacher=str(run_directory.path))
+        run_recipe(
+            recipe, text, tmp_path / "work", given=GivenModels(teacher=str(run_directory.path))
+        )
     written = TokenStore(tmp_path / "work" / "data" / "train")
     assert written.source_text() == list(PHRASES[:3]) * 2
     assert written.target_text()[:3] == list(PHRASES[3:])
@@ -199,7 +201,7 @@ def test_recipes_and_flags_that_do_not_fit_are_refused(
         (recipe, str(text), mentions("--teacher", "bin/convert.py")),
     ):
         with pytest.raises(InputError, match=message):
-            run_recipe(each, text, work, teacher=teacher)
+            run_recipe(each, text, work, given=GivenModels(teacher=teacher))
     assert not work.exists()
     for changes, facts in (
         ({"teacher": False}, ("train", "targets")),

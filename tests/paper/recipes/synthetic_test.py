@@ -18,7 +18,7 @@ from keras_transformer.paper.recipes import models as recipe_models
 from keras_transformer.paper.recipes import run as recipe_run
 from keras_transformer.paper.recipes import texts
 from keras_transformer.paper.recipes.recipe import Recipe, Synthetic
-from keras_transformer.paper.recipes.run import run_recipe, summary
+from keras_transformer.paper.recipes.run import GivenModels, run_recipe, summary
 from keras_transformer.training import training_run
 from tests.messages import mentions
 from tests.paper.recipes.recipes import (
@@ -91,7 +91,7 @@ def test_synthetic_pairs_are_added_to_the_training_text(
 ) -> None:
     work = tmp_path / "work"
     given: dict[Synthetic, Path] = {"back_translation": tmp_path / "reverse"}
-    results = run_recipe(taught, corpus, work, synthetic_from=given)
+    results = run_recipe(taught, corpus, work, given=GivenModels(synthetic_from=given))
     assert results["finished"] and results["seeds"]["1"]["steps"] == 6
     trained = TokenStore(work / "data" / "train").source_text()
     assert len(trained) == 3 * 12
@@ -266,7 +266,7 @@ def test_errors_of_any_generator_are_reported_before_training(
     for wrong in ({"distillation": tmp_path}, {"back_translation": tmp_path}):
         plain = Recipe.load(tmp_path / "recipes", "animals")
         with pytest.raises(InputError, match=mentions("synthetic", "pairs", "--synthetic_from")):
-            run_recipe(plain, corpus, tmp_path / "plain", synthetic_from=wrong)  # type: ignore[arg-type]
+            run_recipe(plain, corpus, tmp_path / "plain", given=GivenModels(synthetic_from=wrong))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("shouting")
@@ -278,7 +278,7 @@ def test_another_generator_does_not_resume_pairs(
 ) -> None:
     work = tmp_path / "work"
     given: dict[Synthetic, Path] = {"distillation": tmp_path, "back_translation": tmp_path}
-    run_recipe(taught, corpus, work, synthetic_from=given)
+    run_recipe(taught, corpus, work, given=GivenModels(synthetic_from=given))
     assert followed == [("animals taught", 1)]
     with pytest.raises(
         InputError,
@@ -343,14 +343,14 @@ def test_generator_results_without_an_export_are_refused(
 
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
         stopped.setattr(recipe_run, "synthetic_pairs", stop)
-        run_recipe(taught, corpus, tmp_path / "work", synthetic_from=given)
+        run_recipe(taught, corpus, tmp_path / "work", given=GivenModels(synthetic_from=given))
     path = tmp_path / "work" / "generators" / "distillation" / "results.json"
     results = json.loads(path.read_text())
     del results["ensemble"]
     path.write_text(json.dumps(results))
     followed.clear()
     with pytest.raises(InputError, match="distillation/results.json is finished but names no"):
-        run_recipe(taught, corpus, tmp_path / "work", synthetic_from=given)
+        run_recipe(taught, corpus, tmp_path / "work", given=GivenModels(synthetic_from=given))
     assert not followed
 
 
