@@ -225,19 +225,24 @@ def chart(rows: Iterable[Mapping[str, Any]]) -> str:
     with matplotlib.style.context(["default", style]):
         figure = Figure(figsize=(5.5, 3.2), layout="constrained")
         axes = figure.subplots()
-        for row in rows:
-            if "refused" in row:
-                continue
-            name, scores = next(iter(row["tests"].items()))
-            point = (row["words_per_second"], scores["bleu"])
-            color = _COLORS[row["model"]]
-            axes.plot(*point, "o", color=color)
-            label = f"{row['model']}, {row['weights']}, beam {row['beam_size']}"
-            axes.annotate(label, point, (5, 4), textcoords="offset points", color=color)
-            axes.set_ylabel(f"BLEU, {name}")
+        usable = [row for row in rows if "refused" not in row]
+        for model, color in _COLORS.items():
+            found = [row for row in usable if row["model"] == model]
+            points = [
+                (row["words_per_second"], next(iter(row["tests"].values()))["bleu"])
+                for row in found
+            ]
+            axes.plot(*zip(*points, strict=True), "o-", color=color, linewidth=0.8, label=model)
+            for row, point in zip(found, points, strict=True):
+                label = f"{row['weights']}\nbeam {row['beam_size']}"
+                axes.annotate(
+                    label, point, (0, 5), textcoords="offset points", ha="center", color=color
+                )
+        axes.legend(frameon=False)
+        axes.set_ylabel(f"BLEU, {next(iter(usable[0]['tests']))}")
         axes.set_xscale("log")
         axes.set_xlabel("source words per second on one core")
-        axes.margins(0.25, 0.15)
+        axes.margins(0.15, 0.25)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
