@@ -167,7 +167,7 @@ class Distillation:
                 times.append(time.process_time() - start)
                 row["tests"] = self._scores(tests, [best.text for best, *_ in results])
         for row, times in zip(rows, seconds, strict=True):
-            row["seconds"] = [round(each, 3) for each in times]
+            row["seconds"] = [round(each, 6) for each in times]
             row["words_per_second"] = round(words / statistics.median(times), 1)
         return words
 
