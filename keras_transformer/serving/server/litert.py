@@ -40,7 +40,7 @@ class LiteRTEngine:
     name = "LiteRT"
 
     def __init__(self, path: Path, batches_at_once: int):
-        # Otherwise each thread keeps freed memory of its own: 280 instead of 210 MB for `small`.
+        # Otherwise each thread keeps freed memory of its own: 283 instead of 258 MB for `small`.
         with contextlib.suppress(AttributeError, OSError):  # not glibc
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
         self._model = LiteRTModel(path, batches_at_once)
