@@ -30,7 +30,7 @@ COMPONENTS: dict[str, set[str]] = {
     "models": {"config", "layers", "presets"},
     "runs": {"config", "console", "text"},
     "data": {"console", "runs", "text"},
-    "decoding": {"config", "models"},
+    "decoding": {"config", "layers", "models"},
     "evaluation": {"data"},
     "runs.report": {"config", "console", "runs", "schema"},
     "converters": {"config", "console", "layers", "models", "runs", "schema", "text"},

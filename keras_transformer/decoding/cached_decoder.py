@@ -5,6 +5,10 @@ tokens of one sequence. Each step and each beam writes its keys and values to a 
 cache. A mask lets each hypothesis see only its ancestors. When hypotheses change places, only the
 table of ancestors (a few integers per sentence) is reordered. The cache itself is reordered only
 for models that keep one state per hypothesis.
+
+With a `block`, the cache has two levels. Steps write to the `recent` positions, and only read the
+`past`. When a block is full, its places move to the past. Places that are in the history of no
+hypothesis are dropped then: most hypotheses share all but their last tokens.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.decoding.next_token import log_softmax
+from keras_transformer.layers.attention import BlockCache
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 
 
@@ -29,7 +34,7 @@ class CachedDecoder:
         beam: hypotheses of each sentence, K.
         length: number of positions in the cache, an int or int32 scalar, if its shape must not
             change (XLA, LiteRT). By default the cache grows with each step.
-        in_blocks: the cache starts without positions, and grows only by `extend_cache`.
+        block: number of positions that `extend_cache` adds. It excludes a `length`.
 
     Example:
     >>> from keras_transformer.models import Transformer
@@ -48,12 +53,13 @@ class CachedDecoder:
         memories: Sequence[Memory],
         beam: int,
         length: int | tf.Tensor | None = None,
-        in_blocks: bool = False,
+        block: int | None = None,
     ):
         self._transformers = transformers
         self._beam = beam
         self._length = length
-        self._grows = length is None and not in_blocks
+        self._block = block
+        self._grows = length is None and block is None
         self._memories = memories
         # Read here, because the loop of the search would read all variables at every step.
         self._weights = [
@@ -81,8 +87,8 @@ class CachedDecoder:
         batch = tf.shape(self.source_mask)[0]
         # A placeholder makes the length of a growing cache unknown in the graph.
         growing = tf.compat.v1.placeholder_with_default(0, [])
-        length = growing if self._length is None else self._length
-        return {
+        length = self._block or (growing if self._length is None else self._length)
+        cache = {
             # int32 [batch, beam, length]: the beam that wrote the token of a hypothesis at a
             # position; -1 for later positions.
             "ancestors": tf.fill([batch, self._beam, length], -1),
@@ -90,6 +96,17 @@ class CachedDecoder:
             # Steps do not change these, but `select_rows` does.
             "memory": [memory.cache for memory in self._memories],
             "source_mask": self.source_mask,
+        }
+        if self._block is None:
+            return cache
+        # One position that nothing may see, because LiteRT cannot multiply empty matrices.
+        unseen = tf.compat.v1.placeholder_with_default(1, [])
+        return {
+            **cache,
+            "past": [each.init_cache(batch, unseen, self._beam) for each in self._transformers],
+            # bool [batch, beam, places]: the places of the past that a hypothesis may see
+            "past_visible": tf.fill([batch, self._beam, unseen * self._beam], False),
+            "block_start": tf.constant(0),
         }
 
     def step(
@@ -99,23 +116,23 @@ class CachedDecoder:
 
         The attention is the mean over the heads of the last layer, and over all models.
         """
-        ancestors = self._add_ancestors(cache["ancestors"], position)
-        # --> [batch, beam, length, beam]: the place of a position and a beam
-        visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
-        # --> [batch, beam, length * beam]
-        visible = tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        place = position if self._block is None else position - cache["block_start"]
+        ancestors = self._add_ancestors(cache["ancestors"], place)
+        visible = self._visible({**cache, "ancestors": ancestors})
         # --> [batch, beam]
         ids = tf.reshape(ids, [-1, self._beam])
+        # The past of each model, or None.
+        past = cache.get("past", [None] * len(self._transformers))
         outputs, logits = [], []
-        for transformer, projected, weights, layers in zip(
-            self._transformers, cache["memory"], self._weights, cache["layers"], strict=True
+        for transformer, projected, weights, recent, earlier in zip(
+            self._transformers, cache["memory"], self._weights, cache["layers"], past, strict=True
         ):
             memory = Memory(None, cache["source_mask"], projected)
             with keras.StatelessScope(state_mapping=weights):
                 decoded = transformer.decode(
                     ids,
                     memory,
-                    layers,
+                    recent if earlier is None else BlockCache(recent, earlier, place),
                     position,
                     attention_mask=visible,
                     grow=self._grows,
@@ -130,6 +147,18 @@ class CachedDecoder:
             _attention(outputs),
         )
 
+    def _visible(self, cache: dict[str, Any]) -> tf.Tensor:
+        """Returns the places that each hypothesis may see, bool `[batch, beam, places]`."""
+        ancestors = cache["ancestors"]
+        # --> [batch, beam, length, beam]: the place of a position and a beam
+        visible = tf.expand_dims(ancestors, -1) == tf.range(self._beam)
+        if self._block is None:
+            # --> [batch, beam, length * beam]
+            return tf.reshape(visible, [tf.shape(ancestors)[0], self._beam, -1])
+        # --> [batch, beam, block * beam], a constant shape, except for the batch
+        visible = tf.reshape(visible, [-1, self._beam, self._block * self._beam])
+        return tf.concat([cache["past_visible"], visible], axis=2)
+
     def _add_ancestors(self, ancestors: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         """Adds each hypothesis to its ancestors, at `position`."""
         beams = tf.reshape(tf.range(self._beam), [-1, 1])
@@ -138,18 +167,41 @@ class CachedDecoder:
             return tf.concat([ancestors, tf.broadcast_to(beams, shape)], axis=-1)
         return tf.where(tf.range(tf.shape(ancestors)[2]) == position, beams, ancestors)
 
-    def extend_cache(self, cache: dict[str, Any], length: tf.Tensor) -> dict[str, Any]:
-        """Returns a cache with room for `length` positions, int32 scalar."""
-        ancestors = cache["ancestors"]
-        batch, beam, old_length = tf.unstack(tf.shape(ancestors))
-        missing = length - old_length
-        more = [each.init_cache(batch, missing, self._beam) for each in self._transformers]
+    def extend_cache(self, cache: dict[str, Any], position: tf.Tensor) -> dict[str, Any]:
+        """Moves the recent places that some hypothesis may see to the past.
+
+        Args:
+            cache: the cache before `position`.
+            position: int32 scalar, the first position of the next block.
+        """
+        assert self._block is not None
+        # --> [batch, beam, places]
+        visible = self._visible(cache)
+        # --> [batch, places]
+        is_kept = tf.reduce_any(visible, axis=1)
+        if any(each.needs_all_places for each in self._transformers):
+            written = self._beam * (position - cache["block_start"])
+            num_past = tf.shape(cache["past_visible"])[2]
+            is_kept |= tf.range(tf.shape(visible)[2]) < num_past + written
+        is_kept = tf.cast(is_kept, tf.int32)
+        count = tf.maximum(tf.reduce_max(tf.reduce_sum(is_kept, axis=1)), 1)
+        # --> [batch, count]: the kept places in ascending order, and others that nothing may see
+        _, places = tf.math.top_k(is_kept, count)
+        past = tf.nest.map_structure(
+            lambda old, new: tf.gather(tf.concat([old, new], 2), places, axis=2, batch_dims=1),
+            cache["past"],
+            cache["layers"],
+        )
+        batch = tf.shape(visible)[0]
         return {
             **cache,
-            "ancestors": tf.concat([ancestors, tf.fill([batch, beam, missing], -1)], axis=2),
-            "layers": tf.nest.map_structure(
-                lambda old, new: tf.concat([old, new], axis=2), cache["layers"], more
-            ),
+            "ancestors": tf.fill([batch, self._beam, self._block], -1),
+            "layers": [
+                each.init_cache(batch, self._block, self._beam) for each in self._transformers
+            ],
+            "past": past,
+            "past_visible": tf.gather(visible, places, axis=2, batch_dims=1),
+            "block_start": position,
         }
 
     def reorder_cache(self, cache: dict[str, Any], parents: tf.Tensor) -> dict[str, Any]:
@@ -162,11 +214,18 @@ class CachedDecoder:
             reordered(of_one) if transformer.needs_cache_reordering else of_one
             for transformer, of_one in zip(self._transformers, cache["layers"], strict=True)
         ]
-        return {**cache, "ancestors": reordered(cache["ancestors"]), "layers": layers}
+        masks = {
+            name: reordered(cache[name]) for name in {"ancestors", "past_visible"} & cache.keys()
+        }
+        return {**cache, **masks, "layers": layers}
 
     def select_rows(self, cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of `sentences`, int32 `[open]`."""
-        return tf.nest.map_structure(lambda each: tf.gather(each, sentences), cache)
+        return tf.nest.map_structure(
+            # `block_start` is the same for all sentences.
+            lambda each: tf.gather(each, sentences) if each.shape.rank else each,
+            cache,
+        )
 
 
 def _mean_log_probs(logits: Sequence[Any]) -> tf.Tensor:

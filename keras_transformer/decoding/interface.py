@@ -75,10 +75,14 @@ class SearchDecoder(Protocol):
             The attention to each source token, any float type `[R, source]`, or None.
         """
 
-    def extend_cache(self, cache: Any, length: tf.Tensor) -> Any:
-        """Returns the cache with room for `length` positions, int32 scalar.
+    def extend_cache(self, cache: Any, position: tf.Tensor) -> Any:
+        """Returns the cache with room for another `cache_block` positions.
 
         Only a search with a `cache_block` calls it.
+
+        Args:
+            cache: the cache before `position`.
+            position: int32 scalar, the first position of the new block.
         """
 
     def reorder_cache(self, cache: Any, parents: tf.Tensor) -> Any:
@@ -130,7 +134,7 @@ class StepDecoder:
         """Returns the cache before position 0."""
         return self.cache
 
-    def extend_cache(self, cache: Any, length: tf.Tensor) -> Any:
+    def extend_cache(self, cache: Any, position: tf.Tensor) -> Any:
         """Returns the same cache, because its tensors have no positions."""
         return cache
 
@@ -209,9 +213,9 @@ class SearchConfig:
             `max_lengths`.
         batch_compaction: whether finished sentences leave the batch. This changes shapes. The
             default is True unless `length_limit` is an int.
-        cache_block: number of positions by which the cache grows at once, so that the shapes of
-            several steps are equal. It needs batch compaction. By default the cache has the shape
-            that the decoder gives it.
+        cache_block: number of positions by which the cache grows at once. The shapes of these
+            steps are equal, and they write only to the last block. It needs batch compaction. By
+            default the cache has the shape that the decoder gives it.
 
     Example:
         >>> SearchConfig(DecodingConfig(beam_size=4)).rows_per_sentence

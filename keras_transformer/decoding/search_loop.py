@@ -130,7 +130,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
         def steps_and_compaction(carried: tuple[Any, ...]) -> tuple[Any, ...]:
             origin, state, inputs, results = carried
             if block is not None:
-                cache = self._decoder.extend_cache(state.cache, state.position + block)
+                cache = self._decoder.extend_cache(state.cache, state.position)
                 state = state._replace(cache=cache)
             state = steps(state, inputs, 3 * tf.size(origin) // 4, block or max_steps)
             places = tf.expand_dims(origin, 1)

@@ -252,7 +252,7 @@ class TranslationModule(tf.Module):
             memories,
             config.rows_per_sentence,
             inputs.length_limit,
-            in_blocks=cache_block is not None,
+            block=cache_block,
         )
         inputs = inputs._replace(source_mask=decoder.source_mask)
         ids = self.tokenizer

@@ -18,12 +18,32 @@ from keras_transformer.layers.projections import ProjectingLayer
 KeyValue = dict[str, Any]
 
 
+class BlockCache(NamedTuple):
+    """The cache of a layer or of all layers, of which a decode step writes only the last part.
+
+    Attributes:
+        recent: from `init_cache`; the positions of the current block. A step writes to them.
+        past: the places of earlier positions, in the form of `recent`. Steps only read them.
+        place: int scalar, the current position within `recent`.
+
+    Example:
+    >>> recent, past = ({"key": keras.ops.ones((1, 2, length, 4))} for length in (8, 16))
+    >>> BlockCache(recent, past, place=0).past["key"].shape
+    TensorShape([1, 2, 16, 4])
+    """
+
+    recent: Any
+    past: Any
+    place: Any
+
+
 class LayerOutput(NamedTuple):
     """The result of `attend` of the attention layers, and of `decode` of the decoder.
 
     Attributes:
         output: `[B, T, d_model]`.
-        cache: keys and values for the next decode step, or None without a cache.
+        cache: keys and values for the next decode step (the `recent` ones of a `BlockCache`), or
+            None without a cache.
         weights: attention weights, or None if they were not computed.
 
     Example:
@@ -43,8 +63,9 @@ def scaled_dot_product_attention(
 
     Args:
         query: `[..., T, d_k]`.
-        key: `[..., S, d_k]`.
-        value: `[..., S, d_v]`.
+        key: `[..., S, d_k]`, or a list of two such tensors, the second with a constant size. They
+            are used like their concatenation, but without copying them.
+        value: `[..., S, d_v]`, or a list like `key`.
         attention_mask: bool, broadcastable to `[..., T, S]`; True may be attended to.
         dropout: function applied to the weights before they are multiplied with the values.
 
@@ -58,18 +79,25 @@ def scaled_dot_product_attention(
     >>> tuple(output.shape), tuple(weights.shape)
     ((1, 2, 4), (1, 2, 3))
     """
-    query = ops.multiply(query, key.shape[-1] ** -0.5)
-    scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    keys = key if isinstance(key, list) else [key]
+    values = value if isinstance(value, list) else [value]
+    query = ops.multiply(query, keys[0].shape[-1] ** -0.5)
+    parts = [ops.matmul(query, ops.swapaxes(each, -1, -2)) for each in keys]
+    scores = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
     scores = ops.cast(scores, "float32")
     if attention_mask is not None:
         # The bias is finite, so that a row without any allowed key gets equal weights, not NaN.
         # On a CPU an addition broadcasts over heads much faster than `where`.
         scores = scores + (ops.cast(attention_mask, "float32") - 1.0) * 1e9
     weights = ops.softmax(scores, axis=-1)
-    dropped = ops.cast(weights, value.dtype)
+    dropped = ops.cast(weights, values[0].dtype)
     if dropout is not None:
         dropped = dropout(dropped)
-    return ops.matmul(dropped, value), weights
+    if len(values) == 1:
+        return ops.matmul(dropped, values[0]), weights
+    # Counted from the end, where the sizes are constant, so that LiteRT knows all shapes.
+    first, second = dropped[..., : -values[1].shape[-2]], dropped[..., -values[1].shape[-2] :]
+    return ops.matmul(first, values[0]) + ops.matmul(second, values[1]), weights
 
 
 def split_widths(inputs: Any, widths: Sequence[int]) -> list[Any]:
@@ -279,6 +307,8 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
         """Attends from query heads `[B, H, T, d_k]`.
+
+        `key_value` has tensors, or lists as in `scaled_dot_product_attention`.
 
         Returns:
             The output `[B, T, d_model]`, and the weights `[B, H, T, S]`.

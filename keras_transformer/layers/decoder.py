@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.attention import (
+    BlockCache,
     CrossAttention,
     KeyValue,
     LayerOutput,
@@ -110,7 +111,7 @@ class DecoderLayer(ResidualLayer):
         inputs: Any,
         memory: KeyValue | None,
         memory_mask: Any = None,
-        cache: KeyValue | None = None,
+        cache: KeyValue | BlockCache | None = None,
         position: Any = None,
         attention_mask: Any = None,
         return_attention_scores: bool = False,
@@ -240,7 +241,7 @@ class Decoder(ResidualStack):
         inputs: Any,
         memory: list[KeyValue] | None,
         memory_mask: Any = None,
-        cache: list[KeyValue] | None = None,
+        cache: list[KeyValue | BlockCache] | None = None,
         position: Any = None,
         attention_mask: Any = None,
         return_attention_scores: bool = False,
@@ -252,7 +253,7 @@ class Decoder(ResidualStack):
             inputs: `[B, T, d_model]`. With a cache, alternatives (beams) at one position.
             memory: from `project_memory`; None for no cross-attention.
             memory_mask: bool `[B, S]`, True for real source tokens.
-            cache: from `init_cache` or from the step before.
+            cache: from `init_cache` or from the step before, or a `BlockCache` for each layer.
             position, attention_mask: see `SelfAttention.attend`.
             return_attention_scores: compute all weights, even where blocks would avoid it.
             training: whether dropout is on.

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention import (
+    BlockCache,
     KeyValue,
     LayerOutput,
     MultiHeadAttention,
@@ -119,7 +120,7 @@ class SelfAttention(MultiHeadAttention):
         self,
         query: Any,
         attention_mask: Any = None,
-        cache: KeyValue | None = None,
+        cache: KeyValue | BlockCache | None = None,
         position: Any = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
@@ -132,32 +133,43 @@ class SelfAttention(MultiHeadAttention):
             attention_mask: bool, broadcastable to `[B, T, T]`. With a cache of L places it is
                 `[B, T, L]`, True for the places in the history of a query. Without a mask, all
                 written places are allowed, which is correct for T = 1.
-            cache: keys and values from `init_cache` or from the step before.
+            cache: keys and values from `init_cache` or from the step before. The places of a
+                `BlockCache` are those of `past` and then those of `recent`.
             position: int scalar, position of the queries. Keys and values are written to the
-                places `position` * T to `position` * T + T - 1. If None, they are appended.
+                places `position` * T to `position` * T + T - 1. If None, they are appended. A
+                `BlockCache` has a `place` instead.
             return_attention_scores: compute the weights even where blocks would avoid them.
             training: whether dropout is on.
 
         Returns:
-            The output, the extended cache (None without one), and the weights
-            `[B, H, T, T or L]` (None if the sequence was cut into blocks).
+            The output, the extended cache (None without one; `recent` of a `BlockCache`), and the
+            weights `[B, H, T, T or L]` (None if the sequence was cut into blocks).
         """
         if cache is None and not return_attention_scores and _has_one_row(attention_mask):
             blocks = self._blocks(ops.shape(query)[1])
             if blocks is not None:
                 return LayerOutput(self._attend_in_blocks(query, blocks, attention_mask, training))
+        recent: Any = cache
+        past: Any = None
+        if isinstance(cache, BlockCache):
+            recent, past, position = cache
         dims = self.key_dim, self.key_dim, self.value_dim
         query_heads, key, value = self._project_to_heads("qkv", query, *dims)
-        key_value = {"key": key, "value": value}
-        if cache is not None:
-            cache = {name: _write(cache[name], key_value[name], position) for name in cache}
-            key_value = cache
-        if cache is None or attention_mask is None or self.window is not None:
-            places = ops.arange(ops.shape(key_value["key"])[2])
-            allowed = self._allowed(ops.shape(query)[1], places, cache is not None, position)
+        key_value: dict[str, Any] = {"key": key, "value": value}
+        if recent is not None:
+            recent = {name: _write(recent[name], key_value[name], position) for name in recent}
+            key_value = recent
+        if recent is None or attention_mask is None or self.window is not None:
+            num_places, length = ops.shape(key_value["key"])[2], ops.shape(query)[1]
+            if past is not None:
+                num_past = ops.shape(past["key"])[2]
+                num_places, position = num_past + num_places, num_past // length + position
+            allowed = self._allowed(length, ops.arange(num_places), recent is not None, position)
             attention_mask = _logical_and(allowed, attention_mask)
+        if past is not None:
+            key_value = {name: [past[name], key_value[name]] for name in past}
         output, weights = self._attend_heads(query_heads, key_value, attention_mask, training)
-        return LayerOutput(output, cache, weights)
+        return LayerOutput(output, recent, weights)
 
     def call(
         self,

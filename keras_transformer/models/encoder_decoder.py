@@ -42,7 +42,7 @@ class Decoded(NamedTuple):
 
     Attributes:
         features: `[B, T, d_model]`, from which `logits` computes logits.
-        cache: the extended cache, or None if none was given.
+        cache: the extended cache (`recent` of a `BlockCache`), or None if none was given.
         attention: a dict of weights for each layer: `cross` `[B, H, T, S]`, and for a Transformer
             `self` `[B, H, T, T or L]`, which is None if it was not computed. The list is None
             for a model that does not return its attention.
@@ -131,10 +131,11 @@ class EncoderDecoder(keras.Model):
         Args:
             target_ids: int `[B, T]`. With a cache, T alternatives (beams) at one position.
             memory: from `encode` or `project_memory`.
-            cache: from `init_cache` or from the step before.
+            cache: from `init_cache` or from the step before; or a `BlockCache`.
             position: int scalar, position of all `target_ids`; used only with a cache.
             attention_mask: bool `[B, T, L]`, which of the L places of the cache each alternative
-                may see; used only with a cache. Without a mask, all written places.
+                may see; used only with a cache. Without a mask, all written places. The places of
+                a `BlockCache` are those of `past` and then those of `recent`.
             grow: append to the cache instead of writing at `position`.
             return_attention_scores: compute the weights of all layers, even where restricted
                 attention would avoid it.
@@ -158,6 +159,14 @@ class EncoderDecoder(keras.Model):
     def max_positions(self) -> int | None:
         """The number of positions the model knows, or None if it has no limit."""
         return None
+
+    @property
+    def needs_all_places(self) -> bool:
+        """True if `decode` needs the places of a cache that the mask hides from all queries.
+
+        A search otherwise drops them from the past of a `BlockCache`.
+        """
+        return False
 
     @property
     def can_return_attention(self) -> bool:

@@ -21,7 +21,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.attention import KeyValue
+from keras_transformer.layers.attention import BlockCache, KeyValue
 from keras_transformer.layers.base import Product, padded
 from keras_transformer.layers.projections import ProjectingLayer
 from keras_transformer.models.encoder_decoder import (
@@ -195,6 +195,11 @@ class Transformer(EncoderDecoder):
         return self.config.max_positions if self.config.positions == "learned" else None
 
     @property
+    def needs_all_places(self) -> bool:
+        # The window counts places.
+        return self.config.attention_window is not None
+
+    @property
     def can_return_attention(self) -> bool:
         return self.config.attention_window is None
 
@@ -338,11 +343,15 @@ class Transformer(EncoderDecoder):
         target_ids = padded(target_ids, self.config.pad_id)
         if memory.cache is None:
             memory = self.project_memory(memory)
+        layers = cache
+        if isinstance(cache, BlockCache):
+            pairs = zip(cache.recent, cache.past, strict=True)
+            layers = [BlockCache(recent, past, cache.place) for recent, past in pairs]
         result = self.decoder.decode(
             self._embed_target(target_ids, None if cache is None else position, training),
             memory.cache,
             memory.mask,
-            cache,
+            layers,
             None if grow or cache is None else position,
             attention_mask,
             return_attention_scores,

@@ -285,6 +285,7 @@ def convert(
         converter.allow_custom_ops = True  # `check_ops` names them
         model = flatbuffer.read(converter.convert())
     passes.look_up_embeddings(model)
+    passes.plan_top_k(model)
     passes.share(model)
     if not for_cpu:
         passes.put_first(model, b"translate_ids")

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
+from keras_transformer.export.litert import flatbuffer
 from keras_transformer.export.request_params import Status
 from keras_transformer.inference import loading
 from keras_transformer.inference.litert import LiteRTModel
@@ -80,6 +82,29 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     assert [each.status for each in together] == [0, 0, changed, 0]
     assert model.translate_ids(ids[:-1] * 40).status == Status.SOURCE_CUT
     assert model.translate_batch([]) == []
+
+
+def test_the_memory_of_a_step_is_planned_before_it_runs(version: Path) -> None:
+    model = flatbuffer.read((version / "model.tflite").read_bytes())
+    [step] = [
+        graph
+        for graph in model.subgraphs
+        if any(
+            flatbuffer.op_name(model, each) == "DYNAMIC_UPDATE_SLICE" for each in graph.operators
+        )
+    ]
+    model.subgraphs, model.signatureDefs = [step], []
+    interpreter = Interpreter(
+        model_content=bytes(flatbuffer.write(model)),
+        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    )
+    for details in interpreter.get_input_details():
+        shape = [5 if size < 0 else int(size) for size in details["shape_signature"]]
+        interpreter.resize_tensor_input(details["index"], shape)
+    interpreter.allocate_tensors()
+    for operator in step.operators:
+        for index in operator.outputs:
+            interpreter.get_tensor(int(index))  # fails if the tensor has no memory yet
 
 
 def test_the_version(version: Path, translator: TranslationModule) -> None:
