@@ -23,7 +23,7 @@ Run = Callable[[dict[str, np.ndarray]], list[int]]  # returns the lengths of the
 _SIGNATURE = "translate_ids"
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
-_BATCH = 8  # as in keras_transformer.inference.litert
+_BATCH = 10  # as in keras_transformer.inference.litert
 _Translate = Callable[[Sequence[Sequence[int]], int], Sequence[int]]
 _PACKAGE = "ai-edge-litert"
 

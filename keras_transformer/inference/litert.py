@@ -33,7 +33,9 @@ _SIGNATURE = "translate_ids"
 _BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
 _STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside `_without_log`
-_BATCH_SIZE = 8  # sentences per call for which `translate_batch` is fastest
+# Sentences per call for which `translate_batch` is fastest. With a beam of 4 they have 40 rows, a
+# multiple of the 5 rows that XNNPACK's int8 products compute at once on CPUs with AVX-512.
+_BATCH_SIZE = 10
 
 
 class LiteRTResult(NamedTuple):

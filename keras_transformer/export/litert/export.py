@@ -286,6 +286,7 @@ def convert(
         model = flatbuffer.read(converter.convert())
     passes.look_up_embeddings(model)
     passes.plan_top_k(model)
+    passes.remove_reshapes(model)
     passes.share(model)
     if not for_cpu:
         passes.put_first(model, b"translate_ids")

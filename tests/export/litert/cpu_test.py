@@ -107,6 +107,18 @@ def test_the_memory_of_a_step_is_planned_before_it_runs(version: Path) -> None:
             interpreter.get_tensor(int(index))  # fails if the tensor has no memory yet
 
 
+def test_no_reshape_keeps_the_shape(version: Path) -> None:
+    model = flatbuffer.read((version / "model.tflite").read_bytes())
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            if flatbuffer.op_name(model, operator) == "RESHAPE":
+                source, target = (
+                    flatbuffer.shape_of(graph.tensors[index])
+                    for index in (operator.inputs[0], operator.outputs[0])
+                )
+                assert source != target or source.count(-1) > 1
+
+
 def test_the_version(version: Path, translator: TranslationModule) -> None:
     manifest = check_manifest(version)
     assert [*manifest["signatures"]] == ["translate_batch"]
