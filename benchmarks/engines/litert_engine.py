@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import queue
 import statistics
 import time
@@ -101,7 +102,9 @@ def decode_ids(settings: dict[str, Any]) -> Started:
         return without_padding(ids, settings["pad_id"])
 
     def decode(sentences: Sequence[Sequence[int]]) -> Sequence[int]:
-        batches = [sentences[i : i + _BATCH] for i in range(0, len(sentences), _BATCH)]
+        # Parts of nearly the same size: a small rest would read all weights for few sentences.
+        ends = np.linspace(0, len(sentences), max(1, round(len(sentences) / _BATCH)) + 1, dtype=int)
+        batches = [sentences[i:j] for i, j in itertools.pairwise(ends)]
         translate = idle.get()
         try:
             return [length for batch in batches for length in translate(batch, 0)]
