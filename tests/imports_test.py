@@ -43,8 +43,8 @@ COMPONENTS: dict[str, set[str]] = {
         *("runs", "runs.report", "text", "tf_import"),
     },
     "export": {
-        *("config", "console", "converters", "decoding", "evaluation", "inference", "models"),
-        *("runs", "schema", "text"),
+        *("config", "console", "converters", "data", "decoding", "evaluation", "inference"),
+        *("models", "runs", "schema", "text"),
     },
     # Clients may run on machines without TensorFlow.
     "serving": {"inference", "runs"},

@@ -11,10 +11,11 @@ ensemble of runs with one vocabulary.
 Writes the next version under the output directory, such as build/export/1. Before that, the export
 is loaded and compared with the run on the validation sentences of --data_dir or --valid_source. A
 SavedModel (for TF Serving) and a LiteRT model (one file for phones) must give the same tokens. With
-fewer bits, they may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT model with int8
-weights, which is the fastest one for servers without a GPU. CTranslate2 and MarianMT models must
-give the same probabilities. --languages and --license go into the model cards of SavedModels and
-MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
+fewer bits or a shortlist, they may lose at most --max_bleu_loss BLEU. --format=cpu writes a LiteRT
+model with int8 weights, which is the fastest one for servers without a GPU. --shortlist=50 makes
+the search score only likely tokens, learned from the training data in --data_dir. CTranslate2
+and MarianMT models must give the same probabilities. --languages and --license go into the model
+cards of SavedModels and MarianMT models. --push_to_hub uploads the export to the Hugging Face Hub.
 """
 
 from __future__ import annotations
@@ -51,12 +52,18 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "max_bleu_loss",
         None,
-        "maximum BLEU loss of rounded weights; default: 0.1, int8 0.3, int4 0.5",
+        "maximum BLEU loss; default: 0.1 for rounded weights, int8 and a shortlist 0.3, int4 0.5",
     )
     flags.DEFINE_bool(
         "text_signature",
         True,
         "add the signature translate to a LiteRT model; browsers cannot load it",
+    )
+    flags.DEFINE_integer(
+        "shortlist",
+        None,
+        "number of frequent tokens, and of translations of each source token, that the search "
+        "scores, such as 50; default: it scores the whole vocabulary",
     )
     config_flags.define_option_flags("tokenize")
     flags.DEFINE_list(
@@ -113,9 +120,13 @@ def main() -> None:
     """Runs `export` with the flags."""
     app.load_tensorflow()
     from keras_transformer.export import ExportOptions, export  # late, so that --help is fast
+    from keras_transformer.export.shortlist import learn_shortlist
     from keras_transformer.paper.parsing.parser import parser_signatures
 
     sentences, references = _sentences()
+    shortlist = None
+    if FLAGS.shortlist is not None:
+        shortlist = learn_shortlist(FLAGS.run_dir, FLAGS.data_dir, FLAGS.shortlist)
     exported = export(
         FLAGS.run_dir,
         FLAGS.output_dir,
@@ -130,6 +141,7 @@ def main() -> None:
             extra_signatures=parser_signatures,
             push_to_hub=FLAGS.push_to_hub,
             text_signature=FLAGS.text_signature,
+            shortlist=shortlist,
         ),
         format=FLAGS.format,
         settings=config_flags.config_settings(),
@@ -141,8 +153,12 @@ def main() -> None:
     compared = f"{exported.sentences:,} validation sentences"
     if exported.largest_difference is None:
         default = "int8" if FLAGS.format == "cpu" else "none"
-        rounded = FLAGS.precision != "float32" or (FLAGS.quantization or default) != "none"
-        how = "about as well as" if rounded else "like"
+        lossy = (
+            FLAGS.shortlist is not None
+            or FLAGS.precision != "float32"
+            or (FLAGS.quantization or default) != "none"
+        )
+        how = "about as well as" if lossy else "like"
         print(f"Exported {exported.path}. It translates {compared} {how} the run.")
         if exported.scores is not None:
             print(f"BLEU of these: {exported.scores.bleu:.2f}  {exported.scores.signature}")

@@ -234,8 +234,8 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         """Returns the best 2K continuations of each sentence. At most K of them end."""
         beam, gamma = self._rows, self._config.diversity_penalty
         # --> [batch * beam, width]
-        log_probs, tokens = next_tokens.top(2 * beam)
-        width = tokens.shape[1] or tf.shape(tokens)[1]  # static if possible
+        log_probs, columns = next_tokens.top(2 * beam)
+        width = columns.shape[1] or tf.shape(columns)[1]  # static if possible
         count = beam * (min(2, width) if isinstance(width, int) else tf.minimum(2, width))
         siblings = tf.cumsum(tf.cast(is_valid(log_probs), tf.float32), 1, exclusive=True)
         # --> [batch, beam, width] --> [batch, beam * width]
@@ -244,13 +244,14 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         ranks = log_probs - gamma * tf.reshape(siblings, [-1, beam * width]) if gamma else log_probs
         # --> [batch, C]
         ranks, chosen = tf.math.top_k(ranks, count)
-        tokens = _take(tf.reshape(tokens, [-1, beam * width]), chosen)
+        columns = _take(tf.reshape(columns, [-1, beam * width]), chosen)
         log_probs = _take(log_probs, chosen) if gamma else ranks
         parents, model_log_probs = chosen // width, None
         if state.histories.token_log_probs is not None:
-            vocab_size = tf.shape(next_tokens.model_log_probs)[1]
-            by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * vocab_size])
-            model_log_probs = _take(by_sentence, parents * vocab_size + tokens)
+            size = tf.shape(next_tokens.model_log_probs)[1]
+            by_sentence = tf.reshape(next_tokens.model_log_probs, [-1, beam * size])
+            model_log_probs = _take(by_sentence, parents * size + columns)
+        tokens = next_tokens.ids(columns)
         return _Candidates(ranks, log_probs, tokens, parents, model_log_probs)
 
     def _extend(

@@ -20,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.decoding.next_token import log_softmax
+from keras_transformer.decoding.shortlist import CandidateOutputs, Candidates
 from keras_transformer.layers.attention import BlockCache
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 
@@ -35,6 +36,8 @@ class CachedDecoder:
         length: number of positions in the cache, an int or int32 scalar, if its shape must not
             change (XLA, LiteRT). By default the cache grows with each step.
         block: number of positions that `extend_cache` adds. It excludes a `length`.
+        candidates: the tokens that are scored; None for all.
+        int8_rows: see `Shortlist`.
 
     Example:
     >>> from keras_transformer.models import Transformer
@@ -54,6 +57,8 @@ class CachedDecoder:
         beam: int,
         length: int | tf.Tensor | None = None,
         block: int | None = None,
+        candidates: Candidates | None = None,
+        int8_rows: bool = False,
     ):
         self._transformers = transformers
         self._beam = beam
@@ -61,6 +66,13 @@ class CachedDecoder:
         self._block = block
         self._grows = length is None and block is None
         self._memories = memories
+        self.scored_tokens = None if candidates is None else candidates.ids
+        self._outputs = None
+        if candidates is not None:
+            self._outputs = [
+                CandidateOutputs(*each.output_rows(candidates.ids), candidates, int8_rows)
+                for each in transformers
+            ]
         # Read here, because the loop of the search would read all variables at every step.
         self._weights = [
             [(variable, tf.convert_to_tensor(variable.value)) for variable in each.weights]
@@ -96,6 +108,7 @@ class CachedDecoder:
             # Steps do not change these, but `select_rows` does.
             "memory": [memory.cache for memory in self._memories],
             "source_mask": self.source_mask,
+            "output_biases": [each.bias for each in self._outputs or ()],
         }
         if self._block is None:
             return cache
@@ -139,7 +152,12 @@ class CachedDecoder:
                     training=False,
                 )
                 outputs.append(decoded)
-                logits.append(transformer.logits(decoded.features))
+                if self._outputs is None:
+                    logits.append(transformer.logits(decoded.features))
+                else:
+                    number = len(logits)
+                    bias = cache["output_biases"][number]
+                    logits.append(self._outputs[number].logits(decoded.features, bias))
         layers = [output.cache for output in outputs]
         return (
             _mean_log_probs(logits),
@@ -231,7 +249,7 @@ class CachedDecoder:
 def _mean_log_probs(logits: Sequence[Any]) -> tf.Tensor:
     """Returns the mean log-probabilities `[batch * beam, V]`, or the logits of a single model."""
     # --> [batch * beam, V]
-    logits = [tf.reshape(each, [-1, each.shape[-1]]) for each in logits]
+    logits = [tf.reshape(each, [-1, each.shape[-1] or tf.shape(each)[-1]]) for each in logits]
     if len(logits) == 1:
         return logits[0]
     return tf.add_n([log_softmax(tf.cast(each, tf.float32)) for each in logits]) / len(logits)

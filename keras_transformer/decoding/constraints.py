@@ -66,19 +66,30 @@ class Constraints:
             or self._token_constraint is not None
         )
 
-    def apply(self, log_probs: tf.Tensor, outputs: PartialOutputs) -> tf.Tensor:
+    def apply(
+        self,
+        log_probs: tf.Tensor,
+        outputs: PartialOutputs,
+        scored_tokens: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Returns the log-probabilities of the next token, `NEG_INF` for forbidden tokens.
 
         Args:
-            log_probs: float32 `[R, vocab]`.
+            log_probs: float32 `[R, C]`.
             outputs: the hypotheses so far.
+            scored_tokens: int32 `[C]`, the tokens of `log_probs`; None for the whole vocabulary.
         """
+
+        def scored(mask: tf.Tensor) -> tf.Tensor:
+            # [rows, vocab] --> [rows, C]
+            return mask if scored_tokens is None else tf.gather(mask, scored_tokens, axis=1)
+
         histories, length = outputs.ids, outputs.length
         if self._repetition_penalty != 1:
             rows, longest = tf.unstack(tf.shape(histories))
             # --> [R, longest]
             is_token = tf.sequence_mask(tf.fill([rows], length), longest)
-            repeated = self._tokens_at(histories, is_token)
+            repeated = scored(self._tokens_at(histories, is_token))
             log_probs = tf.where(repeated, log_probs * self._repetition_penalty, log_probs)
         forbidden = []  # each bool [R, vocab] or [1, vocab]
         if self._tokens:
@@ -95,7 +106,7 @@ class Constraints:
                 )
             )
         for mask in forbidden:
-            log_probs = tf.where(mask, NEG_INF, log_probs)
+            log_probs = tf.where(scored(mask), NEG_INF, log_probs)
         return log_probs
 
     def _completes_phrase(

@@ -57,6 +57,10 @@ class SearchDecoder(Protocol):
     def returns_log_probs(self) -> bool:
         """True if the scores of `step` are log-probabilities, and False if they are logits."""
 
+    @property
+    def scored_tokens(self) -> tf.Tensor | None:
+        """The tokens that `step` scores, int32 `[C]`, at least 2 K; None for all V tokens."""
+
     def init_cache(self) -> Any:
         """Returns the cache before position 0."""
 
@@ -71,8 +75,9 @@ class SearchDecoder(Protocol):
             cache: the cache before this position.
 
         Returns:
-            The scores of the next tokens, any float type `[R, V]`. The cache after this position.
-            The attention to each source token, any float type `[R, source]`, or None.
+            The scores of the next tokens, any float type `[R, V]`, or `[R, C]` for C
+            `scored_tokens`. The cache after this position. The attention to each source token, any
+            float type `[R, source]`, or None.
         """
 
     def extend_cache(self, cache: Any, position: tf.Tensor) -> Any:
@@ -113,6 +118,7 @@ class StepDecoder:
         vocab_size: number of tokens.
         rows_per_sentence: hypotheses of each sentence.
         returns_log_probs: True if the scores are log-probabilities.
+        scored_tokens: int32 `[C]`, the tokens of the scores, at least 2 K; None for all.
 
     Example:
         A model that always prefers token 4, and ends with token 3.
@@ -129,6 +135,7 @@ class StepDecoder:
     vocab_size: int
     rows_per_sentence: int
     returns_log_probs: bool = False
+    scored_tokens: tf.Tensor | None = None
 
     def init_cache(self) -> Any:
         """Returns the cache before position 0."""

@@ -17,9 +17,10 @@ class NextTokenScores(NamedTuple):
     """Log-probabilities of the next token of each row.
 
     Attributes:
-        log_probs: float32 `[R, V]`, with all constraints applied; `NEG_INF` for forbidden tokens.
+        log_probs: float32 `[R, C]`, with all constraints applied; `NEG_INF` for forbidden tokens.
             The search adds them up.
-        model_log_probs: float32 `[R, V]`, before constraints are applied.
+        model_log_probs: float32 `[R, C]`, before constraints are applied.
+        tokens: int32 `[C]`, the token of each column; None if the columns are all tokens, V.
 
     Example:
     >>> outputs = PartialOutputs(ids=tf.zeros([1, 1], tf.int32), length=tf.constant(0))
@@ -33,6 +34,7 @@ class NextTokenScores(NamedTuple):
 
     log_probs: tf.Tensor
     model_log_probs: tf.Tensor
+    tokens: tf.Tensor | None = None
 
     @classmethod
     def from_model(
@@ -43,22 +45,24 @@ class NextTokenScores(NamedTuple):
         constraints: Constraints | None = None,
         min_length: int = 0,
         are_log_probs: bool = False,
+        scored_tokens: tf.Tensor | None = None,
     ) -> NextTokenScores:
         """Applies all constraints to the scores of the model.
 
         Args:
-            scores: any float type `[R, V]`, logits or log-probabilities.
+            scores: any float type `[R, C]`, logits or log-probabilities.
             outputs: the hypotheses so far. A forced token overrides all other rules.
             ids: the start, pad and unknown ids are never generated.
             constraints: rules for the next token.
             min_length: minimum number of tokens of an output, including the end token.
             are_log_probs: True if the scores are log-probabilities.
+            scored_tokens: int32 `[C]`, the tokens of the scores; None for all, V.
         """
         scores = tf.cast(scores, tf.float32)
         log_probs = model_log_probs = scores if are_log_probs else log_softmax(scores)
         if constraints is not None and constraints.is_active:
-            log_probs = constraints.apply(log_probs, outputs)
-        tokens = tf.range(tf.shape(scores)[1])
+            log_probs = constraints.apply(log_probs, outputs, scored_tokens)
+        tokens = tf.range(tf.shape(scores)[1]) if scored_tokens is None else scored_tokens
         forbidden = tf.reduce_any([tokens == excluded for excluded in ids.excluded], axis=0)
         if min_length > 1:
             forbidden |= (tokens == ids.end) & (outputs.length + 1 < min_length)
@@ -67,17 +71,23 @@ class NextTokenScores(NamedTuple):
             forced = tf.expand_dims(outputs.forced, 1)  # --> [R, 1]
             only_forced = tf.where(tokens == forced, model_log_probs, NEG_INF)
             log_probs = tf.where(forced < 0, log_probs, only_forced)
-        return cls(log_probs, model_log_probs)
+        return cls(log_probs, model_log_probs, scored_tokens)
 
     def top(self, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the log-probabilities and ids of the `count` best tokens of each row.
+        """Returns the log-probabilities and the columns of the `count` best tokens of each row.
 
         Both are `[R, count]`, or `[R, V]` for a smaller vocabulary. Forbidden tokens come last,
         with `NEG_INF`.
         """
-        log_probs, tokens = top_k(self.log_probs, count)
+        # A decoder scores enough tokens. A constant number keeps all later shapes constant.
+        find = top_k if self.tokens is None else tf.math.top_k
+        log_probs, columns = find(self.log_probs, count)
         # The log-probabilities of a broken model are NaN.
-        return tf.where(is_valid(log_probs), log_probs, NEG_INF), tokens
+        return tf.where(is_valid(log_probs), log_probs, NEG_INF), columns
+
+    def ids(self, columns: tf.Tensor) -> tf.Tensor:
+        """Returns the tokens of some columns, both int32 of any shape."""
+        return columns if self.tokens is None else tf.gather(self.tokens, columns)
 
 
 def log_softmax(logits: tf.Tensor) -> tf.Tensor:

@@ -109,12 +109,13 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
     def _step(self, state: _SampleState, inputs: SearchInputs) -> _SampleState:
         next_tokens, cache, attention = self._next_token_scores(state, inputs)
         if self._config.sample and self._config.temperature > 0:
-            tokens = self._sample(next_tokens.log_probs, state.position, inputs.sample_offsets)
+            columns = self._sample(next_tokens.log_probs, state.position, inputs.sample_offsets)
         else:
             _, best = next_tokens.top(1)
-            tokens = best[:, 0]
-        token_log_probs = tf.gather(next_tokens.log_probs, tokens, batch_dims=1)
-        model_log_probs = tf.gather(next_tokens.model_log_probs, tokens, batch_dims=1)
+            columns = best[:, 0]
+        tokens = next_tokens.ids(columns)
+        token_log_probs = tf.gather(next_tokens.log_probs, columns, batch_dims=1)
+        model_log_probs = tf.gather(next_tokens.model_log_probs, columns, batch_dims=1)
         # --> [batch, K]
         tokens, token_log_probs, model_log_probs = (
             tf.reshape(each, [-1, self._rows])
@@ -142,7 +143,7 @@ class Sampling(SearchLoop[_SampleState, _Outputs]):
         )
 
     def _sample(self, log_probs: tf.Tensor, position: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
-        """Draws a token for each of R = batch * K rows, int32 `[R]`.
+        """Draws a column of the scores for each of R = batch * K rows, int32 `[R]`.
 
         Args:
             log_probs: float32 `[R, V]`.

@@ -199,6 +199,7 @@ class SearchLoop(abc.ABC, Generic[State, Hypotheses]):
             self._constraints,
             self._settings.min_length,
             self._decoder.returns_log_probs,
+            self._decoder.scored_tokens,
         )
         if not (state.histories.needs_attention() or self._config.coverage_penalty):
             return next_tokens, cache, None

@@ -15,6 +15,7 @@ from keras_transformer.inference import hub
 from keras_transformer.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from keras_transformer.decoding.shortlist import Shortlist
     from keras_transformer.inference.translation_module import TranslationModule
 
 _EXPORTERS = {
@@ -34,6 +35,7 @@ _FORMATS_OF_OPTION: dict[str, tuple[str, ...]] = {
     "max_bleu_loss": ("saved_model", "cpu", "litert"),
     "card": ("saved_model", "huggingface", "argos"),
     "text_signature": ("litert",),
+    "shortlist": ("saved_model", "cpu", "litert", "ctranslate2"),
 }
 
 
@@ -102,7 +104,8 @@ class ExportOptions:
             The default is int8 for cpu, and float32 for the others.
         precision: type of weights and computation, for the format saved_model.
         max_bleu_loss: the largest allowed loss of BLEU on the sentences when weights are
-            rounded. The default is 0.1, for int8 0.3 and for int4 0.5. It needs references.
+            rounded, or with a shortlist. The default is 0.1, for int8 and a shortlist 0.3, and for
+            int4 0.5. It needs references.
         tokenize: sacreBLEU's tokenizer for BLEU; None for `metrics.choose_tokenizer`.
         card: facts for the model card of a SavedModel that the run does not contain.
         extra_signatures: adds the signatures of another task to a SavedModel.
@@ -110,6 +113,8 @@ class ExportOptions:
             uploaded there.
         text_signature: whether a LiteRT model also gets the signature `translate`, which contains
             the tokenizer. LiteRT.js loads no models with text inputs.
+        shortlist: the tokens that the search considers for each sentence. It makes the search
+            faster and needs references, because translations change.
 
     Example:
     >>> ExportOptions(quantization="int8", references=["Ein Hund ."]).precision
@@ -125,6 +130,7 @@ class ExportOptions:
     extra_signatures: ExtraSignaturesFn | None = None
     push_to_hub: str | None = None
     text_signature: bool = True
+    shortlist: Shortlist | None = None
 
 
 def export(

@@ -16,6 +16,7 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.decoding import NEG_INF, SearchResult
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation.metrics import Scores, blind_score
 from keras_transformer.export import ExtraSignatures, fresh_process
@@ -26,6 +27,7 @@ from keras_transformer.inference.translation_module import TranslationModule
 _TIE = 1e-4  # hypotheses whose scores differ by less may swap places on another machine
 _MAX_TIES = 0.01  # largest share of sentences with ties, which are rare in a trained model
 _TOKENIZED_AT_ONCE = 1000
+MAX_SHORTLIST_LOSS = 0.3  # BLEU, the default limit
 _SIGNATURES = ("serving_default", "translate", "translate_ids")
 
 
@@ -306,26 +308,26 @@ def plain_texts(translator: TranslationModule, texts: Sequence[str]) -> list[str
     ]
 
 
-# Exports with rounded weights are judged by BLEU.
+# Exports with rounded weights or a shortlist are judged by BLEU.
 
 
 def check_references(
     sentences: Sequence[str],
     references: Sequence[str] | None,
-    rounding: str | None,
+    change: str | None,
     tokenize: str | None = None,
 ) -> None:
-    """Checks that BLEU can measure the loss of an export with rounded weights.
+    """Checks that BLEU can measure the loss of an export that changes translations.
 
     Args:
         sentences: source sentences.
         references: their reference translations.
-        rounding: the option that rounds weights, such as "precision is bfloat16", or None.
+        change: the option that changes translations, such as "precision is bfloat16", or None.
         tokenize: sacreBLEU's tokenizer. If None, `metrics.choose_tokenizer` chooses one.
 
     Raises:
-        InputError: if the numbers of sentences and references differ, or if weights are rounded
-            without references.
+        InputError: if the numbers of sentences and references differ, or if translations change
+            and there are no references.
 
     Example:
     >>> references = ["Ein Hund läuft im Park ."]
@@ -336,36 +338,53 @@ def check_references(
             f"There are {len(sentences):,} sentences, but {len(references):,} references. Give one "
             "for each sentence."
         )
-    if rounding is not None and references is None:
+    if change is not None and references is None:
         raise InputError(
-            f"{rounding}, which changes translations. Add references to measure the loss of BLEU."
+            f"{change}, which changes translations. Add references to measure the loss of BLEU."
         )
-    own = None if rounding is None else blind_score(references or (), tokenize)
+    own = None if change is None else blind_score(references or (), tokenize)
     if own is not None:
         raise InputError(
-            f"{rounding}, but BLEU cannot judge it: the references score {own:.1f} against "
+            f"{change}, but BLEU cannot judge it: the references score {own:.1f} against "
             "themselves. Use longer sentences, or another tokenizer (tokenize)."
         )
 
 
-def check_loss(scores: Scores, exact: Scores, weights: str, max_bleu_loss: float) -> None:
-    """Raises `InputError` if rounded weights lose more BLEU than allowed.
+def change_of(option: str | None, shortlist: Shortlist | None) -> str | None:
+    """Returns the options of an export that change translations, for messages.
+
+    Args:
+        option: the option that rounds weights, such as "precision is bfloat16", or None.
+        shortlist: the shortlist, or None.
+
+    Example:
+    >>> change_of("quantization is int8", None)
+    'quantization is int8'
+    """
+    options = [option] if option else []
+    if shortlist is not None:
+        options.append(f"the shortlist has {shortlist.size} translations of each token")
+    return " and ".join(options) or None
+
+
+def check_loss(scores: Scores, exact: Scores, change: str | None, max_bleu_loss: float) -> None:
+    """Raises `InputError` if an export loses more BLEU than allowed.
 
     Args:
         scores: scores of the export.
-        exact: scores of the run in float32.
-        weights: name of the rounded type.
+        exact: scores of the run in float32, without a shortlist.
+        change: the options that change translations, from `change_of`.
         max_bleu_loss: largest allowed loss.
 
     Example:
     >>> scores = Scores(27.3, 55.0, "nrefs:1", "nrefs:1", exact_match=0.1, sentences=1000)
-    >>> check_loss(scores, scores, "int8", max_bleu_loss=0.3)
+    >>> check_loss(scores, scores, "quantization is int8", max_bleu_loss=0.3)
     """
     if not exact.bleu - scores.bleu <= max_bleu_loss:  # also fails for NaN
         raise InputError(
-            f"With {weights} weights BLEU is {scores.bleu:.2f}, with float32 weights "
-            f"{exact.bleu:.2f}. A loss of at most {max_bleu_loss:g} is allowed, so nothing was "
-            "exported. Use a finer type, or --max_bleu_loss."
+            f"BLEU is {scores.bleu:.2f}, but the run has {exact.bleu:.2f}, because {change}. A "
+            f"loss of at most {max_bleu_loss:g} is allowed, so nothing was exported. Use a finer "
+            "type, a larger shortlist, or --max_bleu_loss."
         )
 
 

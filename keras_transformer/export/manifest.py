@@ -93,6 +93,7 @@ class Provenance:
         precision: type of weights and computation.
         max_source_tokens: longest source, including the end token; longer ones are truncated.
         max_output_tokens: longest translation, including the end token.
+        shortlist: sizes of the shortlist, or None without one.
 
     Example:
     >>> Provenance((), DecodingConfig(), "float32", 1024, 1074).precision
@@ -104,6 +105,7 @@ class Provenance:
     precision: str
     max_source_tokens: int
     max_output_tokens: int
+    shortlist: dict[str, int] | None = None
 
     @classmethod
     def of(
@@ -116,6 +118,7 @@ class Provenance:
             precision,
             translator.max_source_tokens,
             translator.max_output_tokens,
+            None if translator.shortlist is None else translator.shortlist.describe(),
         )
 
 
@@ -156,6 +159,7 @@ def write_manifest(
         "precision": provenance.precision,
         "max_source_tokens": provenance.max_source_tokens,
         "max_output_tokens": provenance.max_output_tokens,
+        "shortlist": provenance.shortlist,
         "decoding": dataclasses.asdict(provenance.decoding),
         "signatures": dict(signatures),
         "warning": warning,

@@ -19,6 +19,7 @@ from keras_transformer.decoding import (
     TokenConstraint,
 )
 from keras_transformer.decoding.cached_decoder import CachedDecoder
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.models.encoder_decoder import EncoderDecoder, Memory
 from keras_transformer.text.tokenizer import Tokenizer, truncate_text
@@ -41,10 +42,11 @@ class TranslationModule(tf.Module):
             the log-probabilities of each next token are averaged.
         tokenizer: the tokenizer of the models' training data.
         config: options of the search.
+        shortlist: the tokens that the search considers for each sentence; None for all.
 
     Raises:
-        InputError: without a model, if the vocabularies differ, or if the backend of Keras is not
-            TensorFlow.
+        InputError: without a model, if the vocabularies differ, if the shortlist does not fit, or
+            if the backend of Keras is not TensorFlow.
 
     Example:
     >>> from keras_transformer.config import ModelConfig
@@ -63,6 +65,7 @@ class TranslationModule(tf.Module):
         transformers: EncoderDecoder | Sequence[EncoderDecoder],
         tokenizer: Tokenizer,
         config: DecodingConfig,
+        shortlist: Shortlist | None = None,
     ):
         super().__init__(name="translator")
         backend = keras.backend.backend()
@@ -76,7 +79,10 @@ class TranslationModule(tf.Module):
         self.transformers = list(transformers)
         self.tokenizer = tokenizer
         self.config = config
+        self.shortlist = shortlist
         _check_vocabularies(self.transformers, tokenizer)
+        if shortlist is not None:
+            _check_shortlist(shortlist, tokenizer, config)
         if config.replace_unknown and not all(t.can_return_attention for t in self.transformers):
             raise InputError(
                 "decoding.replace_unknown is true, but this architecture has no attention to the "
@@ -91,6 +97,10 @@ class TranslationModule(tf.Module):
             banned=tuple(tokenizer.phrase_ids(phrase) for phrase in phrases),
             max_steps=self.max_output_tokens,
         )
+
+    def with_shortlist(self, shortlist: Shortlist | None) -> TranslationModule:
+        """Returns a translator of the same models that uses a shortlist, or none."""
+        return TranslationModule(self.transformers, self.tokenizer, self.config, shortlist)
 
     @tf.function(input_signature=_TEXT, autograph=False, jit_compile=False)
     def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -247,12 +257,18 @@ class TranslationModule(tf.Module):
             batch_compaction=inputs.length_limit is None,
             cache_block=cache_block,
         )
+        candidates = None
+        if self.shortlist is not None:
+            vocab_size = self.tokenizer.target_vocab_size
+            candidates = self.shortlist.candidates(source_ids, vocab_size, inputs.prefix)
         decoder = CachedDecoder(
             self.transformers,
             memories,
             config.rows_per_sentence,
             inputs.length_limit,
             block=cache_block,
+            candidates=candidates,
+            int8_rows=self.shortlist is not None and self.shortlist.int8_rows,
         )
         inputs = inputs._replace(source_mask=decoder.source_mask)
         ids = self.tokenizer
@@ -391,6 +407,20 @@ def _check_vocabularies(transformers: Sequence[EncoderDecoder], tokenizer: Token
                 f"Model {number} has vocabularies of {sizes[0]:,} and {sizes[1]:,} tokens, but the "
                 f"tokenizer has {own[0]:,} and {own[1]:,}. Use the tokenizer of its training data."
             )
+
+
+def _check_shortlist(shortlist: Shortlist, tokenizer: Tokenizer, config: DecodingConfig) -> None:
+    rows, frequent = int(shortlist.translations.shape[0]), int(shortlist.frequent.shape[0])
+    if rows != tokenizer.source_vocab_size:
+        raise InputError(
+            f"The shortlist has translations of {rows:,} tokens, but the source vocabulary has "
+            f"{tokenizer.source_vocab_size:,}. Learn it with the vocabulary of the model."
+        )
+    if frequent < 2 * config.beam_size:
+        raise InputError(
+            f"The shortlist has {frequent} frequent tokens, but a beam of {config.beam_size} needs "
+            f"{2 * config.beam_size}. Use a larger shortlist."
+        )
 
 
 def sample_offsets(text: tf.Tensor) -> tf.Tensor:

@@ -78,12 +78,16 @@ class TokenEmbedding(ProjectingLayer):
     def call(self, ids: Any) -> Any:
         ids = integer_ids(ids)
         # LiteRT looks up int8 rows with a scale each only if the ids have one dimension.
-        flat = ops.reshape(ids, (-1,))
-        rows = ops.cast(ops.take(self.embeddings, flat, axis=0), "float32")
-        if self.quantization_mode is not None:
-            rows = rows / ops.take(self.embeddings_scale, flat)[:, None]
+        rows = self.rows(ops.reshape(ids, (-1,)))
         rows = rows * self.d_model**0.5 if self.scale else rows
         return ops.reshape(rows, (*fast_paths.shape_for_reshape(ids), self.d_model))
+
+    def rows(self, ids: Any) -> Any:
+        """Returns the rows of E of some ids `[N]`, float32 `[N, d_model]`."""
+        rows = ops.cast(ops.take(self.embeddings, ids, axis=0), "float32")
+        if self.quantization_mode is not None:
+            rows = rows / ops.take(self.embeddings_scale, ids)[:, None]
+        return rows
 
     def logits(self, inputs: Any) -> Any:
         """Returns `inputs Eᵀ`: `[..., d_model]` to `[..., V]`, in the dtype of `inputs`."""

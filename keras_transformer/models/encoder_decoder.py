@@ -151,6 +151,26 @@ class EncoderDecoder(keras.Model):
         """Returns the weights of `logits`: kernel `[V, d_model]` (untied: `[d_model, V]`), bias."""
         raise NotImplementedError
 
+    def output_rows(self, ids: Any) -> tuple[Any, Any]:
+        """Returns the rows of the output matrix and the biases of some target tokens.
+
+        Args:
+            ids: int32 `[C]`.
+
+        Returns:
+            `[C, d_model]`, and `[C]` or None, both in the compute dtype.
+        """
+        kernel, bias = self.output_weights()
+        if self.config.tie_embeddings == "none":
+            rows = keras.ops.transpose(keras.ops.take(kernel, ids, axis=1))
+        else:
+            rows = keras.ops.take(kernel, ids, axis=0)
+        biases = None if bias is None else keras.ops.take(bias, ids)
+        return (
+            keras.ops.cast(rows, self.compute_dtype),
+            None if biases is None else keras.ops.cast(biases, self.compute_dtype),
+        )
+
     def _make_embedding(self, name: str, vocab_size: int) -> Any:
         """Returns a layer that maps int `[...]` to `[..., d_model]`, with weights `embeddings`."""
         raise NotImplementedError

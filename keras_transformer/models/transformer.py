@@ -272,6 +272,12 @@ class Transformer(EncoderDecoder):
         bias = projection.bias if self.config.output_bias else None
         return (projection.kernel if untied else layer.embeddings), bias
 
+    def output_rows(self, ids: Any) -> tuple[Any, Any]:
+        if self.config.tie_embeddings == "none" or self.target_embedding.quantization_mode is None:
+            return super().output_rows(ids)
+        bias = self.output_projection.bias if self.config.output_bias else None
+        return self.target_embedding.rows(ids), None if bias is None else ops.take(bias, ids)
+
     def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
         """Adds trainable adapters to all projections, and freezes all other weights.
 

@@ -127,8 +127,8 @@ def search(
     Args:
         tables, max_lengths, rules: of the sentences.
         step, decoder_type, vocab_size: replace the defaults, which use the tables.
-        **arguments: `returns_log_probs`, and fields of `SearchConfig`, `RequestedOutputs` and
-            `SearchInputs`.
+        **arguments: `returns_log_probs`, `scored_tokens`, and fields of `SearchConfig`,
+            `RequestedOutputs` and `SearchInputs`.
     """
     if isinstance(rules, DecodingConfig):
         rules = Rules(rules)
@@ -144,7 +144,7 @@ def search(
         {"node": tf.zeros_like(sentences), "sentence": [sentences]},
         vocab_size,
         config.rows_per_sentence,
-        **given(["returns_log_probs"]),
+        **given(["returns_log_probs", "scored_tokens"]),
     )
     outputs = RequestedOutputs(**given(ALL_OUTPUTS))
     inputs = SearchInputs(max_lengths, source_mask=tables.source_mask, **arguments)

@@ -282,6 +282,21 @@ def test_attention_is_not_returned_without_a_source_mask():
         assert result.token_log_probs.shape == result.ids.shape
 
 
+@each_rich
+def test_scores_of_listed_tokens_give_the_results_of_the_whole_vocabulary(rules):
+    tables, tokens = random_tables(8, 3), [B, START, A, END, PAD, UNKNOWN]
+    assert sorted(tokens) == list(range(VOCAB))
+
+    def step(ids, position, cache):
+        scores, cache, attention = step_of(tables)(ids, position, cache)
+        return tf.gather(scores, tokens, axis=1), cache, attention
+
+    inputs = {"prefix": tf.constant([[-1], [B], [-1]]), **DETAILS}
+    expected = search(tables, [LENGTH, LENGTH, 2], rules, **inputs)
+    listed = {"step": step, "scored_tokens": tf.constant(tokens)}
+    assert_same(search(tables, [LENGTH, LENGTH, 2], rules, **listed, **inputs), expected, atol=1e-5)
+
+
 # --- Bad input --------------------------------------------------------------------------------
 
 

@@ -21,12 +21,15 @@ from ai_edge_litert import interpreter as litert
 from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.console import progress_bar
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult
 from keras_transformer.export.comparison import (
+    MAX_SHORTLIST_LOSS,
     Comparison,
     Hypotheses,
+    change_of,
     check_loss,
     check_references,
     check_ties,
@@ -153,13 +156,22 @@ def _export(
             f"quantization is {quantization!r}, but must be one of {', '.join(QUANTIZATIONS)}."
         )
     is_exact = quantization == "none"
-    check_references(sentences, references, None if is_exact else f"quantization is {quantization}")
-    if is_exact and options.max_bleu_loss is not None:
+    shortlist = options.shortlist
+    change = change_of(None if is_exact else f"quantization is {quantization}", shortlist)
+    check_references(sentences, references, change)
+    if change is None and options.max_bleu_loss is not None:
         raise InputError(
             "max_bleu_loss is a bound for rounded weights, but quantization is none. "
             "Leave the bound out."
         )
-    translator = load_translator(run, settings)
+    full = load_translator(run, settings)
+    translator = full
+    if shortlist is not None:
+        # The weights of a dynamic product are not rounded by `passes.quantize`.
+        in_int8 = quantization in ("int8", "int4")
+        translator = full.with_shortlist(
+            Shortlist(shortlist.frequent, shortlist.translations, int8_rows=in_int8)
+        )
     if translator.config.sample:
         raise InputError(
             "decoding.sample draws random outputs, which LiteRT cannot reproduce. "
@@ -171,8 +183,9 @@ def _export(
             "Use --set=decoding.replace_unknown=false."
         )
     bound = options.max_bleu_loss
-    if bound is None:
-        bound = MAX_BLEU_LOSS.get(quantization)
+    if bound is None and change is not None:
+        limits = (MAX_BLEU_LOSS.get(quantization, 0.0), MAX_SHORTLIST_LOSS if shortlist else 0.0)
+        bound = max(limits)
     provenance = Provenance.of(run, translator, "float32" if is_exact else quantization)
     vocabulary = translator.tokenizer.vocabulary
     probes = probe_texts(vocabulary, sentences)
@@ -197,10 +210,11 @@ def _export(
                 comparison.translations, references, tokenize=options.tokenize
             )
             if bound is not None:
+                own = own if shortlist is None else _search_with_run(full, sentences)
                 best = (found.tokens()[0] for found in own[: len(sentences)])
                 exact = [vocabulary.target_text(ids) for ids in best]
                 exact_scores = metrics.evaluate(exact, references, tokenize=options.tokenize)
-                check_loss(scores, exact_scores, quantization, bound)
+                check_loss(scores, exact_scores, change, bound)
         translator.tokenizer.save(path)
         if not for_cpu:
             shutil.copyfile(_EXAMPLE, path / "example.py")
@@ -278,6 +292,8 @@ def convert(
     module.weights = [
         variable.value for each in translator.transformers for variable in each.weights
     ]
+    if translator.shortlist is not None:
+        module.shortlist = translator.shortlist
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures=functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[*functions])
@@ -291,6 +307,7 @@ def convert(
     if not for_cpu:
         passes.put_first(model, b"translate_ids")
     passes.quantize(model, quantization)
+    passes.multiply_int8_rows(model)
     check_ops(model)
     return model
 

@@ -369,3 +369,40 @@ def _halve(model: Any, graph: Any, weights: Any) -> None:
     dequantize.inputs = np.array([index], np.int32)
     dequantize.outputs = np.array([restored_index], np.int32)
     graph.operators.insert(0, dequantize)
+
+
+def multiply_int8_rows(model: Any) -> None:
+    """Makes FULLY_CONNECTED read int8 matrices that the model computes, without a CAST to float32.
+
+    The rows of a shortlist are such a matrix. The product is the same, but its inputs are rounded
+    to int8. It takes about half of the time of a float32 product.
+
+    Args:
+        model: a `schema.ModelT`.
+
+    Example:
+    >>> model = schema.ModelT()
+    >>> model.subgraphs = []
+    >>> multiply_int8_rows(model)
+    """
+    for graph in model.subgraphs:
+        casts = {
+            int(each.outputs[0]): each
+            for each in graph.operators
+            if op_name(model, each) == "CAST"
+            and graph.tensors[each.inputs[0]].type == schema.TensorType.INT8
+        }
+        for operator in list(graph.operators):
+            if op_name(model, operator) != "FULLY_CONNECTED" or operator.inputs[1] not in casts:
+                continue
+            cast = casts[int(operator.inputs[1])]
+            rows = int(cast.inputs[0])
+            operator.inputs = np.array([operator.inputs[0], rows, *operator.inputs[2:]], np.int32)
+            # One step is 1. The model multiplies by the scales of the rows later.
+            graph.tensors[rows].quantization = _parameters(np.ones(1, np.float32))
+            # With an offset, LiteRT would keep the sums of the first matrix.
+            operator.builtinOptions.asymmetricQuantizeInputs = False
+            for builtin, version in _INTEGER_VERSIONS["int8"].items():
+                code_of(model, builtin, version)
+            if not any(cast.outputs[0] in each.inputs for each in graph.operators):
+                graph.operators.remove(cast)

@@ -18,7 +18,14 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.export import ExportOptions, ExportResult, ExtraSignatures
-from keras_transformer.export.comparison import Comparison, check_loss, check_references, compare
+from keras_transformer.export.comparison import (
+    MAX_SHORTLIST_LOSS,
+    Comparison,
+    change_of,
+    check_loss,
+    check_references,
+    compare,
+)
 from keras_transformer.export.manifest import Provenance
 from keras_transformer.export.model_card import ModelCardData, model_name
 from keras_transformer.export.probes import probe_texts
@@ -67,16 +74,26 @@ def export(
     >>> exported.path
     PosixPath('build/new/1')
     """
-    precision, references = options.precision, options.references
+    precision, references, shortlist = options.precision, options.references, options.shortlist
     max_bleu_loss = options.max_bleu_loss
     if max_bleu_loss is None:
-        max_bleu_loss = MAX_BLEU_LOSS.get(precision, 0.0)
+        limits = (MAX_BLEU_LOSS.get(precision, 0.0), MAX_SHORTLIST_LOSS if shortlist else 0.0)
+        max_bleu_loss = max(limits)
     translator = load_translator(run, settings, precision=precision)
+    if shortlist is not None:
+        untied = translator.transformer.config.tie_embeddings == "none"
+        if precision == "int8" and untied:
+            raise InputError(
+                "A shortlist with precision int8 needs tied embeddings, but model.tie_embeddings "
+                "is none. Use another precision, or export without a shortlist."
+            )
+        translator = translator.with_shortlist(shortlist)
     extra = options.extra_signatures and options.extra_signatures(translator)
-    is_lossy = precision != "float32"
-    check_references(
-        sentences, references, f"precision is {precision}" if is_lossy else None, options.tokenize
-    )
+    if extra is not None and shortlist is not None:
+        raise InputError("A shortlist is only for translation. Export the parser without one.")
+    rounding = None if precision == "float32" else f"precision is {precision}"
+    change = change_of(rounding, shortlist)
+    check_references(sentences, references, change, options.tokenize)
     provenance = Provenance.of(run, translator, precision)
     warning = int8.REQUIREMENT if precision == "int8" else None
 
@@ -90,11 +107,11 @@ def export(
             scores = metrics.evaluate(
                 comparison.translations, references, tokenize=options.tokenize
             )
-            if is_lossy:
+            if change is not None:
                 model = load_model(run.path if isinstance(run, RunDirectory) else run, settings)
                 exact = [best.text for best, *_ in translate_lines(model, sentences)]
                 exact_scores = metrics.evaluate(exact, references, tokenize=options.tokenize)
-                check_loss(scores, exact_scores, precision, max_bleu_loss)
+                check_loss(scores, exact_scores, change, max_bleu_loss)
         if extra is not None:
             scores = None  # BLEU is only meaningful for translations
             card = dataclasses.replace(card, task=extra.card)
@@ -125,6 +142,8 @@ def _save(
     module.weights = [
         variable.value for each in translator.transformers for variable in each.weights
     ]
+    if translator.shortlist is not None:
+        module.shortlist = translator.shortlist
     # 0 means unknown.
     module.max_train_source_length = tf.Variable(max_source_length or 0, trainable=False)
     # Gradients are not needed, and the gradient of SiLU refers to nodes that `prune` removes.
