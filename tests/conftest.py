@@ -19,6 +19,7 @@ from tests.driver import Driver
 from tests.messages import Pattern
 
 if TYPE_CHECKING:
+    from keras_transformer.decoding.shortlist import Shortlist
     from keras_transformer.runs.run_directory import RunDirectory
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything loads TensorFlow
@@ -192,6 +193,19 @@ def _random_run(path: Path, *symbols: str) -> RunDirectory:
         weights["embedding/embeddings"][tokenizer.end_id] *= 0.1
         run.save_checkpoint(step, weights, {}, {})
     return run
+
+
+def random_shortlist(run: RunDirectory, size: int) -> Shortlist:
+    """Returns ten frequent tokens, and `size` random translations of each token."""
+    import numpy as np
+
+    from keras_transformer.decoding.shortlist import Shortlist
+
+    ids, random = run.tokenizer(), np.random.default_rng(3)
+    shape = (ids.source_vocab_size, size)
+    translations = random.integers(4, ids.target_vocab_size, shape)
+    translations[ids.pad_id] = ids.end_id
+    return Shortlist([ids.end_id, ids.unknown_id, *range(8, 18)], translations)
 
 
 def _exported_once(

@@ -17,12 +17,16 @@ The search is CTranslate2's, and its options are given when it translates. Even 
   change slightly.
 * An empty source (only the end token) gets a translation.
 
+A shortlist becomes `vmap.txt`, which `translate_batch` uses with `use_vmap=True`. CTranslate2 lets
+each sentence use the candidates of the whole batch, so its results depend on the batch.
+
 Its `length_penalty` is the exponent for `decoding.length_penalty_formula=power`, log P / length^α,
 and its default is 1. It does not have the formula of GNMT.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, ExportResult
 from keras_transformer.export.comparison import check_tokens, text_name
@@ -98,10 +103,14 @@ def export(
     quantization = options.quantization or "none"
     translator = load_supported(run, settings, quantization)
     provenance = Provenance.of(run, translator, precision_name(quantization))
+    if options.shortlist is not None:
+        provenance = dataclasses.replace(provenance, shortlist=options.shortlist.describe())
 
     def write(path: Path) -> float:
         translator.tokenizer.vocabulary.save(path)
         save_model(translator, quantization, path)
+        if options.shortlist is not None:
+            save_shortlist(options.shortlist, translator.tokenizer.vocabulary, path)
         write_manifest(path, provenance, signatures={})
         _compare_tokens(translator, path, probe_texts(Vocabulary.load(path), sentences).tokenized)
         return compare(translator, quantization, path, sentences)
@@ -238,6 +247,42 @@ def save_model(translator: TranslationModule, quantization: str, path: Path) -> 
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
     spec.save(str(path))
+
+
+def save_shortlist(shortlist: Shortlist, vocabulary: Vocabulary, path: Path) -> None:
+    r"""Writes `vmap.txt`: a line for each source token, and one for all sentences.
+
+    A line has the token, a tab, and the candidates with spaces between them.
+
+    Args:
+        shortlist: the shortlist.
+        vocabulary: the vocabulary of the model.
+        path: directory of the CTranslate2 model.
+
+    Raises:
+        InputError: if a piece has a space or a tab, which the format cannot express.
+
+    Example:
+    >>> vocabulary = Vocabulary.load("build/run/tokenizer")
+    >>> rows = np.full([vocabulary.source_vocab_size, 1], vocabulary.end_id)
+    >>> save_shortlist(Shortlist([vocabulary.end_id], rows), vocabulary, Path("."))
+    >>> Path("vmap.txt").read_text()
+    '\t</s>\n'
+    """
+    source, target = vocabulary.pieces()
+    for piece in {*source, *target}:
+        if piece != piece.strip() or len(piece.split()) != 1:
+            raise InputError(
+                f"The vocabulary has the token {piece!r}, but vmap.txt separates tokens by spaces. "
+                "Export without a shortlist."
+            )
+    frequent = shortlist.frequent.numpy().tolist()
+    lines = ["\t" + " ".join(target[i] for i in frequent)]
+    for piece, row in zip(source, shortlist.translations.numpy().tolist(), strict=True):
+        found = [target[i] for i in dict.fromkeys(row) if i not in frequent]
+        if found:
+            lines.append(f"{piece}\t{' '.join(found)}")
+    (path / "vmap.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:

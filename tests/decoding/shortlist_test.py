@@ -11,7 +11,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.conftest import PHRASES, random_shortlist
 from tests.messages import mentions
 
 TEXTS = [*PHRASES, "a", "", "ball " * 30]
@@ -24,16 +24,6 @@ def full(run_directory: RunDirectory) -> TranslationModule:
     return TranslationModule(
         model, run_directory.tokenizer(), DecodingConfig(n_best=3, max_extra_tokens=5)
     )
-
-
-def shortlist_of(translator: TranslationModule, size: int, **options: bool) -> Shortlist:
-    """Returns `size` random translations of each token, after ten frequent ones."""
-    tokenizer, random = translator.tokenizer, np.random.default_rng(3)
-    frequent = np.unique([tokenizer.end_id, tokenizer.unknown_id, *range(8, 18)])
-    shape = (tokenizer.source_vocab_size, size)
-    translations = random.integers(4, tokenizer.target_vocab_size, shape)
-    translations[tokenizer.pad_id] = tokenizer.end_id
-    return Shortlist(frequent, translations, **options)
 
 
 def everything(translator: TranslationModule) -> Shortlist:
@@ -66,8 +56,10 @@ def test_a_shortlist_of_all_tokens_changes_nothing(full: TranslationModule) -> N
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
-def test_outputs_contain_only_candidates_of_their_own_sentence(full: TranslationModule) -> None:
-    shortlist = shortlist_of(full, 2)
+def test_outputs_contain_only_candidates_of_their_own_sentence(
+    run_directory: RunDirectory, full: TranslationModule
+) -> None:
+    shortlist = random_shortlist(run_directory, 2)
     translator = full.with_shortlist(shortlist)
     result = translator.search(tf.constant(TEXTS))
     changed = 0
@@ -85,9 +77,11 @@ def test_outputs_contain_only_candidates_of_their_own_sentence(full: Translation
     assert changed > 6
 
 
-def test_a_prefix_that_is_not_on_the_shortlist_is_generated(full: TranslationModule) -> None:
+def test_a_prefix_that_is_not_on_the_shortlist_is_generated(
+    run_directory: RunDirectory, full: TranslationModule
+) -> None:
     tokenizer = full.tokenizer
-    translator = full.with_shortlist(shortlist_of(full, 1))
+    translator = full.with_shortlist(random_shortlist(run_directory, 1))
     prefix = "Fluss am Haus"
     source_ids, _ = translator.source_ids(tf.constant([PHRASES[0]]))
     candidates = translator.shortlist.candidates(source_ids, tokenizer.target_vocab_size)

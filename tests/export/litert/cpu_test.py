@@ -20,7 +20,7 @@ from keras_transformer.inference.manifest import check_manifest
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import PHRASES
+from tests.conftest import PHRASES, random_shortlist
 from tests.messages import mentions
 
 # Outputs of several blocks of the cache, an empty one, and sources of very different lengths.
@@ -132,7 +132,29 @@ def test_the_version(version: Path, translator: TranslationModule) -> None:
         assert [each.text for each in found] == [each.text for each in expected]
 
 
-def test_int8_is_the_default(run_directory: RunDirectory, tmp_path: Path) -> None:
-    options = ExportOptions(references=PHRASES, max_bleu_loss=100.0)
-    path = export(run_directory, tmp_path, PHRASES, options, format="cpu").path
-    assert check_manifest(path)["precision"] == "int8"
+@pytest.mark.parametrize(("format", "quantization"), [("cpu", None), ("litert", "none")])
+def test_a_shortlist_and_int8_by_default(
+    run_directory: RunDirectory, tmp_path: Path, format: str, quantization: str | None
+) -> None:
+    shortlist = random_shortlist(run_directory, 2)
+    options = ExportOptions(PHRASES, quantization, max_bleu_loss=100.0, shortlist=shortlist)
+    # In float32, the export compares its tokens with the tokens of the run.
+    path = export(run_directory, tmp_path, PHRASES, options, format=format).path
+    manifest = check_manifest(path)
+    assert manifest["precision"] == ("int8" if quantization is None else "float32")
+    assert manifest["shortlist"] == {"frequent": 12, "translations": 2}
+    model = LiteRTModel(path / "model.tflite", 1)
+    found = model.translate_batch([model.source_ids(text) for text in TEXTS])
+    for text, result in zip(TEXTS, found, strict=True):
+        candidates = shortlist.candidates(tf.constant([model.source_ids(text)]), 2**20)
+        allowed = {0, *candidates.ids.numpy().tolist()}
+        assert set(result.ids.ravel().tolist()) <= allowed
+
+
+def test_a_shortlist_is_judged_by_bleu(run_directory: RunDirectory, tmp_path: Path) -> None:
+    options = ExportOptions(shortlist=random_shortlist(run_directory, 2))
+    with pytest.raises(InputError, match=mentions("shortlist", 2, "references")):
+        export(run_directory, tmp_path, PHRASES, options, format="cpu")
+    with pytest.raises(InputError, match=mentions("huggingface", "shortlist", "saved_model")):
+        export(run_directory, tmp_path, PHRASES, options, format="huggingface")
+    assert not [*tmp_path.iterdir()]

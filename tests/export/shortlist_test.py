@@ -1,0 +1,49 @@
+"""Shortlists of exports: learned from the data of the run, and CTranslate2's file."""
+
+from pathlib import Path
+
+import ctranslate2
+import pytest
+import sentencepiece
+
+from keras_transformer.errors import InputError
+from keras_transformer.export.ctranslate2 import load_supported, save_model, save_shortlist
+from keras_transformer.export.shortlist import learn_shortlist
+from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES, random_shortlist
+from tests.messages import mentions
+
+
+def test_other_data_is_an_error(
+    run_directory: RunDirectory, tagged_run: RunDirectory, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=mentions("training data", "--data_dir")):
+        learn_shortlist(run_directory, None, 50)
+    tagged_run.tokenizer().save(tmp_path)
+    with pytest.raises(InputError, match=mentions("different vocabularies", run_directory.path)):
+        learn_shortlist(run_directory, tmp_path, 50)
+    run_directory.tokenizer().save(tmp_path)
+    with pytest.raises(InputError, match=mentions(tmp_path / "train", "not a token store")):
+        learn_shortlist(run_directory, tmp_path, 50)
+
+
+def test_ctranslate2_uses_the_shortlist(run_directory: RunDirectory, tmp_path: Path) -> None:
+    translator = load_supported(run_directory, None, "none")
+    shortlist = random_shortlist(run_directory, 2)
+    vocabulary = translator.tokenizer.vocabulary
+    save_model(translator, "none", tmp_path)
+    save_shortlist(shortlist, vocabulary, tmp_path)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.source_model)
+    _, target = vocabulary.pieces()
+    engine = ctranslate2.Translator(str(tmp_path))
+    whole = 0
+    for phrase in PHRASES:
+        source = processor.id_to_piece(processor.encode(phrase))
+        ids, _ = translator.source_ids([phrase])
+        found = shortlist.candidates(ids, translator.tokenizer.target_vocab_size)
+        allowed = {target[i] for i in found.ids.numpy()} | {"<s>"}
+        (result,) = engine.translate_batch([source], use_vmap=True, max_decoding_length=20)
+        assert set(result.hypotheses[0]) <= allowed
+        (result,) = engine.translate_batch([source], max_decoding_length=20)
+        whole += not set(result.hypotheses[0]) <= allowed
+    assert whole  # without the shortlist, the engine uses other tokens
