@@ -249,7 +249,9 @@ class CachedDecoder:
 def _mean_log_probs(logits: Sequence[Any]) -> tf.Tensor:
     """Returns the mean log-probabilities `[batch * beam, V]`, or the logits of a single model."""
     # --> [batch * beam, V]
-    logits = [tf.reshape(each, [-1, each.shape[-1] or tf.shape(each)[-1]]) for each in logits]
+    batch, beam, _ = logits[0].shape
+    rows = -1 if batch is None else batch * beam
+    logits = [tf.reshape(each, [rows, each.shape[-1] or tf.shape(each)[-1]]) for each in logits]
     if len(logits) == 1:
         return logits[0]
     return tf.add_n([log_softmax(tf.cast(each, tf.float32)) for each in logits]) / len(logits)

@@ -133,7 +133,7 @@ class CandidateOutputs:
 
     def logits(self, features: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, K, C]` for features `[batch, K, d_model]` and a bias `[batch, 1, C]`."""
-        _, beam, width = features.shape
+        batch, beam, width = features.shape
         rows = self._rows
         if self._scales is not None:
             # The LiteRT export removes this cast, so that the product is one of int8.
@@ -141,4 +141,6 @@ class CandidateOutputs:
         products = tf.matmul(tf.reshape(features, [-1, width]), rows, transpose_b=True)
         if self._scales is not None:
             products *= self._scales
-        return tf.reshape(products, [-1, beam, tf.shape(self._rows)[0]]) + bias
+        # LiteRT needs the constant size of its batch.
+        shape = [-1 if batch is None else batch, beam, tf.shape(self._rows)[0]]
+        return tf.reshape(products, shape) + bias
