@@ -15,7 +15,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.text.vocabulary import Vocabulary
 
-_ITERATIONS = 5  # of expectation maximization; more hardly change the ranks
+_ITERATIONS = 5  # of expectation maximization; more change the ranks only a little
 _MIN_PROBABILITY = 1e-3  # of a translation; drops words that only occur in the same sentences
 # A link is a pair of a target token and a source token in the same sentence pair. It takes 4 bytes.
 _MAX_LINKS = 100_000_000

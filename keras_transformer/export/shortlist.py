@@ -28,7 +28,7 @@ def learn_shortlist(
             or with damaged ones, or for a size below 1.
 
     Example:
-    >>> learn_shortlist("build/run", "build/data", 8).describe()
+    >>> learn_shortlist("build/run", "build/data", 8).describe()  # doctest: +SKIP
     {'frequent': 10, 'translations': 8}
     """
     if data_dir is None:

@@ -6,10 +6,12 @@ import ctranslate2
 import pytest
 import sentencepiece
 
+from keras_transformer.data.token_store import encoded, write_index, write_shard
 from keras_transformer.errors import InputError
 from keras_transformer.export.ctranslate2 import load_supported, save_model, save_shortlist
 from keras_transformer.export.shortlist import learn_shortlist
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import Vocabulary
 from tests.conftest import PHRASES, random_shortlist
 from tests.messages import mentions
 
@@ -25,6 +27,16 @@ def test_other_data_is_an_error(
     run_directory.tokenizer().save(tmp_path)
     with pytest.raises(InputError, match=mentions(tmp_path / "train", "not a token store")):
         learn_shortlist(run_directory, tmp_path, 50)
+
+
+def test_the_data_of_the_run_gives_a_shortlist(run_directory: RunDirectory, tmp_path: Path) -> None:
+    run_directory.tokenizer().save(tmp_path)
+    vocabulary, lines = Vocabulary.load(tmp_path), [phrase.encode() for phrase in PHRASES]
+    side = encoded(lines, vocabulary.encode_source(lines), 60)
+    digest = write_shard(tmp_path / "train" / "0", side, side)
+    write_index(tmp_path / "train", [("0", len(lines), digest)])
+    shortlist = learn_shortlist(run_directory, tmp_path, 8)
+    assert shortlist.describe() == {"frequent": 10, "translations": 8}
 
 
 def test_ctranslate2_uses_the_shortlist(run_directory: RunDirectory, tmp_path: Path) -> None:
