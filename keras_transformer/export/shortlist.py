@@ -28,7 +28,11 @@ def learn_shortlist(
             or with damaged ones, or for a size below 1.
 
     Example:
-    >>> learn_shortlist("build/run", "build/data", 8).describe()  # doctest: +SKIP
+    >>> from keras_transformer.data.corpora.corpus import parallel_files
+    >>> from keras_transformer.data.preparation.prepare import PrepareOptions, prepare
+    >>> corpora, options = parallel_files(["train.en"], ["train.de"]), PrepareOptions(valid_pairs=1)
+    >>> _ = prepare(corpora, "data", options, vocab_from="build/run/tokenizer")
+    >>> learn_shortlist("build/run", "data", 8).describe()
     {'frequent': 10, 'translations': 8}
     """
     if data_dir is None:
