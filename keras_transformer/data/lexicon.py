@@ -143,7 +143,8 @@ class _Links:
         ) as bar:
             found = []
             for block in blocks:
-                found.append(np.unique(self._keys(block), return_inverse=True))
+                own, inverse = np.unique(self._keys(block), return_inverse=True)
+                found.append((own, inverse.astype(np.int32)))
                 bar.update()
             keys = np.unique(np.concatenate([np.zeros(0, np.int64), *(each for each, _ in found)]))
             # The index of each link in `keys`
