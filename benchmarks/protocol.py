@@ -42,8 +42,11 @@ _LONGEST_S = 1e6  # the operating system does not wait for infinity
 _SHOWN = 3000  # characters of a failed process's output
 
 
-class MissingPackageError(Exception):
-    """An interpreter lacks a package that an engine needs."""
+class UnavailableError(Exception):
+    """An engine cannot run here: a package is missing, or the CPU lacks instructions.
+
+    An engine raises it while it starts. Benchmarks then leave the engine out.
+    """
 
 
 class SlowStartError(Exception):
@@ -177,7 +180,7 @@ class EngineChild(Child):
             `ready_seconds` is the time from the start of the process.
 
     Raises:
-        MissingPackageError: if the interpreter lacks a package.
+        UnavailableError: if the engine cannot run here.
         SlowStartError: if the engine is not ready in time.
         RuntimeError: if the process fails.
     """
@@ -207,8 +210,10 @@ class EngineChild(Child):
                 if not selector.select(min(limit_s, _LONGEST_S)):
                     raise SlowStartError(f"{name} was not ready after {limit_s:g} seconds.")
             self.facts = self._receive()
+            if "unavailable" in self.facts:
+                raise UnavailableError(self.facts["unavailable"])
             if "missing" in self.facts:
-                raise MissingPackageError(
+                raise UnavailableError(
                     f"{python} has no package {self.facts['missing']}. Install it there, or name "
                     f"another interpreter, as in --engine_python={name.partition(':')[0]}=PYTHON."
                 )
@@ -245,6 +250,9 @@ def serve(engine: str, task: str) -> None:
             raise
         write({"missing": missing})
         return
+    except UnavailableError as error:
+        write({"unavailable": str(error)})
+        return
     write({**imported, **facts})
     for line in sys.stdin:
         request = json.loads(line)
@@ -252,4 +260,6 @@ def serve(engine: str, task: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    import protocol  # engines import the module by this name, and raise its exceptions
+
+    protocol.serve(*sys.argv[1:])

@@ -42,7 +42,7 @@ from absl import flags, logging
 from command import say
 from measuring import Turn, best_ratios, describe_machine, is_quiet, spread, take_turns
 from models import LENGTH_PENALTY, SEED, random_run, sizes_of, special_ids
-from protocol import EngineChild, MissingPackageError
+from protocol import EngineChild, UnavailableError
 from resources import CoreUse
 from variants import Variant, chosen, define_engines, grouped, python_of
 
@@ -85,7 +85,7 @@ def compare(variants: Sequence[Variant], folder: Path) -> dict[str, Any]:
         try:
             paths[variant.name] = _export(variant, run, path)
             _start(variant, paths[variant.name])  # reads all files, compiles Python's modules
-        except MissingPackageError as error:
+        except UnavailableError as error:
             say(f"{variant.name} is left out: {error}")
             left_out[variant.name] = str(error)
             paths.pop(variant.name, None)

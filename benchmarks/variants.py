@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from absl import flags
 from command import say
-from protocol import EngineChild, MissingPackageError, SlowStartError
+from protocol import EngineChild, SlowStartError, UnavailableError
 
 from keras_transformer.errors import InputError
 
@@ -167,7 +167,7 @@ def started(
             say(f"Starting {variant.name}.")
             try:
                 children[variant.name] = stack.enter_context(start(variant))
-            except (MissingPackageError, SlowStartError) as error:
+            except (UnavailableError, SlowStartError) as error:
                 say(f"{variant.name} is left out: {error}")
                 left_out[variant.name] = str(error)
             except KeyboardInterrupt:

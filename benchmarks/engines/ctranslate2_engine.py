@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece
 from cost import Sizes
 from ctranslate2.specs import transformer_spec
-from protocol import Started
+from protocol import Started, UnavailableError
 from sentence_batches import Ids, without_padding
 
 from engines import tasks
@@ -21,10 +21,14 @@ _VERSIONS = {"ctranslate2": ctranslate2.__version__}
 
 
 def _open(path: str, settings: dict[str, Any]) -> ctranslate2.Translator:
+    device = "cuda" if settings.get("device") == "gpu" else "cpu"
+    precision = settings["precision"]
+    if precision not in ctranslate2.get_supported_compute_types(device):
+        raise UnavailableError(f"CTranslate2 has no fast {precision} on this {device}.")
     return ctranslate2.Translator(
         path,
-        device="cuda" if settings.get("device") == "gpu" else "cpu",
-        compute_type=settings["precision"],  # weights are converted as they are read
+        device=device,
+        compute_type=precision,  # weights are converted as they are read
         inter_threads=settings["at_once"],
         intra_threads=settings["threads"],
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from protocol import BENCHMARKS, Child, EngineChild, MissingPackageError
+from protocol import BENCHMARKS, Child, EngineChild, UnavailableError
 from variants import Variant, started
 
 from keras_transformer.errors import InputError
@@ -119,7 +119,7 @@ def test_errors_of_the_process_are_shown(start: Any, capfd: pytest.CaptureFixtur
 
 
 def test_engines_without_their_package_are_skipped(start: Any) -> None:
-    with pytest.raises(MissingPackageError, match="has no package a_package_that_nobody_has"):
+    with pytest.raises(UnavailableError, match="has no package a_package_that_nobody_has"):
         start("need")
     variants = [Variant(f"fake:{task}", "fake", task, ()) for task in ("need", "count")]
     with started(variants, lambda variant: start(variant.precision)) as (children, left_out):
