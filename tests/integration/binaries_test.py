@@ -176,6 +176,7 @@ def test_the_phrasebook_is_the_same_for_a_seed(driver: Driver, tmp_path: Path) -
     assert run() == (out, files)
 
 
+@pytest.mark.long
 def test_scores_of_a_recipe_can_be_repeated(driver: Driver, tmp_path: Path) -> None:
     write_recipe(tmp_path / "recipes")
     write_corpus(tmp_path / "corpus")

@@ -22,6 +22,7 @@ from tests.stress.fuzz.requests import Request
 from tests.stress.fuzz.texts import KINDS
 
 
+@pytest.mark.long
 def test_malformed_texts_are_translated(run_directory: RunDirectory, tmp_path: Path) -> None:
     settings = {
         "decoding.n_best": 2, "decoding.beam_size": 2, "decoding.max_source_tokens": 16,

@@ -73,6 +73,7 @@ def run(script: str, *arguments: str | Path, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path: Path) -> None:
     flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
     assert run(SCRIPT + AT_FIRST_STEPS, tmp_path, XLA_FLAGS=flags) == ["2 2", "4 2", "4 2"]

@@ -112,6 +112,7 @@ def test_details_equal_those_of_the_run(
                     np.testing.assert_allclose(value, same[name], atol=2e-4)
 
 
+@pytest.mark.long
 def test_an_ensemble_is_one_saved_model(run_directory: RunDirectory, tmp_path: Path) -> None:
     run = RunDirectory(shutil.copytree(run_directory.path, tmp_path / "run"))
     report = {"train": {"source": {"max_length": 25}}}

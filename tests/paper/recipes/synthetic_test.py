@@ -86,6 +86,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return seeds
 
 
+@pytest.mark.long
 def test_synthetic_pairs_are_added_to_the_training_text(
     taught: Recipe, corpus: Path, tmp_path: Path, shouting: dict[str, Path]
 ) -> None:
