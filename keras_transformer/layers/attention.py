@@ -95,8 +95,10 @@ def scaled_dot_product_attention(
         dropped = dropout(dropped)
     if len(values) == 1:
         return ops.matmul(dropped, values[0]), weights
-    # Counted from the end, where the sizes are constant, so that LiteRT knows all shapes.
-    first, second = dropped[..., : -values[1].shape[-2]], dropped[..., -values[1].shape[-2] :]
+    # The place is computed at run time. With a constant one, counted from the end, XNNPACK read
+    # memory that was not initialized in the first call of a LiteRT model.
+    num_first = ops.shape(values[0])[-2]
+    first, second = dropped[..., :num_first], dropped[..., num_first:]
     return ops.matmul(first, values[0]) + ops.matmul(second, values[1]), weights
 
 

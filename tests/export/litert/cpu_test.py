@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import ExportOptions, export
@@ -66,6 +65,15 @@ def test_a_batch_gives_each_sentence_the_tokens_of_the_run(
             np.testing.assert_array_equal(ours[:length], theirs[:length])
 
 
+def test_the_first_call_is_right(version: Path, translator: TranslationModule) -> None:
+    # XNNPACK once read memory that was not initialized, in two of three new interpreters.
+    expected = translator.search(tf.constant(PHRASES)).scores
+    for _ in range(10):
+        model = LiteRTModel(version / "model.tflite", 1)
+        found = model.translate_batch([model.source_ids(phrase) for phrase in PHRASES])
+        np.testing.assert_allclose([each.scores for each in found], expected, atol=1e-4)
+
+
 def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     ids = model.source_ids(PHRASES[0])
     alone = [
@@ -82,29 +90,6 @@ def test_options_and_status_are_per_sentence(model: LiteRTModel) -> None:
     assert [each.status for each in together] == [0, 0, changed, 0]
     assert model.translate_ids(ids[:-1] * 40).status == Status.SOURCE_CUT
     assert model.translate_batch([]) == []
-
-
-def test_the_memory_of_a_step_is_planned_before_it_runs(version: Path) -> None:
-    model = flatbuffer.read((version / "model.tflite").read_bytes())
-    [step] = [
-        graph
-        for graph in model.subgraphs
-        if any(
-            flatbuffer.op_name(model, each) == "DYNAMIC_UPDATE_SLICE" for each in graph.operators
-        )
-    ]
-    model.subgraphs, model.signatureDefs = [step], []
-    interpreter = Interpreter(
-        model_content=bytes(flatbuffer.write(model)),
-        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-    )
-    for details in interpreter.get_input_details():
-        shape = [5 if size < 0 else int(size) for size in details["shape_signature"]]
-        interpreter.resize_tensor_input(details["index"], shape)
-    interpreter.allocate_tensors()
-    for operator in step.operators:
-        for index in operator.outputs:
-            interpreter.get_tensor(int(index))  # fails if the tensor has no memory yet
 
 
 def test_no_reshape_keeps_the_shape(version: Path) -> None:
@@ -126,11 +111,8 @@ def test_the_version(version: Path, translator: TranslationModule) -> None:
     loaded = loading.load_model(version.parent)
     assert loaded.max_batch_lines > 1
     own = loading.LoadedModel.of(translator, "the run")
-    # Not the long source: the two ways merge other sentences into its batch, and several of its
-    # hypotheses have nearly the same score, so rounding decides which of them stay open.
-    texts = [text for text in TEXTS if len(text) < 100]
     for found, expected in zip(
-        translate_lines(loaded, texts), translate_lines(own, texts), strict=True
+        translate_lines(loaded, TEXTS), translate_lines(own, TEXTS), strict=True
     ):
         assert [each.text for each in found] == [each.text for each in expected]
 
