@@ -53,8 +53,8 @@ def learn_lexicon(store: TokenStore, vocabulary: Vocabulary, size: int, seed: in
         seed: seed of the sample.
 
     Raises:
-        InputError: for a size below 1, a store without pairs, or a store with ids that are not in
-            the vocabulary.
+        InputError: for a size below 1 or above the vocabulary, a store without pairs, or a store
+            with ids that are not in the vocabulary.
 
     Example:
     >>> from keras_transformer.text.vocabulary import Vocabulary
@@ -62,8 +62,11 @@ def learn_lexicon(store: TokenStore, vocabulary: Vocabulary, size: int, seed: in
     >>> learn_lexicon(store, Vocabulary.load("build/data"), size=4).translations.shape[1]
     4
     """
-    if size < 1:
-        raise InputError(f"The size of the shortlist is {size}, but it must be at least 1.")
+    if not 1 <= size <= vocabulary.target_vocab_size:
+        raise InputError(
+            f"The size of the shortlist is {size:,}, but it must be from 1 to the number of target "
+            f"tokens, {vocabulary.target_vocab_size:,}."
+        )
     if not len(store):
         raise InputError(f"{store.directory} has no pairs, so there is nothing to learn from.")
     pairs = np.arange(len(store))

@@ -25,7 +25,7 @@ def learn_shortlist(
 
     Raises:
         InputError: without data, for data with another vocabulary, for data without training pairs
-            or with damaged ones, or for a size below 1.
+            or with damaged ones, or for an invalid size.
 
     Example:
     >>> from keras_transformer.data.corpora.corpus import parallel_files
