@@ -155,8 +155,7 @@ class _RecipeExperiment:
         self._recipe = recipe
         self._seeds = seeds
         self._given = {kind: Path(path) for kind, path in given.synthetic_from.items()}
-        self._init_from = init_from = given.init_from
-        self._teacher = teacher = given.teacher
+        self._init_from, self._teacher = given.init_from, given.teacher
         self._texts: Texts
         self._check_seeds()
         if not self._given.keys() <= recipe.synthetic.keys():
@@ -165,24 +164,18 @@ class _RecipeExperiment:
                 f"{' and '.join(recipe.synthetic) or 'no synthetic pairs'}, but --synthetic_from "
                 f"has {' and '.join(self._given)}. Give only kinds of pairs that the recipe has."
             )
-        if recipe.fine_tune != (init_from is not None):
-            raise InputError(
-                f"The recipe {recipe.name} "
-                + (
-                    "fine-tunes a model. Name its run with --init_from."
-                    if recipe.fine_tune
-                    else "trains from random weights. Remove --init_from."
-                )
-            )
-        if recipe.teacher != (teacher is not None):
-            raise InputError(
-                f"The recipe {recipe.name} "
-                + (
-                    "needs a teacher. Name its run with --teacher."
-                    if recipe.teacher
-                    else "has no teacher. Remove --teacher."
-                )
-            )
+        runs: dict[str, str] = {}  # that the recipe needs, by the name of the flag
+        for role, is_needed, path, need, refusal in (
+            ("init_from", recipe.fine_tune, given.init_from, "fine-tunes a model",
+             "trains from random weights"),
+            ("teacher", recipe.teacher, given.teacher, "needs a teacher", "has no teacher"),
+        ):  # fmt: skip
+            if is_needed and path is None:
+                raise InputError(f"The recipe {recipe.name} {need}. Name its run with --{role}.")
+            if path is not None and not is_needed:
+                raise InputError(f"The recipe {recipe.name} {refusal}. Remove --{role}.")
+            if path is not None:
+                runs[role] = path
         self._kinds = [kind for kind in get_args(Synthetic) if kind in recipe.synthetic]
         self._generators: dict[Synthetic, _RecipeExperiment] = {}
         generated_by = dict.fromkeys(self._kinds, "an export that was given")
@@ -199,10 +192,8 @@ class _RecipeExperiment:
                         GivenModels(),
                     )
         written: dict[str, Any] = {"generated_by": generated_by} if self._kinds else {}
-        if init_from is not None:
-            written |= run_identity("init_from", init_from)
-        if teacher is not None:
-            written |= run_identity("teacher", teacher)
+        for role, path in runs.items():
+            written |= run_identity(role, path)
         self._identity = {**recipe.identity, **written}
         self._facts: dict[str, Any] = {
             "recipe": recipe.name,
