@@ -63,8 +63,8 @@ def scaled_dot_product_attention(
 
     Args:
         query: `[..., T, d_k]`.
-        key: `[..., S, d_k]`, or a list of two such tensors, the second with a constant size. They
-            are used like their concatenation, but without copying them.
+        key: `[..., S, d_k]`, or a list of two such tensors. They are used like their
+            concatenation, but without copying them.
         value: `[..., S, d_v]`, or a list like `key`.
         attention_mask: bool, broadcastable to `[..., T, S]`; True may be attended to.
         dropout: function applied to the weights before they are multiplied with the values.
@@ -95,8 +95,9 @@ def scaled_dot_product_attention(
         dropped = dropout(dropped)
     if len(values) == 1:
         return ops.matmul(dropped, values[0]), weights
-    # The place is computed at run time. With a constant one, counted from the end, XNNPACK read
-    # memory that was not initialized in the first call of a LiteRT model.
+    # The place is computed at run time, so LiteRT plans the memory of each step again. If it knows
+    # all shapes, it plans once, and XNNPACK then reads memory that was not initialized when the
+    # number of places changes.
     num_first = ops.shape(values[0])[-2]
     first, second = dropped[..., :num_first], dropped[..., num_first:]
     return ops.matmul(first, values[0]) + ops.matmul(second, values[1]), weights
