@@ -37,8 +37,9 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
 A number among the options is the number of threads of an operation; the default is --threads. With
 `cores`, an operation has one thread, and each core decodes a part of a batch (of a text: a batch),
-as bin/translate.py does. CTranslate2, Marian and LiteRT are fastest like this. In each round every
-engine decodes the same sentences while the others wait.
+as bin/translate.py does. CTranslate2, Marian and LiteRT are fastest like this. With `shortlist`, a
+trained model scores only the tokens of `bin/export.py --shortlist=50`, learned from --data_dir. In
+each round every engine decodes the same sentences while the others wait.
 
 With --device=gpu, Keras and CTranslate2 share the first GPU. --profile adds the kernels of a batch,
 its copies to and from the host, and the time in which the GPU is busy, for Keras. After Ctrl-C or
@@ -59,7 +60,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -91,6 +92,9 @@ from keras_transformer.errors import InputError
 from keras_transformer.presets import preset
 from keras_transformer.runs.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from keras_transformer.decoding.shortlist import Shortlist
+
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
 command.define_numbers("batches", [1, 32, 128], "sentences of a batch; a trained model uses 32")
@@ -106,6 +110,7 @@ flags.DEFINE_integer("beam_size", 4, "hypotheses of a sentence", lower_bound=1)
 flags.DEFINE_integer("steps", 30, "tokens of every output of a random model", lower_bound=1)
 flags.DEFINE_string("model_dir", None, "run directory of a trained model, instead of random ones")
 flags.DEFINE_string("reference", None, "translations of the source, for BLEU")
+flags.DEFINE_string("data_dir", None, "prepared data of the trained model, for shortlists")
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
 flags.DEFINE_integer("rounds", 3, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
@@ -114,12 +119,21 @@ flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
 _FAST_PATHS = {f"no_{name}": name for name in ("project", "shape_for_reshape", "swap_heads")}
 KNOWN = {
-    "keras": (["float32", "bfloat16", "int8"], ["xla", "cores", *_FAST_PATHS, "number"]),
-    "ctranslate2": (["float32", "bfloat16", "float16", "int8"], ["mkl", "cores", "number"]),
+    "keras": (
+        ["float32", "bfloat16", "int8"],
+        ["xla", "cores", "shortlist", *_FAST_PATHS, "number"],
+    ),
+    "ctranslate2": (
+        ["float32", "bfloat16", "float16", "int8"],
+        ["mkl", "cores", "shortlist", "number"],
+    ),
     "marian": (["float32", "int8"], ["cores", "number"]),
     "transformers": (["float32", "bfloat16"], ["number"]),
     "kerashub": (["float32"], ["xla", "number"]),
-    "litert": (["float32", "float16", "int8", "int4"], ["compiled", "cores", "phone", "number"]),
+    "litert": (
+        ["float32", "float16", "int8", "int4"],
+        ["compiled", "cores", "phone", "shortlist", "number"],
+    ),
 }
 DEFAULT = [
     *("keras:bfloat16:cores", "keras:int8:cores", "litert:float32:cores", "litert:int8:cores"),
@@ -128,6 +142,7 @@ DEFAULT = [
     *("marian:float32:cores", "marian:int8:cores"),
 ]
 _LATENCY_ROWS, _TRAINED_ROWS = 1, 32  # sentences of a batch
+_SHORTLIST = 50
 _COMPARED = 8  # sentences that an export is compared on
 ON_GPU = ("keras:bfloat16", "keras:float32", "ctranslate2:float16")
 _ON_GPU = ("keras", "ctranslate2")  # engines that can use a GPU
@@ -263,7 +278,8 @@ def latency_and_throughput(
 def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures translations of a trained model, and returns the results."""
     from keras_transformer.evaluation import metrics  # late: TensorFlow takes seconds
-    from keras_transformer.export import export
+    from keras_transformer.export import ExportOptions, export
+    from keras_transformer.export.shortlist import learn_shortlist
 
     sources, references = read_text(FLAGS.source), read_text(FLAGS.reference)
     if len(sources) != len(references):
@@ -278,20 +294,33 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
         source.write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
         common = {"source": str(source), "rows": _TRAINED_ROWS}
         common["warm_up"] = not FLAGS.whole_program
+        shortlist = None
+        if any("shortlist" in variant.options for variant in variants):
+            shortlist = learn_shortlist(run, FLAGS.data_dir, _SHORTLIST)
         own = {**common, "run": FLAGS.model_dir, "decoding": decoding}
+        own |= {"data_dir": FLAGS.data_dir, "shortlist": _SHORTLIST}
         peer = {**common, "beam_size": config.beam_size, "length_penalty": config.length_penalty}
         peer["max_extra_tokens"] = config.max_extra_tokens
         if not all(variant.is_ours for variant in variants):
             say("Exporting for CTranslate2.")
-            exported = export(run, f"{folder}/export", sources[:8], format="ctranslate2")
+            options = ExportOptions(references[:_COMPARED], shortlist=shortlist)
+            exported = export(
+                run, f"{folder}/export", sources[:_COMPARED], options, format="ctranslate2"
+            )
             peer["export"] = str(exported.path)
         settings = {variant.name: own if variant.is_ours else peer for variant in variants}
         for variant in variants:
             if variant.engine == "litert":
                 say(f"Exporting for {variant.name}.")
-                exported = _export_litert(variant, run, Path(folder), sources, references, decoding)
-                settings[variant.name] = {**common, "export": str(exported / "model.tflite")}
-        start = starting("decode_text", lambda variant: settings[variant.name], FLAGS.threads)
+                version = _export_litert(
+                    variant, run, Path(folder), (sources, references), shortlist, decoding
+                )
+                settings[variant.name] = {**common, "export": str(version / "model.tflite")}
+
+        def settings_of(variant: Variant) -> dict[str, Any]:
+            return {**settings[variant.name], "use_shortlist": "shortlist" in variant.options}
+
+        start = starting("decode_text", settings_of, FLAGS.threads)
         with started(variants, start) as (children, left_out):
             calls = {name: lambda _, name=name: children[name].ask("decode") for name in children}
             if FLAGS.whole_program:
@@ -327,22 +356,24 @@ def _export_litert(
     variant: Variant,
     run: RunDirectory,
     folder: Path,
-    sources: Sequence[str],
-    references: Sequence[str],
+    texts: tuple[Sequence[str], Sequence[str]],
+    shortlist: Shortlist | None,
     decoding: Mapping[str, Any],
 ) -> Path:
     """Exports a run as a LiteRT model, and returns the version."""
     from keras_transformer.export import ExportOptions, export  # late: TensorFlow takes seconds
 
-    is_exact = variant.precision == "float32"
+    sources, references = (lines[:_COMPARED] for lines in texts)
+    rounds, limits = variant.precision != "float32", "shortlist" in variant.options
     options = ExportOptions(
-        references=None if is_exact else references[:_COMPARED],
-        quantization="none" if is_exact else variant.precision,
-        max_bleu_loss=None if is_exact else 100.0,  # the result states BLEU
+        references=references if rounds or limits else None,
+        quantization=variant.precision if rounds else "none",
+        max_bleu_loss=100.0 if rounds or limits else None,  # the result states BLEU
+        shortlist=shortlist if limits else None,
     )
+    path = folder / variant.name.replace(":", "_")
     format = "litert" if "phone" in variant.options else "cpu"
-    path = folder / f"{format}_{variant.precision}"
-    return export(run, path, sources[:_COMPARED], options, format=format, settings=decoding).path
+    return export(run, path, sources, options, format=format, settings=decoding).path
 
 
 def summarize(
@@ -398,6 +429,9 @@ def main() -> int:
             if variant.engine not in _ON_GPU:
                 raise InputError(f"{variant.name} does not run on a GPU here.")
     if FLAGS.model_dir is None:
+        for variant in variants:
+            if "shortlist" in variant.options:
+                raise InputError(f"{variant.name} needs a trained model. Give --model_dir.")
         result = compare_random(variants)
     else:
         if FLAGS["engines"].using_default_value and FLAGS.device == "cpu":

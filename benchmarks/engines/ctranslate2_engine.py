@@ -130,7 +130,8 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
     Args:
         settings: `precision`, `device`, `threads`, `at_once`, `beam_size`, `length_penalty`, the
-            directory `export`, `max_extra_tokens`, and the settings of `tasks.decode_text`.
+            directory `export`, `use_shortlist`, `max_extra_tokens`, and the settings of
+            `tasks.decode_text`.
     """
     folder = Path(settings["export"])
     translator = _open(str(folder), settings)
@@ -149,6 +150,7 @@ def decode_text(settings: dict[str, Any]) -> Started:
             length_penalty=settings["length_penalty"],
             max_decoding_length=longest + settings["max_extra_tokens"],
             max_input_length=0,
+            use_vmap=settings["use_shortlist"],
         )
         return [target.decode(result.hypotheses[0]) for result in results]
 

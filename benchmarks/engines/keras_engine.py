@@ -25,6 +25,7 @@ from keras_transformer.config import Config, DecodingConfig
 from keras_transformer.data.batching.batches import Batches, CorpusBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.decoding import SearchInputs, SearchResult
+from keras_transformer.export.shortlist import learn_shortlist
 from keras_transformer.inference import loading
 from keras_transformer.inference.int8 import use_int8_products
 from keras_transformer.inference.translation_module import TranslationModule
@@ -240,14 +241,15 @@ def decode_text(settings: dict[str, Any]) -> Started:
     """Loads a trained model that decodes text.
 
     Args:
-        settings: `precision`, `compile`, `run`, its `decoding` settings, and the
-            settings of `tasks.decode_text`.
+        settings: `precision`, `compile`, `run`, its `decoding` settings, and the settings of
+            `tasks.decode_text`. With `use_shortlist`, `data_dir` and the size `shortlist`.
     """
-    compiled = settings["compile"]
-    model = loading.load_model(
-        settings["run"], settings["decoding"], precision=settings["precision"],
-        jit_compile=compiled,
-    )  # fmt: skip
+    compiled, run = settings["compile"], settings["run"]
+    module = loading.load_translator(run, settings["decoding"], precision=settings["precision"])
+    if settings["use_shortlist"]:
+        shortlist = learn_shortlist(run, settings["data_dir"], settings["shortlist"])
+        module = module.with_shortlist(shortlist)
+    model = loading.LoadedModel.of(module, run, jit_compile=compiled)
 
     def translate(lines: list[str]) -> list[str]:
         translations = model.translate(text=tf.constant(lines))["translations"]
