@@ -111,15 +111,15 @@ class LiteRTModel:
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
         if verify:
             manifest.check_file(self.path)
-        self._most = 1 if low_memory else threads
+        self._max_runtimes = 1 if low_memory else threads
         try:
             self._content = None if low_memory else self.path.read_bytes()
-            file = io.BytesIO(self._content) if self._content else self.path.open("rb")
+            file = self.path.open("rb") if self._content is None else io.BytesIO(self._content)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}.") from error
         with file:
             self.metadata, self.vocabulary = read_archive(self.path, file, verify)
-        self._free = threading.Semaphore(self._most)
+        self._free = threading.Semaphore(self._max_runtimes)
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
         self.batch_size = _BATCH_SIZE if self._idle[0].takes_batches else 1
 
@@ -154,8 +154,10 @@ class LiteRTModel:
         """
         inputs = self._inputs([[]])
         with contextlib.ExitStack() as stack:
-            runtimes = [stack.enter_context(self._idle_runtime()) for _ in range(self._most)]
-            with concurrent.futures.ThreadPoolExecutor(self._most) as pool:
+            runtimes = [
+                stack.enter_context(self._idle_runtime()) for _ in range(self._max_runtimes)
+            ]
+            with concurrent.futures.ThreadPoolExecutor(self._max_runtimes) as pool:
                 for _ in pool.map(lambda runtime: runtime.run(inputs), runtimes):
                     pass
 
