@@ -301,7 +301,6 @@ def convert(
         converter.allow_custom_ops = True  # `check_ops` names them
         model = flatbuffer.read(converter.convert())
     passes.look_up_embeddings(model)
-    passes.plan_top_k(model)
     passes.remove_reshapes(model)
     passes.share(model)
     if not for_cpu:

@@ -64,29 +64,6 @@ def _gathers_rows(model: Any, graph: Any, operator: Any) -> bool:
     return is_matrix and is_list and is_constant and plain
 
 
-def plan_top_k(model: Any) -> None:
-    """Lets LiteRT plan the memory of TOPK_V2 before it runs.
-
-    If the input of TOPK_V2 is declared with an unknown dimension, LiteRT treats its outputs as
-    dynamic, even if `k` is constant. Then it plans the memory of all later operations again each
-    time that the subgraph runs, which is once per decode step.
-
-    Example:
-    >>> model, graph, operator = schema.ModelT(), schema.SubGraphT(), schema.OperatorT()
-    >>> model.operatorCodes, model.subgraphs, graph.operators = [], [graph], [operator]
-    >>> operator.opcodeIndex = code_of(model, schema.BuiltinOperator.TOPK_V2)
-    >>> operator.inputs, graph.tensors = [0], [schema.TensorT()]
-    >>> graph.tensors[0].shape, graph.tensors[0].shapeSignature = [1, 9], [-1, 9]
-    >>> plan_top_k(model)
-    >>> graph.tensors[0].shapeSignature is None
-    True
-    """
-    for graph in model.subgraphs:
-        for operator in graph.operators:
-            if op_name(model, operator) == "TOPK_V2":
-                graph.tensors[operator.inputs[0]].shapeSignature = None
-
-
 def remove_reshapes(model: Any) -> None:
     """Removes each RESHAPE to the shape that its input already has.
 
