@@ -126,9 +126,8 @@ def _discard_last_log() -> None:
 
 
 def load_tensorflow() -> None:
-    """Loads TensorFlow quietly. A signal ends the process while it loads."""
-    with environment.ended_by_signals():
-        tf_import.load_tensorflow()
+    """Loads TensorFlow quietly."""
+    tf_import.load_tensorflow()
 
 
 def load_engine(model_dir: str | None) -> None:

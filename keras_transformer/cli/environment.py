@@ -9,7 +9,8 @@ Every program inherits environment variables, standard streams and signals from 
 * If standard output is closed or full, the command fails with a one-line message. If standard error
   is closed or full, messages are lost. A closed stream is opened as the null device, so that no
   other file gets its number.
-* Ctrl-C, SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that files are cleaned up.
+* Ctrl-C, SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that files are cleaned up. During an
+  import, they end the process without a message.
 """
 
 from __future__ import annotations
@@ -59,24 +60,15 @@ def run(program: Callable[[], int | None]) -> NoReturn:
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """While the block runs, a signal ends the process immediately and without a message.
+def _interrupted_by_signals() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)  # a second signal ends the process
+        if _is_import(frame):
+            os._exit(130)  # a library may catch an exception, and go on without a module
+        raise KeyboardInterrupt
 
-    Use it for imports. Otherwise, a library may catch the `KeyboardInterrupt` of Ctrl-C and
-    continue with a missing module, or print a stack trace.
-
-    Example:
-    >>> with ended_by_signals():
-    ...     signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    True
-    """
-    with _handled_by(signal.SIG_DFL):
-        yield
-
-
-@contextlib.contextmanager
-def _handled_by(handler: Any) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in stop_signals()}
+    before = {number: signal.signal(number, interrupt) for number in stop_signals()}
     try:
         yield
     finally:
@@ -84,13 +76,10 @@ def _handled_by(handler: Any) -> Iterator[None]:
             signal.signal(number, old or signal.SIG_DFL)  # None: the handler was not set by Python
 
 
-def _interrupted_by_signals() -> contextlib.AbstractContextManager[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT:
-            signal.signal(number, signal.SIG_DFL)  # a second signal ends the process
-        raise KeyboardInterrupt
-
-    return _handled_by(interrupt)
+def _is_import(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _exit_code(program: Callable[[], int | None]) -> int:
