@@ -95,11 +95,9 @@ def scaled_dot_product_attention(
         dropped = dropout(dropped)
     if len(values) == 1:
         return ops.matmul(dropped, values[0]), weights
-    # The place is computed at run time, so LiteRT plans the memory of each step again. If it knows
-    # all shapes, it plans once, and XNNPACK then reads memory that was not initialized when the
-    # number of places changes.
-    num_first = ops.shape(values[0])[-2]
-    first, second = dropped[..., :num_first], dropped[..., num_first:]
+    # Counted from the end, where the size is constant, so that LiteRT knows all shapes of a step.
+    size = values[1].shape[-2]
+    first, second = dropped[..., :-size], dropped[..., -size:]
     return ops.matmul(first, values[0]) + ops.matmul(second, values[1]), weights
 
 

@@ -40,6 +40,11 @@ from keras_transformer.export.comparison import (
 from keras_transformer.export.litert import flatbuffer, passes
 from keras_transformer.export.litert.batch_signature import BatchSignature
 from keras_transformer.export.litert.fast_tokenizer import text_problem
+from keras_transformer.export.litert.quantization import (
+    QUANTIZATIONS,
+    multiply_int8_rows,
+    quantize,
+)
 from keras_transformer.export.litert.signatures import LiteRTSignatures
 from keras_transformer.export.manifest import Provenance, write_manifest
 from keras_transformer.export.probes import escaped, probe_texts
@@ -51,7 +56,6 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.atomic import write_version
 from keras_transformer.runs.run_directory import RunDirectory
 
-QUANTIZATIONS = passes.QUANTIZATIONS
 MAX_BLEU_LOSS = {"float16": 0.1, "int8": 0.3, "int4": 0.5}  # default limits
 
 TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
@@ -167,7 +171,7 @@ def _export(
     full = load_translator(run, settings)
     translator = full
     if shortlist is not None:
-        # The weights of a dynamic product are not rounded by `passes.quantize`.
+        # The weights of a dynamic product are not rounded by `quantize`.
         in_int8 = quantization in ("int8", "int4")
         translator = full.with_shortlist(
             Shortlist(shortlist.frequent, shortlist.translations, int8_rows=in_int8)
@@ -301,12 +305,14 @@ def convert(
         converter.allow_custom_ops = True  # `check_ops` names them
         model = flatbuffer.read(converter.convert())
     passes.look_up_embeddings(model)
+    passes.plan_top_k(model)
     passes.remove_reshapes(model)
+    passes.prepare_loops_twice(model)
     passes.share(model)
     if not for_cpu:
         passes.put_first(model, b"translate_ids")
-    passes.quantize(model, quantization)
-    passes.multiply_int8_rows(model)
+    quantize(model, quantization)
+    multiply_int8_rows(model)
     check_ops(model)
     return model
 

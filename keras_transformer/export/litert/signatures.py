@@ -144,17 +144,21 @@ class LiteRTSignatures(tf.Module):
         return result, request.status + not_translated
 
     def _memories(self, source_ids: tf.Tensor, needed: tf.Tensor) -> list[Memory]:
-        """Encodes int32 `[1, S]` if `needed`, in a branch that both signatures can share."""
+        """Encodes int32 `[1, S]` if `needed`, in a loop of one step that both signatures can share.
+
+        It is a loop because LiteRT does not prepare a branch twice (`passes.prepare_loops_twice`).
+        """
         transformers = self._translator.transformers
 
-        def encoded() -> list[Any]:
-            return [[each.mask, each.cache] for each in self._translator.encode(source_ids)]
+        def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
+            memories = self._translator.encode(source_ids)
+            return step + 1, [[each.mask, each.cache] for each in memories]
 
-        def empty() -> list[Any]:
-            size = tf.shape(source_ids)[1]
-            return [[tf.fill([1, size], False), each.init_cache(1, size)] for each in transformers]
-
-        memories = tf.cond(needed, encoded, empty)
+        size = tf.shape(source_ids)[1]
+        empty = [[tf.fill([1, size], False), each.init_cache(1, size)] for each in transformers]
+        _, memories = tf.while_loop(
+            lambda step, _: step < tf.cast(needed, tf.int32), encoded, (tf.constant(0), empty)
+        )
         return [Memory(None, mask, cache) for mask, cache in memories]
 
     def _texts(self, result: SearchResult) -> tf.Tensor:
