@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.decoding import SearchInputs
+from keras_transformer.export.litert.signatures import encode_in_loop
 from keras_transformer.export.request_params import (
     Status,
     clean_request,
@@ -81,6 +82,7 @@ class BatchSignature(tf.Module):
         result = translator.search_ids(
             request.source_ids,
             SearchInputs(request.max_lengths, alpha=request.alpha),
+            memories=encode_in_loop(translator, request.source_ids, request.max_lengths),
             cache_block=_CACHE_BLOCK,
         )
         not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})

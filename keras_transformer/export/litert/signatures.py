@@ -134,7 +134,7 @@ class LiteRTSignatures(tf.Module):
         source_ids, max_lengths = request.source_ids, request.max_lengths
         # The size of the caches, which LiteRT copies at every step.
         longest = tf.maximum(max_lengths[0], 1)
-        memories = self._memories(source_ids, max_lengths[0] > 0)
+        memories = encode_in_loop(translator, source_ids, max_lengths)
         result = translator.search_ids(
             source_ids,
             SearchInputs(max_lengths, alpha=request.alpha, length_limit=longest),
@@ -142,24 +142,6 @@ class LiteRTSignatures(tf.Module):
         )
         not_translated = encode_status({Status.NOT_TRANSLATED: has_no_translation(result)})
         return result, request.status + not_translated
-
-    def _memories(self, source_ids: tf.Tensor, needed: tf.Tensor) -> list[Memory]:
-        """Encodes int32 `[1, S]` if `needed`, in a loop of one step that both signatures can share.
-
-        It is a loop because LiteRT does not prepare a branch twice (`passes.prepare_loops_twice`).
-        """
-        transformers = self._translator.transformers
-
-        def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
-            memories = self._translator.encode(source_ids)
-            return step + 1, [[each.mask, each.cache] for each in memories]
-
-        size = tf.shape(source_ids)[1]
-        empty = [[tf.fill([1, size], False), each.init_cache(1, size)] for each in transformers]
-        _, memories = tf.while_loop(
-            lambda step, _: step < tf.cast(needed, tf.int32), encoded, (tf.constant(0), empty)
-        )
-        return [Memory(None, mask, cache) for mask, cache in memories]
 
     def _texts(self, result: SearchResult) -> tf.Tensor:
         """Returns the texts of the hypotheses, string `[1, K]`; only pieces of text are used.
@@ -187,3 +169,36 @@ class LiteRTSignatures(tf.Module):
             tf.RaggedTensor.from_row_splits(pieces, splits, validate=False)
         )
         return tf.reshape(texts, [1, -1])
+
+
+def encode_in_loop(
+    translator: TranslationModule, source_ids: tf.Tensor, max_lengths: tf.Tensor
+) -> list[Memory]:
+    """Encodes sentences for each model of a translator, in a loop of one step.
+
+    Several signatures can share the body of a loop, and `passes.prepare_loops_twice` needs one. If
+    no sentence has an output, the loop takes no step.
+
+    Args:
+        translator: the translator.
+        source_ids: int32 `[B, S]`.
+        max_lengths: int32 `[B]`, the longest outputs.
+
+    Example:
+    >>> from keras_transformer.inference.loading import load_translator
+    >>> translator = load_translator("build/run")
+    >>> [memory] = encode_in_loop(translator, tf.constant([[9, 3]]), tf.constant([20]))
+    >>> memory.mask.shape
+    TensorShape([1, 2])
+    """
+
+    def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
+        memories = translator.encode(source_ids)
+        return step + 1, [[each.mask, each.cache] for each in memories]
+
+    batch, size = tf.unstack(tf.shape(source_ids))
+    mask = tf.fill([batch, size], False)
+    empty = [[mask, each.init_cache(batch, size)] for each in translator.transformers]
+    steps = tf.cast(tf.reduce_any(max_lengths > 0), tf.int32)
+    _, memories = tf.while_loop(lambda step, _: step < steps, encoded, (tf.constant(0), empty))
+    return [Memory(None, mask, cache) for mask, cache in memories]
