@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import io
 import math
 import os
@@ -36,6 +37,8 @@ _STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside 
 # Sentences per call for which `translate_batch` is fastest. With a beam of 4 they have 40 rows, a
 # multiple of the 5 rows that XNNPACK's int8 products compute at once on CPUs with AVX-512.
 _BATCH_SIZE = 10
+# Options of glibc's mallopt, and their values in bytes. 32 MiB is the largest that glibc accepts.
+_MALLOC_OPTIONS = {"M_TRIM_THRESHOLD": (-1, 256 << 20), "M_MMAP_THRESHOLD": (-3, 32 << 20)}
 
 
 class LiteRTResult(NamedTuple):
@@ -121,7 +124,10 @@ class LiteRTModel:
             self.metadata, self.vocabulary = read_archive(self.path, file, verify)
         self._free = threading.Semaphore(self._max_runtimes)
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
-        self.batch_size = _BATCH_SIZE if self._idle[0].takes_batches else 1
+        self.batch_size = 1
+        if self._idle[0].takes_batches:
+            self.batch_size = _BATCH_SIZE
+            _keep_freed_memory()
 
     def _new_runtime(self) -> _Interpreted | _Compiled:
         """Returns a new runtime with one thread, which one thread at a time may use."""
@@ -286,6 +292,17 @@ class LiteRTModel:
         # Cuts before the last byte that begins a character.
         begins = (i for i in range(limit, max(limit - 4, -1), -1) if data[i] & 0xC0 != 0x80)
         return data[: next(begins, limit)]
+
+
+def _keep_freed_memory() -> None:
+    """Makes the C library keep freed memory for this process, instead of the kernel.
+
+    LiteRT frees the memory of decode steps after each loop, and allocates it again for the next.
+    Without pages that the kernel must clear again, an int8 search of `small` takes 13 % less time.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # not glibc
+        for option, size in _MALLOC_OPTIONS.values():
+            ctypes.CDLL(None).mallopt(option, size)
 
 
 class _Interpreted:

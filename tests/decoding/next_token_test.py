@@ -44,6 +44,44 @@ def test_top_k_is_tensorflows(seed, size, count, values):
     assert_same_top_k(logits, count)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([6, 2047, 2053, 8000]),
+    count=st.integers(1, 6),
+    num_forbidden=st.integers(0, 4),
+    as_array=st.booleans(),
+)
+def test_penalties_are_added_to_all_values(seed, size, count, num_forbidden, as_array):
+    """The forbidden tokens are often the best ones, alone in their group or not."""
+    random = np.random.default_rng(seed)
+    values = np.floor(3 * random.standard_normal((4, size))).astype(np.float32)
+    forbidden = random.permutation(size)[:num_forbidden]
+    values[random.random((4, size)) < 0.001] = values[:2, forbidden] = 99
+    penalties = np.zeros(size, np.float32)
+    penalties[forbidden] = NEG_INF
+    expected, indices = tf.math.top_k(values + penalties, count)
+    given = penalties if as_array else tf.constant(penalties)
+    found, places = top_k(tf.constant(values), count, None, given, num_forbidden)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(places, indices)
+
+
+@pytest.mark.parametrize("min_length", [0, 3])
+@pytest.mark.parametrize("are_log_probs", [False, True])
+def test_the_best_of_all_tokens(min_length, are_log_probs):
+    logits = np.random.default_rng(4).standard_normal((6, 2500)).astype(np.float32)
+    logits[:3, [*IDS.excluded, IDS.end]] = 9  # the best ones
+    scores = NextTokenScores.from_model(
+        logits, empty_outputs(6), IDS, min_length=min_length, are_log_probs=are_log_probs
+    )
+    log_probs, tokens = scores.top(8)
+    expected, indices = tf.math.top_k(scores.log_probs, 8)
+    np.testing.assert_array_equal(tokens, indices)
+    np.testing.assert_allclose(log_probs, expected, rtol=1e-6)
+    assert (IDS.end in tokens.numpy()[:3]) == (min_length == 0)
+
+
 @pytest.mark.parametrize("size", [2048, 2053, 8000])
 @pytest.mark.parametrize("count", [30, 32, 33, 70, 200, 2048])
 def test_top_k_of_more_than_the_number_of_groups(size, count):
