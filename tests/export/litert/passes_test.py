@@ -59,10 +59,13 @@ def test_different_loops_are_not_shared(content: bytes, tmp_path: Path) -> None:
     assert not np.allclose(run(model, tmp_path, "two"), np.abs(run(model, tmp_path)), atol=0.1)
 
 
-def test_loops_are_prepared_twice_and_run_once(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_outputs", [False, True])
+def test_loops_are_prepared_twice_and_run_once(
+    content: bytes, tmp_path: Path, with_outputs: bool
+) -> None:
     model = prepared(content)
     bodies, count = loop_bodies(model), len(model.subgraphs)
-    passes.prepare_loops_twice(model)
+    passes.prepare_loops_twice(model, with_outputs=with_outputs)
     passes.share(model)
     assert loop_bodies(model) == [body for body in bodies for _ in range(2)]
     assert len(model.subgraphs) == count + 1  # one condition that is never true
