@@ -331,6 +331,11 @@ class _Compiled:
     takes_batches = False
 
     def __init__(self, path: Path):
+        if _BATCH_SIGNATURE in litert.Interpreter(str(path)).get_signature_list():
+            raise InputError(
+                f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
+                "low_memory out, or export with --format=litert."
+            )
         cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
         with _without_log():
             self._model = model = compiled_model.CompiledModel.from_file(
@@ -338,11 +343,6 @@ class _Compiled:
             )
             buffers: list[compiled_model.TensorBuffer] = []
             weakref.finalize(self, _close, model, buffers)
-            if _SIGNATURE not in model.get_signature_list():
-                raise InputError(
-                    f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
-                    "low_memory out, or export with --format=litert."
-                )
             inputs = model.get_input_tensor_details(_SIGNATURE)
             self._outputs = model.get_output_tensor_details(_SIGNATURE)
             self._input_buffers = {
