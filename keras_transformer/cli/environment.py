@@ -65,6 +65,8 @@ def _interrupted_by_signals() -> Iterator[None]:
         if number != signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)  # a second signal ends the process
         if _is_import(frame):
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
             os._exit(130)  # a library may catch an exception, and go on without a module
         raise KeyboardInterrupt
 

@@ -86,9 +86,9 @@ class Constraints:
 
         histories, length = outputs.ids, outputs.length
         if self._repetition_penalty != 1:
-            rows, longest = tf.unstack(tf.shape(histories))
+            is_token = tf.range(tf.shape(histories)[1]) < length
             # --> [R, longest]
-            is_token = tf.sequence_mask(tf.fill([rows], length), longest)
+            is_token = tf.broadcast_to(is_token, tf.shape(histories))
             repeated = scored(self._tokens_at(histories, is_token))
             log_probs = tf.where(repeated, log_probs * self._repetition_penalty, log_probs)
         forbidden = []  # each bool [R, vocab] or [1, vocab]

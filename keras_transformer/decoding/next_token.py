@@ -151,7 +151,7 @@ class NextTokenScores(NamedTuple):
 def _penalties(tokens: tf.Tensor | np.ndarray, ids: SpecialIds) -> tf.Tensor | np.ndarray:
     """Returns `NEG_INF` for tokens that are never generated and 0 for others, float32 `[C]`.
 
-    Those of an array are an array, because LiteRT's converter does not compute all constants.
+    For an array it returns an array, because LiteRT's converter does not compute all constants.
     """
     if isinstance(tokens, np.ndarray):
         return np.where(np.isin(tokens, ids.excluded), NEG_INF, 0.0).astype(np.float32)
@@ -166,7 +166,7 @@ def log_softmax(logits: tf.Tensor) -> tf.Tensor:
     >>> log_softmax(tf.zeros([1, 4])).numpy().round(3)
     array([[-1.386, -1.386, -1.386, -1.386]], dtype=float32)
     """
-    return logits - _log_normalizer(logits, _Groups.of(logits))
+    return logits - _log_normalizer(logits, None)
 
 
 def _log_normalizer(logits: tf.Tensor, groups: _Groups | None) -> tf.Tensor:

@@ -37,8 +37,9 @@ _STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside 
 # Sentences per call for which `translate_batch` is fastest. With a beam of 4 they have 40 rows, a
 # multiple of the 5 rows that XNNPACK's int8 products compute at once on CPUs with AVX-512.
 _BATCH_SIZE = 10
-# Options of glibc's mallopt, and their values in bytes. 32 MiB is the largest that glibc accepts.
-_MALLOC_OPTIONS = {"M_TRIM_THRESHOLD": (-1, 256 << 20), "M_MMAP_THRESHOLD": (-3, 32 << 20)}
+# Options of glibc's mallopt, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, with values in bytes. 32 MiB is
+# the largest value of the second one.
+_MALLOC_OPTIONS = ((-1, 256 << 20), (-3, 32 << 20))
 
 
 class LiteRTResult(NamedTuple):
@@ -69,6 +70,8 @@ class LiteRTModel:
     the content of the file, but XNNPACK copies the weights into each of them. An interpreter is
     made when it is needed for the first time. The file is read once: it may be replaced at any
     time, and this model stays the same.
+
+    A model of the format cpu makes glibc keep up to 256 MiB of memory that this process has freed.
 
     Args:
         path: `model.tflite`.
@@ -300,8 +303,8 @@ def _keep_freed_memory() -> None:
     LiteRT frees the memory of decode steps after each loop, and allocates it again for the next.
     Without pages that the kernel must clear again, an int8 search of `small` takes 13 % less time.
     """
-    with contextlib.suppress(AttributeError, OSError):  # not glibc
-        for option, size in _MALLOC_OPTIONS.values():
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        for option, size in _MALLOC_OPTIONS:
             ctypes.CDLL(None).mallopt(option, size)
 
 
@@ -331,13 +334,13 @@ class _Compiled:
     takes_batches = False
 
     def __init__(self, path: Path):
-        if _BATCH_SIGNATURE in litert.Interpreter(str(path)).get_signature_list():
-            raise InputError(
-                f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
-                "low_memory out, or export with --format=litert."
-            )
         cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
         with _without_log():
+            if _BATCH_SIGNATURE in litert.Interpreter(str(path)).get_signature_list():
+                raise InputError(
+                    f"{path} is for servers (--format=cpu), and CompiledModel cannot run it. Leave "
+                    "low_memory out, or export with --format=litert."
+                )
             self._model = model = compiled_model.CompiledModel.from_file(
                 str(path), options=compiled_model.Options(cpu_options=cpu)
             )

@@ -329,7 +329,7 @@ name, *arguments = sys.argv[1:]
 
 def interrupting(module, *args, importing=builtins.__import__, **options):
     if module == name:
-        print("importing", flush=True)
+        print("importing")
         os.kill(os.getpid(), signal.SIGINT)
     return importing(module, *args, **options)
 

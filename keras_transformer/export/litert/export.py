@@ -307,6 +307,7 @@ def convert(
     passes.look_up_embeddings(model)
     passes.plan_top_k(model)
     passes.remove_reshapes(model)
+    passes.plan_shapes(model)
     passes.prepare_loops_twice(model, with_outputs=not for_cpu)
     passes.share(model)
     if not for_cpu:

@@ -103,6 +103,39 @@ def remove_reshapes(model: Any) -> None:
                 each.inputs = np.where(each.inputs == target, source, each.inputs).astype(np.int32)
 
 
+def plan_shapes(model: Any) -> None:
+    """Lets LiteRT compute the shapes that RESHAPE needs in loops while it prepares them.
+
+    LiteRT computes a shape early if only operations with early results lead to it. PACK has none,
+    but CONCATENATION of scalars, which gives the same vector, has one.
+
+    Example:
+    >>> model = schema.ModelT()
+    >>> model.subgraphs = []
+    >>> plan_shapes(model)
+    """
+    bodies = {
+        each.builtinOptions.bodySubgraphIndex
+        for graph in model.subgraphs
+        for each in graph.operators
+        if op_name(model, each) == "WHILE"
+    }
+    for graph in [model.subgraphs[index] for index in bodies]:
+        early = {-1} | {
+            index
+            for index, tensor in enumerate(graph.tensors)
+            if model.buffers[tensor.buffer].data is not None
+        }
+        for operator in graph.operators:
+            name, from_early = op_name(model, operator), early.issuperset(operator.inputs)
+            if name == "PACK" and from_early and not shape_of(graph.tensors[operator.inputs[0]]):
+                operator.opcodeIndex = code_of(model, schema.BuiltinOperator.CONCATENATION)
+                operator.builtinOptionsType = schema.BuiltinOptions.ConcatenationOptions
+                operator.builtinOptions = schema.ConcatenationOptionsT()
+            if name == "SHAPE" or (from_early and name in ("PACK", "STRIDED_SLICE")):
+                early.update(operator.outputs)
+
+
 def prepare_loops_twice(model: Any, *, with_outputs: bool = True) -> None:
     """Inserts before each WHILE a copy of it that takes no step.
 
@@ -116,6 +149,9 @@ def prepare_loops_twice(model: Any, *, with_outputs: bool = True) -> None:
     LiteRT frees the memory of a body after each loop, and prepares it for the next. For the second
     of two loops with the same body and shapes, XNNPACK needs no more memory, so nothing moves. This
     takes 2 % of a translation.
+
+    It helps as far as LiteRT knows the shapes of the body while it prepares it. This is so for all
+    models but the encoders with an attention window.
 
     Args:
         model: a `schema.ModelT`.

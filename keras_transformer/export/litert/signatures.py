@@ -193,7 +193,9 @@ def encode_in_loop(
     """
 
     def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
-        memories = translator.encode(source_ids)
+        # `step` is 0. Without it, the converter computes shapes of the ids before the loop, and
+        # then LiteRT does not know them while it prepares the body.
+        memories = translator.encode(source_ids + step)
         return step + 1, [[each.mask, each.cache] for each in memories]
 
     batch, size = tf.unstack(tf.shape(source_ids))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_transformer.export.litert import flatbuffer, passes
-from tests.export.litert.tied_model import convert, expected, names, prepared, run
+from tests.export.litert.tied_model import convert, expected, loop_bodies, names, prepared, run
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +69,3 @@ def test_loops_are_prepared_twice_and_run_once(
     assert loop_bodies(model) == [body for body in bodies for _ in range(2)]
     assert len(model.subgraphs) == count + 1  # one condition that is never true
     np.testing.assert_allclose(run(model, tmp_path), expected(), atol=1e-4)
-
-
-def loop_bodies(model: Any) -> list[int]:
-    return [
-        each.builtinOptions.bodySubgraphIndex
-        for graph in model.subgraphs
-        for each in graph.operators
-        if flatbuffer.op_name(model, each) == "WHILE"
-    ]

@@ -67,3 +67,12 @@ def prepared(content: bytes) -> Any:
     passes.look_up_embeddings(model)
     passes.share(model)
     return model
+
+
+def loop_bodies(model: Any) -> list[int]:
+    return [
+        each.builtinOptions.bodySubgraphIndex
+        for graph in model.subgraphs
+        for each in graph.operators
+        if flatbuffer.op_name(model, each) == "WHILE"
+    ]
