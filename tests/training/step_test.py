@@ -131,6 +131,7 @@ def test_clipping_decay_and_averages_are_of_the_global_batch(two_cpus: list[str]
     assert one.averages.keys() == one.weights.keys()
 
 
+@pytest.mark.long
 def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(
     monkeypatch: pytest.MonkeyPatch, two_cpus: list[str]
 ) -> None:

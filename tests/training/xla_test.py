@@ -79,6 +79,7 @@ def test_each_replica_compiles_every_batch_shape_once_and_one_update(tmp_path: P
     assert run(SCRIPT + AT_FIRST_STEPS, tmp_path, XLA_FLAGS=flags) == ["2 2", "4 2", "4 2"]
 
 
+@pytest.mark.long
 def test_steps_compile_nothing_after_the_background_compilation(tmp_path: Path) -> None:
     flags = f"--xla_dump_to={tmp_path} --xla_backend_optimization_level=0"
     assert run(SCRIPT + IN_BACKGROUND, tmp_path, XLA_FLAGS=flags) == ["4 2", "4 2"]

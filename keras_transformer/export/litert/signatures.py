@@ -198,7 +198,7 @@ def encode_in_loop(
         memories = translator.encode(source_ids + step)
         return step + 1, [[each.mask, each.cache] for each in memories]
 
-    batch, size = tf.unstack(tf.shape(source_ids))
+    batch, size = tf.shape(source_ids)[0], tf.shape(source_ids)[1]
     mask = tf.fill([batch, size], False)
     empty = [[mask, each.init_cache(batch, size)] for each in translator.transformers]
     steps = tf.cast(tf.reduce_any(max_lengths > 0), tf.int32)

@@ -31,6 +31,7 @@ from tests.paper.recipes.recipes import (
 pytestmark = pytest.mark.usefixtures("one_replica")
 
 
+@pytest.mark.long
 def test_a_run_stopped_by_time_resumes_and_is_not_repeated(
     recipe: Recipe, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
