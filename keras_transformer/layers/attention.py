@@ -63,8 +63,8 @@ def scaled_dot_product_attention(
 
     Args:
         query: `[..., T, d_k]`.
-        key: `[..., S, d_k]`, or a list of two such tensors. They are used like their
-            concatenation, but without copying them.
+        key: `[..., S, d_k]`, or a list of two such tensors, the second with a constant size. They
+            are used like their concatenation, but without copying them.
         value: `[..., S, d_v]`, or a list like `key`.
         attention_mask: bool, broadcastable to `[..., T, S]`; True may be attended to.
         dropout: function applied to the weights before they are multiplied with the values.
