@@ -14,6 +14,14 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES
 
+SEARCH_OPTIONS = {
+    "decoding.no_repeat_ngram": 2,
+    "decoding.repetition_penalty": 1.3,
+    "decoding.banned": "Hund|rote Ball",
+    "decoding.min_length": 3,
+    "decoding.coverage_penalty": 0.2,
+    "decoding.diversity_penalty": 0.1,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "paper": {},
     # Everything in which models of other toolkits differ from the paper.

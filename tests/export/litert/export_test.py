@@ -35,7 +35,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES
-from tests.export.model_variants import make_run
+from tests.export.model_variants import SEARCH_OPTIONS, make_run
 from tests.messages import mentions, tells
 
 SENTENCES = [*PHRASES, "", " ", "ball " * 30, "☃ 雪", "</s> <pad> <unk>"]
@@ -160,15 +160,7 @@ def test_other_architectures(
     "settings",
     [
         {"decoding.beam_size": 1},
-        {
-            "decoding.beam_size": 4,
-            "decoding.no_repeat_ngram": 2,
-            "decoding.repetition_penalty": 1.3,
-            "decoding.banned": "Hund|rote Ball",
-            "decoding.min_length": 3,
-            "decoding.coverage_penalty": 0.2,
-            "decoding.diversity_penalty": 0.1,
-        },
+        {"decoding.beam_size": 4, **SEARCH_OPTIONS},
     ],
     ids=["greedy", "all options"],
 )

@@ -14,7 +14,7 @@ from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
 from tests.conftest import random_shortlist
 from tests.export.litert.tied_model import loop_bodies
-from tests.export.model_variants import make_run
+from tests.export.model_variants import SEARCH_OPTIONS, make_run
 
 # Runs in a new process, in which TensorFlow has not left free memory of all sizes. Prints how many
 # calls differ from those of LiteRT's own kernels.
@@ -48,14 +48,6 @@ print(wrong)
 """
 
 
-OPTIONS = {
-    "decoding.no_repeat_ngram": 2,
-    "decoding.repetition_penalty": 1.3,
-    "decoding.banned": "Hund|rote Ball",
-    "decoding.min_length": 3,
-    "decoding.coverage_penalty": 0.2,
-    "decoding.diversity_penalty": 0.1,
-}
 SHAPE_INPUTS = {  # the inputs of LiteRT's operations that give the shape of the output
     "RESHAPE": slice(1, None),
     "BROADCAST_TO": slice(1, None),
@@ -93,10 +85,11 @@ def test_new_interpreters_give_the_scores_of_other_kernels(
 @pytest.mark.parametrize("signature", ["translate_batch", "translate_ids"])
 def test_all_loops_are_prepared_twice(models: dict[str, Any], signature: str) -> None:
     model = models[signature]
-    loops = 0
+    whiles = loops = 0
     for graph in model.subgraphs:
         ops = [flatbuffer.op_name(model, each) for each in graph.operators]
         assert "IF" not in ops
+        whiles += ops.count("WHILE")
         for place, each in enumerate(graph.operators):
             if ops[place - 1 : place + 1] == ["WHILE", "WHILE"]:
                 before = graph.operators[place - 1]
@@ -104,6 +97,7 @@ def test_all_loops_are_prepared_twice(models: dict[str, Any], signature: str) ->
                 assert before.builtinOptions.bodySubgraphIndex == body
                 assert before.inputs.tolist() == each.inputs.tolist()
                 loops += 1
+    assert whiles == 2 * loops
     assert loops == {"translate_batch": 3, "translate_ids": 2}[signature]
 
 
@@ -112,7 +106,7 @@ def test_all_loops_are_prepared_twice(models: dict[str, Any], signature: str) ->
 def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu: bool) -> None:
     """Otherwise, LiteRT prepares the rest of a body only in the loop that runs it."""
     run = make_run(tmp_path / "run", kind if kind in ("converted", "separate") else "paper")
-    translator = loading.load_translator(run, OPTIONS if kind == "options" else {})
+    translator = loading.load_translator(run, SEARCH_OPTIONS if kind == "options" else {})
     if kind == "shortlist":
         translator = translator.with_shortlist(random_shortlist(run, 4))
     model = export.convert(translator, "none", for_cpu=for_cpu)
