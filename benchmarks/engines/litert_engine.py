@@ -59,9 +59,13 @@ def _inputs(rows: Sequence[Sequence[int]], width: int, max_length: int) -> dict[
 
 def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
     """Returns a function that runs the signature, and the width of `ids` if it is constant."""
+    from keras_transformer.inference.litert import keep_freed_memory  # late: not for other tasks
+
     interpreter = Interpreter(path, num_threads=threads)
     [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
     run = interpreter.get_signature_runner(name)
+    if name == "translate_batch":  # as in `LiteRTModel`
+        keep_freed_memory()
     width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
     return lambda inputs: run(**inputs)["lengths"][:, 0].tolist(), width
 
