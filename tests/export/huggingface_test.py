@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -291,11 +292,12 @@ def test_pieces_that_occur_twice_are_refused(tmp_path: Path) -> None:
 def test_reordered_features_compute_the_same() -> None:
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "num_heads": 2}
     config = ModelConfig(20, 20, layer_norm_epsilon=1e-5, d_ff=8, **sizes)
-    model = Transformer(config, dtype="float32")
+    keras.utils.set_random_seed(0)  # some weights amplify the rounding of layer normalization
+    model = Transformer(config, dtype="float64")
     weights = {path: each.numpy() for path, each in model.weights_by_path().items()}
     changed_config, changed = tensors.to_marian(config, weights)
     assert changed_config.sinusoid_layout == "halves"
-    other = Transformer(changed_config, dtype="float32")
+    other = Transformer(changed_config, dtype="float64")
     other.assign_weights(changed)
     ids = tf.constant([[5, 6, 7, 3]])
     inputs = {"source_ids": ids, "target_ids": ids}
