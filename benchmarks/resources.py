@@ -9,10 +9,21 @@ from pathlib import Path
 
 
 def resident_mb(field: str = "VmHWM", pid: int | str = "self") -> float:
-    """Returns the resident memory of a process: now ("VmRSS") or at most so far ("VmHWM")."""
+    """Returns the resident memory of a process: a field of `/proc/PID/status`.
+
+    For example "VmRSS" (now) or "VmHWM" (at most so far).
+    """
     status = Path(f"/proc/{pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith(f"{field}:")]
     return int(line.split()[1]) / 1024
+
+
+def dirty_mb() -> float:
+    """Returns the memory of this process that the operating system cannot drop now.
+
+    Pages of files are the others: they can be read again. Phones end processes by this figure.
+    """
+    return resident_mb("RssAnon") + resident_mb("RssShmem")
 
 
 class CoreUse:

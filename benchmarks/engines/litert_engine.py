@@ -9,13 +9,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
 from ai_edge_litert.interpreter import Interpreter
 from protocol import Answer, Started
-from resources import resident_mb
+from resources import dirty_mb, resident_mb
 from sentence_batches import Ids, without_padding
 
 from engines import tasks
@@ -25,8 +25,10 @@ _SIGNATURE = "translate_ids"
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
 _BATCH = 10  # as in keras_transformer.inference.litert
+_Row = TypeVar("_Row")
 _Translate = Callable[[Sequence[Sequence[int]], int], Sequence[int]]
 _PACKAGE = "ai-edge-litert"
+_IN_MEMORY = ":memory"  # as in `LiteRTModel(low_memory=True)`
 
 
 def _translate(settings: dict[str, Any]) -> _Translate:
@@ -34,8 +36,11 @@ def _translate(settings: dict[str, Any]) -> _Translate:
 
     The function returns the number of tokens of each translation.
     """
-    load = _load_compiled if settings["compiled"] else _load_interpreter
-    run, width = load(settings["path"], settings["threads"])
+    path, threads = settings["path"], settings["threads"]
+    if settings["compiled"]:
+        run, width = _load_compiled(path, threads, settings.get("weight_cache", _IN_MEMORY))
+    else:
+        run, width = _load_interpreter(path, threads)
 
     def translate(rows: Sequence[Sequence[int]], max_length: int) -> list[int]:
         if width is None:
@@ -59,20 +64,20 @@ def _inputs(rows: Sequence[Sequence[int]], width: int, max_length: int) -> dict[
 
 def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
     """Returns a function that runs the signature, and the width of `ids` if it is constant."""
-    from keras_transformer.inference.litert import keep_freed_memory  # late: not for other tasks
-
     interpreter = Interpreter(path, num_threads=threads)
     [name] = {"translate_ids", "translate_batch"} & set(interpreter.get_signature_list())
     run = interpreter.get_signature_runner(name)
     if name == "translate_batch":  # as in `LiteRTModel`
+        from keras_transformer.inference.litert import keep_freed_memory  # late: only for these
+
         keep_freed_memory()
     width = None if name == "translate_batch" else run.get_input_details()["ids"]["shape"][1]
     return lambda inputs: run(**inputs)["lengths"][:, 0].tolist(), width
 
 
-def _load_compiled(path: str, threads: int) -> tuple[Run, int]:
-    """Returns the same for `CompiledModel`, like `LiteRTModel(low_memory=True)`."""
-    cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=":memory")
+def _load_compiled(path: str, threads: int, weight_cache: str) -> tuple[Run, int | None]:
+    """Returns the same for `CompiledModel`, with a cache of weights in memory or in a file."""
+    cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=weight_cache)
     model = CompiledModel.from_file(path, options=Options(cpu_options=cpu))
     inputs = model.get_input_tensor_details(_SIGNATURE)
     outputs = model.get_output_tensor_details(_SIGNATURE)
@@ -106,17 +111,24 @@ def decode_ids(settings: dict[str, Any]) -> Started:
         return without_padding(ids, settings["pad_id"])
 
     def decode(sentences: Sequence[Sequence[int]]) -> Sequence[int]:
-        # Parts of nearly the same size: a small rest would read all weights for few sentences.
-        ends = np.linspace(0, len(sentences), max(1, round(len(sentences) / _BATCH)) + 1, dtype=int)
-        batches = [sentences[i:j] for i, j in itertools.pairwise(ends)]
         translate = idle.get()
         try:
+            batches = _parts(sentences, _BATCH)
             return [length for batch in batches for length in translate(batch, 0)]
         finally:
             idle.put(translate)
 
     facts, commands = tasks.decode_ids(settings, prepare, decode)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
+
+
+def _parts(rows: Sequence[_Row], size: int) -> list[Sequence[_Row]]:
+    """Splits rows into parts of nearly the same size.
+
+    A small rest would read all weights for few sentences.
+    """
+    ends = np.linspace(0, len(rows), max(1, round(len(rows) / size)) + 1, dtype=int)
+    return [rows[i:j] for i, j in itertools.pairwise(ends)]
 
 
 def decode_text(settings: dict[str, Any]) -> Started:
@@ -131,8 +143,8 @@ def decode_text(settings: dict[str, Any]) -> Started:
 
     def translate(lines: list[str]) -> list[str]:
         results = []
-        for start in range(0, len(lines), model.batch_size):
-            sources = [model.source_ids(line) for line in lines[start : start + model.batch_size]]
+        for batch in _parts(lines, model.batch_size):
+            sources = [model.source_ids(line) for line in batch]
             results += [model.texts(found)[0] for found in model.translate_batch(sources)]
         return results
 
@@ -156,9 +168,10 @@ def load_file(settings: dict[str, Any]) -> Started:
     """Loads a model and translates once; the command `time` times outputs of several lengths.
 
     Args:
-        settings: `path`, `threads`, `compiled`, and the source `ids`.
+        settings: `path`, `threads`, `compiled`, `weight_cache` (by default in memory), and the
+            source `ids`.
     """
-    bare_mb, started = resident_mb(), time.perf_counter()
+    bare_mb, bare_dirty_mb, started = resident_mb(), dirty_mb(), time.perf_counter()
     translate = _translate(settings)
     loaded = time.perf_counter()
     translate([settings["ids"]], _FIRST)
@@ -166,6 +179,7 @@ def load_file(settings: dict[str, Any]) -> Started:
         "load_seconds": loaded - started,
         "first_seconds": time.perf_counter() - loaded,
         "peak_mb": resident_mb() - bare_mb,
+        "dirty_mb": dirty_mb() - bare_dirty_mb,
         "package_mb": bare_mb,
     }
 
