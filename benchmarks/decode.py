@@ -14,11 +14,13 @@ exactly --steps tokens. --set changes the sizes. The time is that from ids to id
 sentence measure the latency of one request at a time. The larger --batches measure throughput: an
 engine counts with the batch size that is best for it.
 
-With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 does
-the same with the same weights, in the form that bin/export.py --format=ctranslate2 writes. Both
-search with the run's settings; the two length penalties are different formulas with the same
-exponent. Sentences are sorted by their bytes, --batches in a batch. With --whole_program, a turn
-is a new process that imports, loads, translates the source once and ends.
+With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 and
+Marian do the same with the same weights: CTranslate2 in the form that bin/export.py
+--format=ctranslate2 writes, Marian in that of benchmarks/marian_model.py. All search with the run's
+settings. The length penalties of CTranslate2 and Marian are another formula with the same exponent,
+`power`. Sentences are sorted by their bytes, 32 in a batch. Marian gets the whole text and batches
+it by tokens, 64 in a batch. With --whole_program, a turn is a new process that imports, loads,
+translates the source once and ends.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
@@ -27,7 +29,7 @@ An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
   `no_shape_for_reshape` without that function of `keras_transformer/layers/fast_paths.py`;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
   with `mkl` CT2_USE_MKL=1 is set;
-* marian:float32, marian:int8: Marian, by pymarian (only random models);
+* marian:float32, marian:int8: Marian, by pymarian; a trained model also needs sentencepiece;
 * transformers:float32, transformers:bfloat16: MarianMT in PyTorch (only random models);
 * kerashub:float32, with `xla` compiled: KerasHub's layers and BeamSampler, without a length
   penalty, combined as in its BartSeq2SeqLM (only random models);
@@ -146,7 +148,7 @@ _SHORTLIST = 50
 _COMPARED = 8  # sentences that an export is compared on
 ON_GPU = ("keras:bfloat16", "keras:float32", "ctranslate2:float16")
 _ON_GPU = ("keras", "ctranslate2")  # engines that can use a GPU
-_TRAINED = ("keras", "litert", "ctranslate2")  # engines that load a trained model
+_TRAINED = ("keras", "litert", "ctranslate2", "marian")  # engines that load a trained model
 
 
 def starting(
@@ -277,7 +279,9 @@ def latency_and_throughput(
 
 def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     """Measures translations of a trained model, and returns the results."""
-    from keras_transformer.evaluation import metrics  # late: TensorFlow takes seconds
+    from marian_model import POSITIONS, write_marian  # late: TensorFlow takes seconds
+
+    from keras_transformer.evaluation import metrics
     from keras_transformer.export import ExportOptions, export
     from keras_transformer.export.shortlist import learn_shortlist
 
@@ -301,13 +305,20 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
         own |= {"data_dir": FLAGS.data_dir, "shortlist": _SHORTLIST}
         peer = {**common, "beam_size": config.beam_size, "length_penalty": config.length_penalty}
         peer["max_extra_tokens"] = config.max_extra_tokens
-        if not all(variant.is_ours for variant in variants):
+        engines = {variant.engine for variant in variants}
+        if "ctranslate2" in engines:
             say("Exporting for CTranslate2.")
             options = ExportOptions(references[:_COMPARED], shortlist=shortlist)
             exported = export(
                 run, f"{folder}/export", sources[:_COMPARED], options, format="ctranslate2"
             )
             peer["export"] = str(exported.path)
+        if "marian" in engines:
+            say("Writing the model for Marian.")
+            marian = Path(folder) / "marian"
+            marian.mkdir()
+            write_marian(run, marian)
+            peer |= {"marian": str(marian), "positions": POSITIONS}
         settings = {variant.name: own if variant.is_ours else peer for variant in variants}
         for variant in variants:
             if variant.engine == "litert":

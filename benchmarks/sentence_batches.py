@@ -25,6 +25,47 @@ def sorted_groups(lengths: Sequence[int], rows: int) -> list[list[int]]:
     return [order[first : first + rows] for first in range(0, len(order), rows)]
 
 
+def groups_for_marian(lengths: Sequence[int], rows: int) -> list[tuple[list[int], int | None]]:
+    """Returns the indices of sentences in groups of similar length that Marian translates well.
+
+    Marian's experimental Transformer (1.12.42) takes the logarithm of the padding mask. If the
+    width of a batch is a multiple of 4, it uses SIMD instructions, whose logarithm of zero is NaN.
+    Sentences with padding then get arbitrary translations. A filler, a sentence that is one token
+    longer, prevents this.
+
+    Args:
+        lengths: tokens of each sentence, without the end token that Marian adds.
+        rows: sentences of a group, at least 2. All groups except the last one have this size.
+
+    Returns:
+        For each group: the indices, sorted by length; and the length of the filler, if there is
+        one.
+
+    Example:
+        >>> groups_for_marian([7, 5, 6, 5], rows=3)
+        [([1, 3, 2], None), ([0], None)]
+        >>> groups_for_marian([5, 6, 7], rows=3)
+        [([0, 1], 6), ([2], None)]
+        >>> groups_for_marian([5, 7], rows=3)
+        [([0, 1], 8)]
+    """
+
+    def gives_nan(group: list[int]) -> bool:
+        shortest, longest = lengths[group[0]], lengths[group[-1]]
+        return shortest < longest and (longest + 1) % 4 == 0
+
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    groups: list[tuple[list[int], int | None]] = []
+    while order:
+        group, filler = order[:rows], None
+        if gives_nan(group):
+            group = order[: rows - 1]
+            filler = lengths[group[-1]] + gives_nan(group)
+        groups.append((group, filler))
+        del order[: len(group)]
+    return groups
+
+
 def sorted_batches(
     sentences: Sequence[Sequence[int]], rows: int, count: int, seed: int
 ) -> list[list[Sequence[int]]]:
