@@ -42,6 +42,15 @@ def module_name(path: Path) -> str:
 
 
 WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text("utf-8"))
+# Modules whose examples train or export, which other tests do for each change.
+LONG = (
+    "export/litert/export.py",
+    "export/saved_model/export.py",
+    "export/ctranslate2.py",
+    "export/comparison.py",
+    "training/training_run.py",
+    "visualization/gallery.py",
+)
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +85,17 @@ def example_folder(
     return folder
 
 
-@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=module_name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=module_name(path),
+            marks=pytest.mark.long if str(path.relative_to(PACKAGE)) in LONG else (),
+        )
+        for path in WITH_EXAMPLES
+    ],
+)
 def test_examples_print_what_they_show(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

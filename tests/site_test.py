@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
 # docs/python.md is in tests/integration/wheel_test.py.
 PAGES = [
-    pytest.param("docs/tutorials/own_translator.md", marks=pytest.mark.long),
+    "docs/tutorials/own_translator.md",
     "docs/tutorials/classifier.md",
-    pytest.param("docs/kerashub.md", marks=pytest.mark.long),
+    "docs/kerashub.md",
 ]
 
 
@@ -53,6 +53,7 @@ def script(page: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_and_code_of_a_page_run(page: str, tmp_path: Path) -> None:
     commands = tmp_path / "bin"

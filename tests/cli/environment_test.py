@@ -199,7 +199,14 @@ def without_times(result: Any) -> tuple[Any, ...]:
     return (result.code, *texts, [re.sub(r"\d{6,}\S*", "", name) for name in result.left])
 
 
-@pytest.mark.parametrize("setting", ["optimized", "posix without UTF-8"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        # It compiles all modules again, because no cache has optimized ones.
+        pytest.param("optimized", marks=pytest.mark.long),
+        "posix without UTF-8",
+    ],
+)
 def test_python_starts_again_where_libraries_would_fail(
     setting: str, work_folder: Callable[[str], Path]
 ) -> None:

@@ -234,7 +234,10 @@ def test_banned_phrases_do_not_appear(
         assert word not in text.decode().split()
 
 
-@pytest.mark.parametrize("search", [{"beam_size": 4}, {"beam_size": 1}, {"sample": True}])
+@pytest.mark.parametrize(
+    "search",
+    [{"beam_size": 4}, pytest.param({"beam_size": 1}, marks=pytest.mark.long), {"sample": True}],
+)
 def test_unknown_tokens_are_written_only_if_allowed(
     run_directory: RunDirectory, search: dict[str, object]
 ) -> None:

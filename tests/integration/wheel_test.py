@@ -35,6 +35,7 @@ COMMANDS = {
     "serving": "serve --model_dir=export --rest_port=0 --grpc_port=0",
     "zstd": "prepare --source=a.en.zst --target=a.de --output_dir=z",
 }
+OF_EVERY_CHANGE = ("litert", "serving")  # the others are tested with --long
 # The line that a server prints when it is ready. It runs until it is stopped.
 READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http://([^/]+)/"}
 # More commands that fail without the extra.
@@ -164,6 +165,7 @@ def test_a_command_without_its_extra_names_it(
         assert sentence.endswith(f". Run: pip install 'keras_transformer[{extra}]'")
 
 
+@pytest.mark.long
 def test_every_extra_keeps_the_error_that_names_another(
     environment: Environment, files: Path
 ) -> None:
@@ -174,7 +176,13 @@ def test_every_extra_keeps_the_error_that_names_another(
         assert ended.stderr.count("\n") == 1, f"{extra}: {ended.stderr}"
 
 
-@pytest.mark.parametrize("extra", [*COMMANDS, *PACKAGES])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param(extra, marks=() if extra in OF_EVERY_CHANGE else pytest.mark.long)
+        for extra in (*COMMANDS, *PACKAGES)
+    ],
+)
 def test_an_extra_on_top_of_the_core(environment: Environment, files: Path, extra: str) -> None:
     # Packages of an extra must not break the core. A namespace package once did.
     commands = [

@@ -142,7 +142,7 @@ def test_one_program_updates_the_weights_of_each_gpu_as_single_operations_do(
         assert_same_up_to(1e-5, found, expected)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_slices_of_the_loss_on_a_gpu_change_no_weight(
     monkeypatch: pytest.MonkeyPatch, jit_compile: bool
 ) -> None:
@@ -201,7 +201,10 @@ def step_of_gradient_descent(tying: str, freeze: str) -> tuple[float, Arrays]:
             "decoder/layer_0/feed_forward/inner_bias", "decoder/layer_0/feed_forward/outer_bias",
             "output_projection/bias",
         ]),
-        ("none", "output_projection/kernel", ["output_projection/kernel"]),
+        pytest.param(
+            "none", "output_projection/kernel", ["output_projection/kernel"],
+            marks=pytest.mark.long,
+        ),
     ],
 )  # fmt: skip
 def test_frozen_weights_stay_and_the_others_move_as_without(
@@ -305,7 +308,13 @@ def spoiled_trainer(policy: str, jit_compile: bool = False) -> tuple[Trainer, Sp
 
 
 @pytest.mark.parametrize(
-    "policy, jit_compile", [*((policy, False) for policy in POLICIES), ("mixed_float16", True)]
+    "policy, jit_compile",
+    [
+        ("float32", False),
+        pytest.param("mixed_bfloat16", False, marks=pytest.mark.long),
+        ("mixed_float16", False),
+        ("mixed_float16", True),
+    ],
 )
 def test_a_gradient_that_is_not_finite_on_one_replica_skips_the_step_everywhere(
     policy: str, jit_compile: bool, two_cpus: list[str]

@@ -215,6 +215,7 @@ class TestRunsWithAnotherBatchOrder:
             train(data, old, training__max_steps=9)
         assert f"--init_from={old}@step-00000006" in str(e.value) and steps(old) == [3, 6]
 
+    @pytest.mark.long
     def test_can_be_loaded_and_used_as_initial_weights(
         self, old: Path, data: Path, tmp_path: Path
     ) -> None:
@@ -353,7 +354,7 @@ class TestInitFrom:
         training_run.train(data, run)
         self.assert_close(run, RunDirectory(finished).read_weights(first))
 
-    @pytest.mark.parametrize("separate", [False, True])
+    @pytest.mark.parametrize("separate", [pytest.param(False, marks=pytest.mark.long), True])
     def test_a_vocabulary_with_new_symbols_keeps_the_old_rows(
         self, tmp_path: Path, separate: bool
     ) -> None:
@@ -419,6 +420,7 @@ def other(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestMixing:
+    @pytest.mark.long
     def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(
         self, data: Path, other: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -65,6 +65,7 @@ def recipe() -> Recipe:
     return dataclasses.replace(rehearsal, settings=settings, average_last=[])
 
 
+@pytest.mark.long
 def test_a_converted_model_learns_a_language(
     recipe: Recipe,
     converted: Path,

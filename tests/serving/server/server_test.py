@@ -332,7 +332,12 @@ def test_a_signal_while_the_model_is_loaded(reversing_version: Path, number: int
 
 @pytest.mark.parametrize(
     ("second", "at_once"),
-    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True), (None, False)],
+    [
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.long),
+        (signal.SIGINT, False),
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.long),
+        (None, False),
+    ],
 )
 def test_a_request_that_hangs_does_not_keep_the_process(
     reversing_version: Path, second: int | None, at_once: bool
