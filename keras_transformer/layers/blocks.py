@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from keras import ops
 
 # Matrix products of smaller blocks do not keep a core busy.
 _MIN_BLOCK_SIZE = 64
+
+_is_enabled = contextvars.ContextVar("blocks", default=True)
+
+
+@contextlib.contextmanager
+def without_blocks() -> Iterator[None]:
+    """Makes attention windows ordinary masks in this thread, also for graphs that are traced.
+
+    The number and the size of blocks depend on the length. LiteRT knows them only when it runs,
+    and then plans the memory of all operations again.
+
+    Example:
+    >>> with without_blocks():
+    ...     Blocks.are_enabled()
+    False
+    """
+    token = _is_enabled.set(False)
+    try:
+        yield
+    finally:
+        _is_enabled.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +75,11 @@ class Blocks:
         else:
             reach = ops.minimum(reach, length - size)
         return cls(count, size, reach, 0 if causal else reach)
+
+    @staticmethod
+    def are_enabled() -> bool:
+        """False inside of `without_blocks`."""
+        return _is_enabled.get()
 
     @property
     def is_one(self) -> bool:

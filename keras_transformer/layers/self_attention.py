@@ -28,10 +28,10 @@ class SelfAttention(MultiHeadAttention):
 
     With a window (restricted self-attention, section 4 and Table 1) a whole sequence takes
     O(r·n·d) time and memory instead of O(n²·d): it is cut into blocks of at least 64 positions,
-    and each block is compared only with its neighbourhood. In three cases the window is an
-    ordinary mask: in a cache, with a mask of T rows, and if the weights are returned. The results
-    are equal, except for a query whose mask allows no key: it gets equal weights, over its
-    neighbourhood or over all keys.
+    and each block is compared only with its neighbourhood. In four cases the window is an
+    ordinary mask: in a cache, with a mask of T rows, if the weights are returned, and in a
+    LiteRT model. The results are equal, except for a query whose mask allows no key: it gets
+    equal weights, over its neighbourhood or over all keys.
 
     Args:
         num_heads: number of heads, h.
@@ -160,11 +160,13 @@ class SelfAttention(MultiHeadAttention):
             recent = {name: _write(recent[name], key_value[name], position) for name in recent}
             key_value = recent
         if recent is None or attention_mask is None or self.window is not None:
-            num_places, length = ops.shape(key_value["key"])[2], ops.shape(query)[1]
+            places, length = ops.arange(ops.shape(key_value["key"])[2]), ops.shape(query)[1]
             if past is not None:
                 num_past = ops.shape(past["key"])[2]
-                num_places, position = num_past + num_places, num_past // length + position
-            allowed = self._allowed(length, ops.arange(num_places), recent is not None, position)
+                # Not one range: LiteRT would know a sum of two sizes only when it runs.
+                places = ops.concatenate([ops.arange(num_past), num_past + places], axis=0)
+                position = num_past // length + position
+            allowed = self._allowed(length, places, recent is not None, position)
             attention_mask = _logical_and(allowed, attention_mask)
         if past is not None:
             key_value = {name: [past[name], key_value[name]] for name in past}
@@ -206,8 +208,10 @@ class SelfAttention(MultiHeadAttention):
 
     def _blocks(self, length: Any) -> Blocks | None:
         """Returns the blocks of a restricted sequence, or None if one block is enough."""
+        if self.window is None or not Blocks.are_enabled():
+            return None
         # A symbolic length is neither an int nor a tensor: JAX, when only shapes are computed.
-        if self.window is None or not (isinstance(length, int) or ops.is_tensor(length)):
+        if not (isinstance(length, int) or ops.is_tensor(length)):
             return None
         blocks = Blocks.of_window(length, self.window, self.causal)
         return None if blocks.is_one else blocks

@@ -150,8 +150,7 @@ def prepare_loops_twice(model: Any, *, with_outputs: bool = True) -> None:
     of two loops with the same body and shapes, XNNPACK needs no more memory, so nothing moves. This
     takes 2 % of a translation.
 
-    It helps as far as LiteRT knows the shapes of the body while it prepares it. It does
-    for all models except encoders with an attention window.
+    It helps as far as LiteRT knows the shapes of the body while it prepares it (`plan_shapes`).
 
     Args:
         model: a `schema.ModelT`.

@@ -19,6 +19,7 @@ from keras_transformer.export.request_params import (
     has_no_translation,
 )
 from keras_transformer.inference.translation_module import TranslationModule
+from keras_transformer.layers.blocks import without_blocks
 from keras_transformer.models.encoder_decoder import Memory
 
 _MAX_LENGTH = tf.TensorSpec([1], tf.int32, name="max_length")
@@ -195,7 +196,8 @@ def encode_in_loop(
     def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
         # `step` is 0. Without it, the converter computes shapes of the ids before the loop, and
         # then LiteRT does not know them while it prepares the body.
-        memories = translator.encode(source_ids + step)
+        with without_blocks():
+            memories = translator.encode(source_ids + step)
         return step + 1, [[each.mask, each.cache] for each in memories]
 
     batch, size = tf.shape(source_ids)[0], tf.shape(source_ids)[1]

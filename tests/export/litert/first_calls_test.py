@@ -102,10 +102,14 @@ def test_all_loops_are_prepared_twice(models: dict[str, Any], signature: str) ->
 
 
 @pytest.mark.parametrize("for_cpu", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "shortlist", "options", "converted", "separate"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "shortlist", "options", "converted", "separate", "window"]
+)
 def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu: bool) -> None:
     """Otherwise, LiteRT prepares the rest of a body only in the loop that runs it."""
-    run = make_run(tmp_path / "run", kind if kind in ("converted", "separate") else "paper")
+    changes = {"model__attention_window": 5} if kind == "window" else {}
+    kind_of_run = kind if kind in ("converted", "separate") else "paper"
+    run = make_run(tmp_path / "run", kind_of_run, **changes)
     translator = loading.load_translator(run, SEARCH_OPTIONS if kind == "options" else {})
     if kind == "shortlist":
         translator = translator.with_shortlist(random_shortlist(run, 4))
