@@ -16,11 +16,12 @@ engine counts with the batch size that is best for it.
 
 With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 and
 Marian do the same with the same weights: CTranslate2 in the form that bin/export.py
---format=ctranslate2 writes, Marian in that of benchmarks/marian_model.py. All search with the run's
-settings. The length penalties of CTranslate2 and Marian are another formula with the same exponent,
-`power`. Sentences are sorted by their bytes, 32 in a batch. Marian gets the whole text and batches
-it by tokens, 64 in a batch. With --whole_program, a turn is a new process that imports, loads,
-translates the source once and ends.
+--format=ctranslate2 writes, Marian in that of benchmarks/marian_model.py. All have --beam_size and
+the run's exponent of the length penalty. CTranslate2 and Marian divide by length^exponent (`power`
+in docs/decoding.md), and Marian stops at 3 times the longest source of a batch. Sentences are sorted
+by their bytes, 32 in a batch. Marian gets the whole text and batches it by tokens, 64 in a batch.
+With --whole_program, a turn is a new process that imports, loads, translates the source once and
+ends.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
@@ -313,11 +314,18 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
                 run, f"{folder}/export", sources[:_COMPARED], options, format="ctranslate2"
             )
             peer["export"] = str(exported.path)
+        refused: dict[str, str] = {}
         if "marian" in engines:
             say("Writing the model for Marian.")
             marian = Path(folder) / "marian"
             marian.mkdir()
-            write_marian(run, marian)
+            try:
+                write_marian(run, marian)
+            except InputError as error:
+                if not FLAGS["engines"].using_default_value:
+                    raise
+                refused = {v.name: str(error) for v in variants if v.engine == "marian"}
+                variants = [v for v in variants if v.name not in refused]
             peer |= {"marian": str(marian), "positions": POSITIONS}
         settings = {variant.name: own if variant.is_ours else peer for variant in variants}
         for variant in variants:
@@ -344,7 +352,12 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
     for name, many in turns.items():
         scores = metrics.evaluate(many[0]["translations"], references, tokenize=FLAGS.tokenize)
         result["engines"][name] |= {"bleu": round(scores.bleu, 2), "signature": scores.signature}
-    return {"sentences": len(sources), "batch": common["rows"], "left_out": left_out, **result}
+    return {
+        "sentences": len(sources),
+        "batch": common["rows"],
+        "left_out": refused | left_out,
+        **result,
+    }
 
 
 def _program(start: Callable[[Variant], EngineChild], variant: Variant) -> Turn:

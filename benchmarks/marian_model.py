@@ -12,6 +12,9 @@ the start token is added to the first target position. Marian does not scale emb
 learned positions, so the file contains scaled embeddings and a separate output layer. In int8 this
 output layer is packed, too. With tied embeddings, Marian leaves it in float32.
 
+Marian's layer norm has an epsilon of 1e-5. A run with 1e-6 has slightly different outputs in
+Marian.
+
 `marian convert` only packs matrices with the names of the default implementation. The experimental
 one accepts these names, and needs its own names for everything else.
 """
@@ -62,13 +65,13 @@ _LAYERS = {
     "decoder": "TransformerDecoderLayerWithCrossAttention",
 }
 _ACTIVATIONS = {"relu": "relu", "silu": "swish"}
+_EPSILONS = (1e-5, 1e-6)  # of layer norm: Marian's, and one that is near enough
 # The only values of these fields that Marian can express.
 _FIXED: dict[str, Any] = {
     "positions": "sinusoidal",
     "attention_window": None,
     "mask_source_end": False,
     "embedding_norm": False,
-    "layer_norm_epsilon": 1e-6,
 }
 
 
@@ -108,7 +111,7 @@ def write_marian(run: RunDirectory, folder: Path) -> None:
 
 def _check_expressible(config: ModelConfig) -> None:
     """Raises an `InputError` for a model that Marian cannot express."""
-    head_dim = config.d_model / config.num_heads
+    head_dim = config.d_model // config.num_heads
     fixed = {
         **_FIXED,
         "key_dim": head_dim,
@@ -121,12 +124,18 @@ def _check_expressible(config: ModelConfig) -> None:
             value = value or config.num_heads
         if value != supported:
             raise InputError(
-                f"model.{name} is {value}, but Marian supports only {supported}. Leave Marian out."
+                f"model.{name} is {value}, but Marian supports only {supported}. Leave marian out "
+                "of --engines."
             )
+    if config.layer_norm_epsilon not in _EPSILONS:
+        raise InputError(
+            f"model.layer_norm_epsilon is {config.layer_norm_epsilon}, but Marian supports only "
+            "1e-05. Leave marian out of --engines."
+        )
     if config.activation not in _ACTIVATIONS:
         raise InputError(
             f"model.activation is {config.activation}, but Marian supports only "
-            f"{' and '.join(_ACTIVATIONS)}. Leave Marian out."
+            f"{' and '.join(_ACTIVATIONS)}. Leave marian out of --engines."
         )
 
 
