@@ -7,8 +7,8 @@ Example:
 
 All models have random weights. Each runs in a process that has neither this package nor
 TensorFlow. `CompiledModel` releases the original of the weights that XNNPACK packs. It keeps the
-packed ones in memory, or in a cache file, as the examples in docs/phone.md do. The second start
-with a cache file has a line of its own.
+packed ones in memory, or in a cache file, as the Kotlin example in docs/phone.md does. The second
+start with a cache file is measured separately.
 
 `peak_mb` is the most memory until the first translation, beyond the memory with only
 ai-edge-litert and NumPy; `over_file` is its ratio to the size of the file. `dirty_mb` is the part

@@ -19,9 +19,9 @@ def resident_mb(field: str = "VmHWM", pid: int | str = "self") -> float:
 
 
 def dirty_mb() -> float:
-    """Returns the memory of this process that the operating system cannot drop now.
+    """Returns the anonymous and the shared memory of this process, in MB.
 
-    Pages of files are the others: they can be read again. Phones end processes by this figure.
+    Pages of files do not count, because the system can drop them and read them again.
     """
     return resident_mb("RssAnon") + resident_mb("RssShmem")
 

@@ -42,12 +42,11 @@ def module_name(path: Path) -> str:
 
 
 WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text("utf-8"))
-# Modules whose examples train or export, which other tests do for each change.
+# Modules with slow examples.
 LONG = (
     "export/litert/export.py",
     "export/saved_model/export.py",
     "export/ctranslate2.py",
-    "export/comparison.py",
     "training/training_run.py",
     "visualization/gallery.py",
 )
@@ -120,6 +119,10 @@ def missing_examples(paths: Iterable[Path]) -> list[str]:
         for node in public_definitions(path)
         if ">>> " not in (ast.get_docstring(node) or "")
     ]
+
+
+def test_slow_examples_are_in_modules_that_exist() -> None:
+    assert {PACKAGE / path for path in LONG} <= {*WITH_EXAMPLES}
 
 
 @pytest.mark.parametrize("component", COMPONENTS_WITH_EXAMPLES)

@@ -123,7 +123,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
 
 
 def _parts(rows: Sequence[_Row], size: int) -> list[Sequence[_Row]]:
-    """Splits rows into parts of nearly the same size.
+    """Splits rows into parts of nearly the same size, at most 1.5 times `size`.
 
     A small rest would read all weights for few sentences.
     """
@@ -132,7 +132,7 @@ def _parts(rows: Sequence[_Row], size: int) -> list[Sequence[_Row]]:
 
 
 def decode_text(settings: dict[str, Any]) -> Started:
-    """Loads an export that decodes text, as bin/translate.py does.
+    """Loads an export that decodes text, in parts of about 10 sentences.
 
     Args:
         settings: the file `export`, `at_once`, and the settings of `tasks.decode_text`.

@@ -221,7 +221,7 @@ class SelfAttention(MultiHeadAttention):
     ) -> Any:
         """Computes restricted attention from each block to its neighbourhood.
 
-        Blocks become rows of the batch, so that no tensor has more than four dimensions.
+        Blocks become rows of the batch, so that attention needs no other form for them.
         """
         batch, length = ops.shape(query)[:2]
         projected = self._project("qkv", blocks.fill(query))  # --> [batch, place, all heads]

@@ -20,7 +20,6 @@ def test_compiled_models_do_not_translate_text(tmp_path: Path) -> None:
     assert done.returncode == 1 and "litert:int8:compiled" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.long
 def test_decode_compares_random_models(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     (tmp_path / "text").write_text("\n".join(PHRASES * 4) + "\n", encoding="utf-8")

@@ -183,7 +183,7 @@ def test_workers_train_like_one_process(cluster: Callable[..., Workers], whole: 
     assert written == [{"data", "log", "run"}] + [{"data", "log"}] * (count - 1)
 
 
-@pytest.mark.long  # tests/training/multi_worker_test.py kills a worker for each change
+@pytest.mark.long  # tests/training/multi_worker_test.py kills a worker that trains nothing
 def test_killed_and_stopped_workers_lose_nothing(
     cluster: Callable[..., Workers], whole: Path
 ) -> None:

@@ -420,7 +420,6 @@ def other(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestMixing:
-    @pytest.mark.long
     def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(
         self, data: Path, other: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
