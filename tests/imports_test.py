@@ -44,7 +44,7 @@ COMPONENTS: dict[str, set[str]] = {
     },
     "export": {
         *("config", "console", "converters", "data", "decoding", "evaluation", "inference"),
-        *("models", "runs", "schema", "text"),
+        *("layers", "models", "runs", "schema", "text"),
     },
     # Clients may run on machines without TensorFlow.
     "serving": {"inference", "runs"},

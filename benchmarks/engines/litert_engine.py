@@ -24,7 +24,6 @@ Run = Callable[[dict[str, np.ndarray]], list[int]]  # returns the lengths of the
 _SIGNATURE = "translate_ids"
 _ROUNDS = 3
 _FIRST = 30  # tokens of the first translation
-_BATCH = 10  # as in keras_transformer.inference.litert
 _Row = TypeVar("_Row")
 _Translate = Callable[[Sequence[Sequence[int]], int], Sequence[int]]
 _PACKAGE = "ai-edge-litert"
@@ -97,9 +96,9 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     """Loads a model that decodes ids, sentence by sentence.
 
     Args:
-        settings: `path`, `threads` of an operation, `compiled`, `pad_id`, and the settings of
-            `tasks.decode_ids`. Each of the parts of a batch that are decoded at the same time has
-            an interpreter.
+        settings: `path`, `threads` of an operation, `compiled`, `pad_id`, the number of
+            `sentences_at_once`, and the settings of `tasks.decode_ids`. Each of the parts of a
+            batch that are decoded at the same time has an interpreter.
     """
     idle: queue.SimpleQueue[_Translate] = queue.SimpleQueue()
     for _ in range(settings["at_once"]):
@@ -113,7 +112,7 @@ def decode_ids(settings: dict[str, Any]) -> Started:
     def decode(sentences: Sequence[Sequence[int]]) -> Sequence[int]:
         translate = idle.get()
         try:
-            batches = _parts(sentences, _BATCH)
+            batches = _parts(sentences, settings["sentences_at_once"])
             return [length for batch in batches for length in translate(batch, 0)]
         finally:
             idle.put(translate)
@@ -132,7 +131,7 @@ def _parts(rows: Sequence[_Row], size: int) -> list[Sequence[_Row]]:
 
 
 def decode_text(settings: dict[str, Any]) -> Started:
-    """Loads an export that decodes text, in parts of about 10 sentences.
+    """Loads an export that decodes text.
 
     Args:
         settings: the file `export`, `at_once`, and the settings of `tasks.decode_text`.

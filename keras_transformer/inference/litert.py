@@ -34,9 +34,6 @@ _SIGNATURE = "translate_ids"
 _BATCH_SIGNATURE = "translate_batch"  # only of --format=cpu
 _WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's name for a cache of packed weights without a file
 _STDERR_LOCK = threading.RLock()  # garbage collection may close a model inside `_without_log`
-# Sentences per call for which `translate_batch` is fastest. With a beam of 4 they have 40 rows, a
-# multiple of the 5 rows that XNNPACK's int8 products compute at once on CPUs with AVX-512.
-_BATCH_SIZE = 10
 # Options of glibc's mallopt, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, with values in bytes. 32 MiB is
 # the largest value of the second one.
 _MALLOC_OPTIONS = ((-1, 256 << 20), (-3, 32 << 20))
@@ -127,9 +124,8 @@ class LiteRTModel:
             self.metadata, self.vocabulary = read_archive(self.path, file, verify)
         self._free = threading.Semaphore(self._max_runtimes)
         self._idle = [self._new_runtime()]  # the last one was used last; its memory is warm
-        self.batch_size = 1
+        self.batch_size = self.metadata.batch_size
         if self._idle[0].takes_batches:
-            self.batch_size = _BATCH_SIZE
             keep_freed_memory()
 
     def _new_runtime(self) -> _Interpreted | _Compiled:

@@ -16,7 +16,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.schema import Bounds, check_scalar
 from keras_transformer.text.vocabulary import Vocabulary
 
-FORMAT_VERSION = 2  # 1 had ids of any length, and no input `lengths`
+# 1 had ids of any length, and no input `lengths`. 2 was never released.
+FORMAT_VERSION = 3
 _METADATA = "model.json"
 _CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
 _Count = Annotated[int, Bounds(least=1)]
@@ -27,6 +28,8 @@ class LiteRTMetadata(NamedTuple):
 
     Attributes:
         n_best: translations of a sentence, K.
+        batch_size: sentences in a call for which `translate_batch` is fastest, or 1 if the model
+            has no such signature.
         max_source_tokens: longest source, including the end token; longer ones are truncated.
         max_source_bytes: longest source text in bytes; longer ones are truncated.
         max_output_tokens: longest translation, including the end token.
@@ -34,11 +37,12 @@ class LiteRTMetadata(NamedTuple):
         has_text: whether the model has the signature `translate`.
 
     Example:
-    >>> LiteRTMetadata(1, 1024, 16384, 1074, None, has_text=True).n_best
+    >>> LiteRTMetadata(1, 1, 1024, 16384, 1074, None, has_text=True).n_best
     1
     """
 
     n_best: _Count
+    batch_size: _Count
     max_source_tokens: _Count
     max_source_bytes: _Count
     max_output_tokens: _Count
@@ -55,7 +59,7 @@ def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary)
         vocabulary: the SentencePiece models.
 
     Example:
-    >>> metadata = LiteRTMetadata(1, 1024, 16384, 1074, None, has_text=True)
+    >>> metadata = LiteRTMetadata(1, 1, 1024, 16384, 1074, None, has_text=True)
     >>> _ = Path("model.tflite").write_bytes(b"model")
     >>> append_archive(Path("model.tflite"), metadata, Vocabulary.load("build/run/tokenizer"))
     >>> zipfile.ZipFile("model.tflite").namelist()

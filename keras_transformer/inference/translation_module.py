@@ -92,7 +92,7 @@ class TranslationModule(tf.Module):
         positions = [transformer.max_positions for transformer in self.transformers]
         self._max_positions = min((p for p in positions if p is not None), default=None)
         phrases = [phrase for phrase in config.banned.split("|") if phrase.strip()]
-        self._search_config = SearchConfig(
+        self.search_config = SearchConfig(
             config,
             banned=tuple(tokenizer.phrase_ids(phrase) for phrase in phrases),
             max_steps=self.max_output_tokens,
@@ -252,7 +252,7 @@ class TranslationModule(tf.Module):
         if self.config.replace_unknown:
             outputs = dataclasses.replace(outputs, alignment=True)
         config = dataclasses.replace(
-            self._search_config,
+            self.search_config,
             constraint=constraint,
             batch_compaction=inputs.length_limit is None,
             cache_block=cache_block,

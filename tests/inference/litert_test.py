@@ -218,10 +218,10 @@ def test_invalid_files(file: Path, tmp_path: Path) -> None:
         copy.writestr("joint.model", archive.read("joint.model"))
     with pytest.raises(InputError, match=mentions("ai-edge-litert", "file")):
         LiteRTModel(other)
-    for version in (1, 99):
+    for version in (2, 99):
         with zipfile.ZipFile(other, "w") as archive:
             archive.writestr("model.json", json.dumps({"format_version": version}))
-        with pytest.raises(InputError, match=mentions("format", version, 2)) as caught:
+        with pytest.raises(InputError, match=mentions("format", version, 3)) as caught:
             LiteRTModel(other)
         assert "cut off" not in str(caught.value)
 

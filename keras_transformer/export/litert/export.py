@@ -38,7 +38,7 @@ from keras_transformer.export.comparison import (
     text_name,
 )
 from keras_transformer.export.litert import flatbuffer, passes
-from keras_transformer.export.litert.batch_signature import BatchSignature
+from keras_transformer.export.litert.batch_signature import BatchSignature, best_batch_size
 from keras_transformer.export.litert.fast_tokenizer import text_problem
 from keras_transformer.export.litert.quantization import (
     QUANTIZATIONS,
@@ -254,13 +254,15 @@ def make_metadata(
     >>> make_metadata(load_translator("build/run"), model, 87).max_source_tokens
     40
     """
+    signatures = flatbuffer.ops_by_signature(model)
     return LiteRTMetadata(
         n_best=translator.config.n_best,
+        batch_size=best_batch_size(translator) if "translate_batch" in signatures else 1,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
         max_output_tokens=translator.max_output_tokens,
         max_train_source_length=max_source_length,
-        has_text="translate" in flatbuffer.ops_by_signature(model),
+        has_text="translate" in signatures,
     )
 
 

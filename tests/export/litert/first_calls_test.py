@@ -113,7 +113,7 @@ def test_shapes_are_known_before_products_run(tmp_path: Path, kind: str, for_cpu
     run = make_run(tmp_path / "run", kind_of_run, **changes)
     translator = loading.load_translator(run, SEARCH_OPTIONS if kind == "options" else {})
     if kind == "window":  # functions that are traced before have blocks
-        translator.search(tf.constant([[5, 6, 3]]))
+        translator.translate(tf.constant(["a small dog"]))
     if kind == "shortlist":
         translator = translator.with_shortlist(random_shortlist(run, 4))
     model = export.convert(translator, "none", for_cpu=for_cpu)

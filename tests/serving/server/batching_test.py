@@ -84,7 +84,7 @@ def test_idle_threads_share_waiting_requests() -> None:
     async def test(f: Fixture) -> None:
         await asyncio.gather(*[f.run(i) for i in range(6)])
 
-    assert in_loop(test, num_threads=2, batch_timeout=0.001).rows == [3, 3]
+    assert in_loop(test, num_threads=2, batch_timeout=0.1).rows == [3, 3]
 
 
 def test_rows_of_similar_lengths_go_together() -> None:
