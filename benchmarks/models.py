@@ -156,12 +156,11 @@ class RandomModels:
             for_cpu = not {"phone", "compiled"} & set(variant.options)
             path = self.folder / f"{self.size}_{variant.precision}_{for_cpu}.tflite"
             write_litert(path, self.config(), str(self.folder), variant.precision, for_cpu)
-            from keras_transformer.export.litert.batch_signature import (
-                BEST_ROWS,
-            )  # late: TensorFlow
+            # Late, because TensorFlow takes seconds.
+            from keras_transformer.export.litert.batch_signature import best_batch_size
 
             own = {"path": str(path), "compiled": "compiled" in variant.options}
-            own["sentences_at_once"] = max(2, BEST_ROWS // self.beam_size)
+            own["sentences_at_once"] = best_batch_size(self.beam_size)
             return {**common, **own, "pad_id": self.vocabulary.pad_id}
         if variant.is_ours:
             own = {"preset": self.size, "configuration": self.configuration()}

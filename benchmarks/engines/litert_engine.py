@@ -93,7 +93,7 @@ def _load_compiled(path: str, threads: int, weight_cache: str) -> tuple[Run, int
 
 
 def decode_ids(settings: dict[str, Any]) -> Started:
-    """Loads a model that decodes ids, sentence by sentence.
+    """Loads a model that decodes ids.
 
     Args:
         settings: `path`, `threads` of an operation, `compiled`, `pad_id`, the number of

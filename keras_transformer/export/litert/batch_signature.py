@@ -28,7 +28,7 @@ _CACHE_BLOCK = 6
 # Hypotheses in a call for which an int8 search is fastest: a multiple of the 5 rows that XNNPACK's
 # int8 products compute at once on CPUs with AVX-512. With a beam of 4, more are slower for some
 # models. Greedy search takes 14 % less time with 40 than with 10, and 64 are about as fast.
-BEST_ROWS = 40
+_BEST_ROWS = 40
 _INPUTS = [
     tf.TensorSpec([None, None], tf.int32, name="ids"),
     tf.TensorSpec([None], tf.int32, name="lengths"),
@@ -37,18 +37,17 @@ _INPUTS = [
 ]
 
 
-def best_batch_size(translator: TranslationModule) -> int:
+def best_batch_size(rows_per_sentence: int) -> int:
     """Returns the number of sentences, at least 2, for which `translate_batch` is fastest.
 
     Args:
-        translator: the translator.
+        rows_per_sentence: hypotheses of each sentence, K.
 
     Example:
-    >>> from keras_transformer.inference.loading import load_translator
-    >>> best_batch_size(load_translator("build/run", {"decoding.beam_size": 4}))
-    10
+    >>> best_batch_size(4), best_batch_size(1)
+    (10, 40)
     """
-    return max(2, BEST_ROWS // translator.search_config.rows_per_sentence)
+    return max(2, _BEST_ROWS // rows_per_sentence)
 
 
 class BatchSignature(tf.Module):

@@ -255,9 +255,10 @@ def make_metadata(
     40
     """
     signatures = flatbuffer.ops_by_signature(model)
+    rows = translator.search_config.rows_per_sentence
     return LiteRTMetadata(
         n_best=translator.config.n_best,
-        batch_size=best_batch_size(translator) if "translate_batch" in signatures else 1,
+        batch_size=best_batch_size(rows) if "translate_batch" in signatures else 1,
         max_source_tokens=translator.max_source_tokens,
         max_source_bytes=translator.config.max_source_bytes,
         max_output_tokens=translator.max_output_tokens,

@@ -196,11 +196,8 @@ def encode_in_loop(
     def encoded(step: tf.Tensor, _: Any) -> tuple[tf.Tensor, list[Any]]:
         # `step` is 0. Without it, the converter computes shapes of the ids before the loop, and
         # then LiteRT does not know them while it prepares the body.
-        with without_blocks():  # not `translator.encode`: it may be a graph with blocks already
-            memories = [
-                each.project_memory(each.encode(source_ids + step, training=False))
-                for each in translator.transformers
-            ]
+        with without_blocks():  # TensorFlow traces `encode` again for the body of each loop
+            memories = translator.encode(source_ids + step)
         return step + 1, [[each.mask, each.cache] for each in memories]
 
     batch, size = tf.shape(source_ids)[0], tf.shape(source_ids)[1]
