@@ -117,6 +117,11 @@ flags.DEFINE_string("data_dir", None, "prepared data of the trained model, for s
 flags.DEFINE_string("tokenize", "13a", "sacreBLEU's tokenizer")
 flags.DEFINE_integer("rounds", 3, "rounds; every engine has a turn in each", lower_bound=1)
 flags.DEFINE_integer("threads", 2, "threads of each engine", lower_bound=1)
+flags.DEFINE_bool(
+    "early_stopping",
+    True,
+    "trained models: stop at beam_size complete outputs, as CTranslate2 does",
+)
 flags.DEFINE_bool("whole_program", False, "trained models: a new process for each turn")
 flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
@@ -292,7 +297,11 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
             f"--source has {len(sources):,} lines and --reference has {len(references):,}."
         )
     run = RunDirectory(FLAGS.model_dir)
-    decoding = {"decoding.beam_size": FLAGS.beam_size, "decoding.n_best": 1}
+    decoding = {
+        "decoding.beam_size": FLAGS.beam_size,
+        "decoding.n_best": 1,
+        "decoding.early_stopping": FLAGS.early_stopping,
+    }
     config = run.config.updated(decoding).decoding
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"

@@ -351,6 +351,9 @@ class DecodingConfig:
         length_penalty_formula: log-probabilities are divided by ((5 + length) / 6)^α ("gnmt"), or
             by length^α ("power"), as in Marian, fairseq and Hugging Face's transformers.
         n_best: number of results for each sentence.
+        early_stopping: end the search of a sentence when it has `beam_size` complete outputs, as
+            `early_stopping=True` of transformers, fairseq and CTranslate2 do. Otherwise it ends
+            when no open hypothesis can enter the results.
         min_length, max_length: limits of the output. It also has at most `max_extra_tokens` more
             tokens than its input, or `min_length` if that is larger.
         max_source_tokens, max_source_bytes: longer inputs are truncated, which the results report.
@@ -376,6 +379,7 @@ class DecodingConfig:
     length_penalty_formula: LengthPenaltyFormula = "gnmt"
     coverage_penalty: SearchWeight = 0.0
     n_best: SearchSize = 1
+    early_stopping: bool = False
     min_length: SearchCount = 0
     max_length: SearchSize | None = None
     max_extra_tokens: SearchSize = 50
@@ -416,7 +420,7 @@ class DecodingConfig:
             f"decoding.diversity_penalty is {self.diversity_penalty}, but decoding.beam_size is 1. "
             "Only a larger beam can be diverse.",
         )
-        for name in ("coverage_penalty", "diversity_penalty"):
+        for name in ("coverage_penalty", "diversity_penalty", "early_stopping"):
             require(
                 not (self.sample and getattr(self, name)),
                 f"decoding.{name} is {getattr(self, name)}, but decoding.sample is true. This "

@@ -200,6 +200,10 @@ BAD_SETTINGS = [
         {"decoding.sample": "true", "decoding.diversity_penalty": "0.5"},
         mentions("diversity_penalty", "0.5", "decoding.sample", "true"),
     ),
+    (
+        {"decoding.sample": "true", "decoding.early_stopping": "true"},
+        mentions("early_stopping", "True", "decoding.sample", "true"),
+    ),
 ]
 
 

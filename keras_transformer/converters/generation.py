@@ -78,6 +78,9 @@ def read_search(path: Path, config: Mapping[str, Any], unknown_id: int) -> dict[
     settings["decoding.length_penalty_formula"] = "power"
     if "suppress_tokens" in generation:  # exports of this package have it
         settings["decoding.allow_unknown"] = unknown_id not in generation["suppress_tokens"]
+    # "never" and False are rules that need at least as many steps.
+    early = generation.get("early_stopping") is True
+    settings["decoding.early_stopping"] = early and not settings["decoding.sample"]
     if settings["decoding.sample"]:
         settings["decoding.temperature"] = generation.get("temperature", 1.0)
         settings["decoding.top_k"] = generation.get("top_k", 50)

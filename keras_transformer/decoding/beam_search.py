@@ -109,8 +109,8 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
 
     A hypothesis that reaches the maximum length without the end token is scored as it stands,
     and marked as unfinished. A sentence ends as soon as no open hypothesis can enter its
-    `n_best` results. After that, its results no longer change, so they do not depend on the rest
-    of the batch.
+    `n_best` results, or with `early_stopping` as soon as it has K complete hypotheses. After that,
+    its results no longer change, so they do not depend on the rest of the batch.
 
     Example:
     >>> from keras_transformer.config import DecodingConfig
@@ -283,7 +283,8 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         A hypothesis only loses probability as it grows, the length penalty only grows, and the
         coverage penalty is at most 0. So the log-probability of a hypothesis, divided by the length
         penalty of the longest output, bounds the scores of all its extensions. The results of a
-        sentence are final if this bound does not exceed the score of the last one.
+        sentence are final if this bound does not exceed the score of the last one. With early
+        stopping, they are also final when all K places have a complete hypothesis.
 
         Args:
             log_probs: float32 `[batch, beam]`, of the open hypotheses.
@@ -295,6 +296,8 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
         """
         bound = tf.reduce_max(log_probs, axis=-1) / longest_penalty
         undecided = bound > scores[:, self._config.n_best - 1]
+        if self._config.early_stopping:
+            undecided &= ~is_valid(scores[:, -1])  # the last place is empty
         return tf.where(tf.expand_dims(undecided, -1), log_probs, NEG_INF)
 
 

@@ -141,18 +141,22 @@ def test_options_of_the_search_are_those_of_the_model(folder: Path) -> None:
     change_config(
         folder, "generation_config.json", max_new_tokens=20, min_new_tokens=2, num_beams=None,
         no_repeat_ngram_size=3, repetition_penalty=1.2, suppress_tokens=[46],
-        do_sample=True, temperature=0.5, num_return_sequences=2,
+        do_sample=True, temperature=0.5, num_return_sequences=2, early_stopping=True,
     )  # fmt: skip
     found = read_model(folder, "huggingface").config.decoding
     assert (found.max_length, found.min_length) == (20, 3)
     assert (found.beam_size, found.n_best, found.no_repeat_ngram) == (1, 2, 3)
     assert (found.repetition_penalty, found.allow_unknown) == (1.2, True)
     assert (found.sample, found.temperature, found.top_k, found.top_p) == (True, 0.5, 50, 1.0)
+    assert not found.early_stopping  # transformers does not read it when it samples
 
     # An old model has the options in config.json.
     (folder / "generation_config.json").unlink()
-    change_config(folder, num_beams=6, bad_words_ids=[[46]], min_length=4, max_length=30)
-    found = read_model(folder, "huggingface").config.decoding
+    options = {"num_beams": 6, "bad_words_ids": [[46]], "min_length": 4, "max_length": 30}
+    for value in ("never", False, True):
+        change_config(folder, early_stopping=value, **options)
+        found = read_model(folder, "huggingface").config.decoding
+        assert found.early_stopping == (value is True)
     assert (found.beam_size, found.min_length, found.max_length) == (6, 4, 29)
     assert not found.sample and not found.allow_unknown
 
@@ -223,6 +227,7 @@ def test_an_export_of_a_converted_model_comes_back(tmp_path: Path) -> None:
         no_repeat_ngram=3,
         repetition_penalty=1.2,
         allow_unknown=True,
+        early_stopping=True,
     )
     module = TranslationModule([model.transformer()], model.tokenizer(), search)
     write_directory(tmp_path / "model", module, module.transformers[0], None, 1.0)

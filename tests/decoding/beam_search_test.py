@@ -190,22 +190,25 @@ def count_steps(tables, max_lengths, rules, **arguments):
     seed=SEEDS,
     scale=st.sampled_from([1.0, 3.0]),
     beam=st.integers(2, 4),
+    early=st.booleans(),
     batch=batches(1),
 )
-def test_ends_as_soon_as_no_open_hypothesis_can_enter_the_results(data, seed, scale, beam, batch):
-    chosen = data.draw(rules(beam))
+def test_ends_as_soon_as_it_may(data, seed, scale, beam, early, batch):
+    chosen = data.draw(rules(beam, early_stopping=early))
     config, tables = chosen.config, random_tables(seed, 1, scale)
     patient, expected = patient_results(chosen, tables, 0, batch)
     max_length = int(batch.max_lengths[0])
     needed = max_length
     for step, open_ones in enumerate(patient.open_after, start=1):
-        scores = [expected[tokens][0] for tokens, _ in patient.complete if len(tokens) <= step]
-        scores = sorted(scores, reverse=True)[: config.n_best]
+        complete = [tokens for tokens, _ in patient.complete if len(tokens) <= step]
+        scores = sorted([expected[tokens][0] for tokens in complete], reverse=True)[: config.n_best]
         # The best case: every further token, up to the longest output, has the probability 1.
         hopes = [penalized(total, max_length, config) for total in open_ones]
         assume(all(abs(hope - score) > 1e-4 for hope in hopes for score in scores))
-        if not hopes or (len(scores) == config.n_best and max(hopes) < scores[-1]):
+        is_decided = len(scores) == config.n_best and max(hopes, default=0) < scores[-1]
+        if not hopes or is_decided or (early and len(complete) >= beam):
             needed = step
+            expected = {tokens: expected[tokens] for tokens in complete}
             break
     result, steps = count_steps(tables, batch.max_lengths, chosen, prefix=batch.prefix)
     assert steps == needed

@@ -202,7 +202,7 @@ def _generation_config(translator: TranslationModule, length_penalty: float) -> 
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": length_penalty,
-        "early_stopping": False,
+        "early_stopping": decoding.early_stopping,
         "max_length": translator.max_output_tokens + 1,  # here the start token counts
         "min_length": decoding.min_length,
         "repetition_penalty": decoding.repetition_penalty,
