@@ -74,39 +74,34 @@ def philox_masks(seed: tf.Tensor) -> DrawKept:
     of dropout on a CPU. So rates are rounded to 1 / 65,536.
 
     Args:
-        seed: int64 `[2]`, a different one for each step, microbatch and replica.
+        seed: int64 `[2]`, a different one for each step, microbatch and replica. The first number
+            must be a multiple of 2**32.
 
     Returns:
         The same kind of function as `hashed_masks`, with other masks.
 
     Example:
-    >>> draw_kept = philox_masks(tf.constant([1, 2], tf.int64))
+    >>> draw_kept = philox_masks(tf.constant([1 << 32, 2], tf.int64))
     >>> draw_kept((2, 3), 0.5, 7).shape
     TensorShape([2, 3])
     """
+    # The seed is where a stream begins, and the layer chooses the stream, so that masks need no
+    # other operation. Two seeds with first numbers that are close would be parts of one stream.
+    counter = tf.bitcast(seed, tf.uint64)
 
     def draw_kept(shape: Any, rate: float, salt: int) -> tf.Tensor:
         count = math.prod(shape)
-        drawn = _philox(seed, salt, [(count + 1) // 2, 1], tf.int32)
+        drawn = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[(count + 1) // 2, 1],
+            key=tf.constant([salt], tf.uint64),
+            counter=counter,
+            alg=_PHILOX,
+            dtype=tf.int32,
+        )
         halves = tf.reshape(tf.bitcast(drawn, tf.int16), [-1])[:count]
         return tf.reshape(halves >= round(rate * 2**16) - 2**15, shape)
 
     return draw_kept
-
-
-def _philox(seed: tf.Tensor, salt: int, shape: Any, dtype: tf.DType) -> tf.Tensor:
-    """Returns random integers of any value.
-
-    The second half of the seed is the high word of Philox's counter. In the low word, consecutive
-    seeds would be parts of the same stream.
-    """
-    with tf.device("CPU:0"):  # on a GPU, too, the operation reads key and counter on the host
-        words = tf.bitcast(seed, tf.uint64)
-        key = words[:1] + tf.constant(salt, tf.uint64)
-        counter = tf.concat([tf.zeros([1], tf.uint64), words[1:]], axis=0)
-    return tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype
-    )
 
 
 def _word(number: int) -> tf.Tensor:

@@ -118,7 +118,9 @@ def real_tokens(labels: tf.Tensor, pad_id: int) -> tf.Tensor:
     >>> real_tokens(tf.constant([3, 0]), pad_id=0).numpy().tolist()
     [1.0, 0.0]
     """
-    return tf.cast(tf.not_equal(labels, pad_id), tf.float32)
+    # A GPU compares int32 on the host, and int64 on the device.
+    is_real = tf.not_equal(tf.cast(labels, tf.int64), pad_id)
+    return tf.cast(is_real, tf.float32)
 
 
 def reference_loss(
