@@ -15,8 +15,11 @@ from keras_transformer.runs.machine import available_cores
 from keras_transformer.text.vocabulary import MAX_UNKNOWN_RATE
 
 # The memory of the search's cache grows with both limits.
-MAX_BATCH_LINES = 64
+_MAX_BATCH_LINES = 64
 _MAX_BATCH_BYTES = 16_384  # after padding to the longest line
+# A batch of `base` takes as long with 32 lines as with 128 on a GPU, which waits for operations. A
+# batch that does not fit into its memory is translated in parts.
+_GPU_FACTOR = 8
 _COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
 _Result = TypeVar("_Result")
@@ -37,16 +40,22 @@ def use_cores_for_batches(lines: int) -> None:
     Example:
     >>> use_cores_for_batches(lines=1000)
     """
-    if "tensorflow" not in sys.modules:  # LiteRT models have their own threads
+    if "tensorflow" not in sys.modules or _uses_gpu():  # LiteRT models have their own threads
         return
     import tensorflow as tf
 
-    if tf.config.list_physical_devices("GPU"):
-        return
     with contextlib.suppress(RuntimeError):  # TensorFlow has already started
         concurrency = max(1, min(lines, available_cores()))
         tf.config.threading.set_intra_op_parallelism_threads(available_cores() // concurrency)
         tf.config.threading.set_inter_op_parallelism_threads(concurrency)
+
+
+def _uses_gpu() -> bool:
+    if "tensorflow" not in sys.modules:
+        return False
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def concurrent_batches() -> int:
@@ -62,19 +71,35 @@ def concurrent_batches() -> int:
     return max(1, available_cores() // cores_per_batch) if cores_per_batch else 1
 
 
-def batches(lines: Sequence[str], max_lines: int = MAX_BATCH_LINES) -> list[list[int]]:
+def max_batch_lines() -> int:
+    """Returns the most lines of a batch: 64, or 512 on a GPU.
+
+    Example:
+    >>> max_batch_lines() >= 64
+    True
+    """
+    return _MAX_BATCH_LINES * (_GPU_FACTOR if _uses_gpu() else 1)
+
+
+def batches(lines: Sequence[str], max_lines: int | None = None) -> list[list[int]]:
     """Groups lines of similar lengths into batches of their indices, the longest lines first.
+
+    Args:
+        lines: the texts.
+        max_lines: the most lines of a batch; by default `max_batch_lines()`.
 
     Example:
     >>> batches(["a", "three words here", "b"], max_lines=2)
     [[1, 0], [2]]
     """
+    max_lines = max_lines or max_batch_lines()
+    max_bytes = _MAX_BATCH_BYTES * (_GPU_FACTOR if _uses_gpu() else 1)
     sizes = [len(line.encode()) for line in lines]
     result: list[list[int]] = []
     for index in sorted(range(len(lines)), key=lambda i: -sizes[i]):
         batch = result[-1] if result else []
         full = len(batch) == max_lines
-        if not batch or full or (len(batch) + 1) * sizes[batch[0]] > _MAX_BATCH_BYTES:
+        if not batch or full or (len(batch) + 1) * sizes[batch[0]] > max_bytes:
             result.append([index])
         else:
             batch.append(index)
@@ -85,7 +110,7 @@ def map_batches(
     function: Callable[[list[int]], _Result],
     lines: Sequence[str],
     *,
-    max_lines: int = MAX_BATCH_LINES,
+    max_lines: int | None = None,
     threads: int | None = None,
     unit: str = "lines",
 ) -> Iterator[tuple[list[int], _Result]]:
@@ -94,7 +119,7 @@ def map_batches(
     Args:
         function: a function of the indices of the lines of a batch.
         lines: texts whose lengths determine the batches.
-        max_lines: the most lines of a batch.
+        max_lines: the most lines of a batch, as in `batches`.
         threads: number of calls at the same time; `concurrent_batches` by default.
         unit: plural of a line's name in the progress bar.
 
@@ -108,15 +133,30 @@ def map_batches(
     """
     concurrency = concurrent_batches() if threads is None else threads
     # At least one batch for each thread.
-    todo = batches(lines, min(max_lines, max(1, len(lines) // concurrency)))
+    todo = batches(lines, min(max_lines or max_batch_lines(), max(1, len(lines) // concurrency)))
     pool = concurrent.futures.ThreadPoolExecutor(concurrency)
     try:
         with progress_bar(len(lines), unit, is_shown=len(todo) > 1) as bar:
-            for batch, result in zip(todo, pool.map(function, todo), strict=True):
-                yield batch, result
-                bar.update(len(batch))
+            for parts in pool.map(lambda batch: _in_parts(function, batch), todo):
+                for batch, result in parts:
+                    yield batch, result
+                    bar.update(len(batch))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, waits only for the running batches
+
+
+def _in_parts(
+    function: Callable[[list[int]], _Result], batch: list[int]
+) -> list[tuple[list[int], _Result]]:
+    """Returns the results of a batch, or of its halves if it does not fit into memory."""
+    try:
+        return [(batch, function(batch))]
+    except Exception as error:
+        # TensorFlow's class would load TensorFlow in the processes of LiteRT models.
+        if type(error).__name__ != "ResourceExhaustedError" or len(batch) == 1:
+            raise
+    middle = len(batch) // 2
+    return _in_parts(function, batch[:middle]) + _in_parts(function, batch[middle:])
 
 
 def string_array(lines: Sequence[str]) -> np.ndarray:
@@ -133,7 +173,7 @@ def in_batches(
     translate: BatchFunction,
     lines: Sequence[str],
     *,
-    max_lines: int = MAX_BATCH_LINES,
+    max_lines: int | None = None,
     threads: int | None = None,
     **others: Sequence[str],
 ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
@@ -142,7 +182,7 @@ def in_batches(
     Args:
         translate: a function of `text`, string `(batch,)`, and of the `others`.
         lines: the texts.
-        max_lines: the most lines of a batch.
+        max_lines: the most lines of a batch, as in `batches`.
         threads: number of calls at the same time; `concurrent_batches` by default.
         others: further texts for each line.
 

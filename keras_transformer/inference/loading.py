@@ -14,7 +14,7 @@ from keras_transformer import console
 from keras_transformer.config import Config
 from keras_transformer.errors import InputError
 from keras_transformer.inference import hub, manifest
-from keras_transformer.inference.batching import MAX_BATCH_LINES, BatchFunction
+from keras_transformer.inference.batching import BatchFunction
 from keras_transformer.runs.machine import available_cores
 
 if TYPE_CHECKING:  # imported late: a process that runs a LiteRT model does not load TensorFlow
@@ -46,7 +46,7 @@ class LoadedModel(NamedTuple):
         symbols: the symbols of the source vocabulary, sorted, such as <2de>, or None if they are
             unknown, as of older exports.
         source_tag: the symbol that a server adds to texts, or None.
-        max_batch_lines: the most lines of a call.
+        max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
 
     Example:
@@ -64,7 +64,7 @@ class LoadedModel(NamedTuple):
     max_train_source_length: int | None = None
     symbols: tuple[str, ...] | None = None
     source_tag: str | None = None
-    max_batch_lines: int = MAX_BATCH_LINES
+    max_batch_lines: int | None = None
     threads: int | None = None
 
     @classmethod

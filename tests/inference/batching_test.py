@@ -35,6 +35,32 @@ def test_batches_have_every_line_once_and_are_bounded(sizes: list[int]) -> None:
         assert len(batch) <= 64
 
 
+def test_a_gpu_gets_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["x" * 30] * 600
+    assert [len(batch) for batch in batching.batches(lines)] == [*[64] * 9, 24]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["gpu"])
+    assert [len(batch) for batch in batching.batches(lines)] == [512, 88]
+    assert len(batching.batches(["x" * 20_000] * 8)) == 2
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_halved() -> None:
+    def function(batch: list[int]) -> list[int]:
+        if len(batch) > limit:
+            raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+        return [index * 2 for index in batch]
+
+    lines = [str(number) for number in range(100)]
+    for limit in (64, 20, 1):
+        found = dict.fromkeys(range(100), 0)
+        for batch, results in batching.map_batches(function, lines):
+            assert len(batch) <= limit
+            found.update(zip(batch, results, strict=True))
+        assert list(found.values()) == [2 * index for index in range(100)]
+    limit = 0
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        list(batching.map_batches(function, lines))
+
+
 def count_characters(text: tf.Tensor) -> dict[str, tf.Tensor]:
     tokens = tf.strings.length(text) + 1
     return {"tokens": tokens, "used": tf.minimum(tokens, 40)}

@@ -100,7 +100,7 @@ def test_the_version(version: Path, translator: TranslationModule) -> None:
     assert [*manifest["signatures"]] == ["translate_batch"]
     assert set(manifest["files"]) == {"model.tflite", "joint.model", "README.md"}
     loaded = loading.load_model(version.parent)
-    assert loaded.max_batch_lines > 1
+    assert loaded.max_batch_lines is not None and loaded.max_batch_lines > 1
     own = loading.LoadedModel.of(translator, "the run")
     for found, expected in zip(
         translate_lines(loaded, TEXTS), translate_lines(own, TEXTS), strict=True
