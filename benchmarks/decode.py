@@ -17,11 +17,12 @@ engine counts with the batch size that is best for it.
 With --model_dir, a trained model translates the whole source, from text to text. CTranslate2 and
 Marian do the same with the same weights: CTranslate2 in the form that bin/export.py
 --format=ctranslate2 writes, Marian in that of benchmarks/marian_model.py. All have --beam_size and
-the run's exponent of the length penalty, and stop at as many complete outputs (--early_stopping).
-CTranslate2 and Marian divide by length^exponent (`power` in docs/decoding.md), and Marian stops at
-3 times the longest source of a batch. Sentences are sorted by their bytes, the longest first, 32 in
-a batch. Marian gets the whole text and batches it by tokens, 64 in a batch. With --whole_program, a
-turn is a new process that imports, loads, translates the source once and ends.
+the run's exponent of the length penalty. With --early_stopping, the default, our search ends like
+that of CTranslate2. CTranslate2 and Marian divide by length^exponent (`power` in docs/decoding.md),
+and Marian stops at 3 times the longest source of a batch. Sentences are sorted by their bytes, the
+longest first, 32 in a batch. Marian gets the whole text and batches it by tokens, 64 in a batch.
+With --whole_program, a turn is a new process that imports, loads, translates the source once and
+ends.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 

@@ -233,8 +233,9 @@ class BeamSearch(SearchLoop[_BeamState, _Complete]):
     def _candidates(self, next_tokens: NextTokenScores, state: _BeamState) -> _Candidates:
         """Returns the best 2K continuations of each sentence. At most K of them end."""
         beam, gamma = self._rows, self._config.diversity_penalty
+        # Of one hypothesis, at most K open continuations and its end are among the chosen ones.
         # --> [batch * beam, width]
-        log_probs, columns = next_tokens.top(2 * beam)
+        log_probs, columns = next_tokens.top(beam + 1)
         width = columns.shape[1] or tf.shape(columns)[1]  # static if possible
         count = beam * (min(2, width) if isinstance(width, int) else tf.minimum(2, width))
         siblings = tf.cumsum(tf.cast(is_valid(log_probs), tf.float32), 1, exclusive=True)
