@@ -45,7 +45,9 @@ def folder_of(variable: str, needed: str) -> Path:
 @pytest.fixture(scope="module")
 def version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("phone")
-    options = ExportOptions(text_signature=False)
+    options = ExportOptions(
+        text_signature=False, quantization="int8", references=PHRASES, max_bleu_loss=100.0
+    )
     return export(run_directory, folder, PHRASES, options, format="litert").path
 
 
@@ -150,14 +152,20 @@ def test_kotlin_example_is_compiled(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def address(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Serves the page with an export, as docs/phone.md says."""
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Returns a folder with the page and an export, as docs/phone.md says."""
     find_browser()
     modules = folder_of("KERAS_TRANSFORMER_TEST_NODE_MODULES", "@litertjs/core")
     (tmp_path / "node_modules").symlink_to(modules)
     for file in (EXAMPLES / "index.html", *request.getfixturevalue("version").iterdir()):
         shutil.copy(file, tmp_path)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Serves the page."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
@@ -172,9 +180,45 @@ def test_page_translates_in_the_browser(address: str, request: pytest.FixtureReq
         page.wait_for_selector("button:enabled")
         assert page.text_content("#status") == "Ready."
         found = []
-        for phrase in PHRASES:
+        for phrase in (*PHRASES, "ball " * 2000):
             page.fill("#text", phrase)
             page.click("button")
             page.wait_for_function("!document.querySelector('button').disabled")
             found.append(page.text_content("#translation"))
-    assert found == expected(version)
+        assert "too long" in page.text_content("#status")
+    assert found[:-1] == expected(version)
+
+
+NO_HASHES = "Object.defineProperty(Crypto.prototype, 'subtle', { value: undefined })"
+
+
+def test_page_refuses_damaged_files(address: str, site: Path) -> None:
+    def status_of_page(script: str = "") -> str:
+        page = browser.new_page()
+        page.add_init_script(script)
+        page.goto(address)
+        page.wait_for_function("!document.querySelector('#status').textContent.includes('Loading')")
+        is_enabled = page.is_enabled("button")
+        text = page.text_content("#status")
+        page.close()
+        assert is_enabled == (text == "Ready.")
+        return str(text)
+
+    with launched_browser() as browser:
+        for name in ("joint.model", "model.tflite", "manifest.json"):
+            path = site / name
+            content = path.read_bytes()
+            changed = bytearray(content)
+            changed[len(content) // 2] ^= 1
+            if name != "manifest.json":
+                path.write_bytes(changed)
+                assert status_of_page().startswith(f"Error: {name} is damaged, or from another")
+            path.write_bytes(content[: len(content) // 2])
+            assert status_of_page().startswith(f"Error: {name} is damaged")
+            assert status_of_page(NO_HASHES).startswith(f"Error: {name} is damaged")
+            path.unlink()
+            assert status_of_page() == f"Error: {name} is not in the folder of this page."
+            path.write_bytes(content)
+        # A file of another export, which the manifest does not list, is not used.
+        (site / "source.model").write_bytes(b"another vocabulary")
+        assert status_of_page() == status_of_page(NO_HASHES) == "Ready."
