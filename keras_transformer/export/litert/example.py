@@ -7,8 +7,10 @@ The file model.tflite is also a ZIP archive that contains the vocabulary.
 
 import hashlib
 import json
+import re
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +18,25 @@ import sentencepiece
 from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
 
 MODEL = Path(__file__).parent / "model.tflite"
+MANIFEST = MODEL.with_name("manifest.json")
 SIGNATURE = "translate_ids"
 WEIGHTS_IN_MEMORY = ":memory"  # XNNPACK's cache of packed weights; the file's are released
+TRUNCATED, NOT_TRANSLATED = 1, 32  # bits of the output `status`
 
 
 def check_model() -> None:
-    """Ends the program if the model is not the file that was exported."""
-    manifest = json.loads(MODEL.with_name("manifest.json").read_bytes())
+    """Ends the program if the model differs from the manifest, or from its checksum."""
     with MODEL.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != manifest["files"][MODEL.name]["sha256"]:
+        if MANIFEST.exists():
+            expected = json.loads(MANIFEST.read_bytes())["files"][MODEL.name]["sha256"]
+            found: str | int = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            with zipfile.ZipFile(file) as archive:
+                expected = json.loads(archive.read("model.json"))["model_crc32"]
+                size = min(info.header_offset for info in archive.infolist())
+            file.seek(0)
+            found = zlib.crc32(file.read(size))
+    if found != expected:
         sys.exit(f"{MODEL} is cut off or was changed after the export. Copy or export it again.")
 
 
@@ -36,8 +47,15 @@ def read_vocabulary(name: str) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=archive.read(file))
 
 
-check_model()
-source, target = read_vocabulary("source"), read_vocabulary("target")
+if not MODEL.is_file():
+    sys.exit(f"{MODEL} is missing. Copy it from the export.")
+try:
+    check_model()
+    source, target = read_vocabulary("source"), read_vocabulary("target")
+except Exception as error:  # zipfile, json and SentencePiece raise many exceptions
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    place = f"{MODEL} or {MANIFEST.name}" if MANIFEST.exists() else MODEL
+    sys.exit(f"{place} is cut off or damaged ({reason}). Copy or export it again.")
 cpu = CpuOptions(num_threads=2, xnnpack_weight_cache_path=WEIGHTS_IN_MEMORY)
 options = Options(cpu_options=cpu)
 model = CompiledModel.from_file(str(MODEL), options=options)
@@ -51,7 +69,7 @@ outputs = {name: model.create_output_buffer_by_name(SIGNATURE, name) for name in
 inputs["max_length"].write(np.array([0], np.int32))  # 0: as exported
 inputs["length_penalty"].write(np.array([np.nan], np.float32))  # NaN: as exported
 
-for line in sys.stdin.buffer:
+for number, line in enumerate(sys.stdin.buffer, 1):
     text = line.decode(errors="replace").strip()
     padded = np.zeros(shapes["source"], np.int32)
     ids = source.encode(text, add_eos=True)[: padded.size]
@@ -62,4 +80,11 @@ for line in sys.stdin.buffer:
     _, translations, longest = shapes["target"]
     found = outputs["ids"].read(translations * longest, np.int32)
     length = outputs["lengths"].read(translations, np.int32)[0]  # the best translation is first
-    print(target.decode(found[:length].tolist()), flush=True)
+    translation = target.decode(found[:length].tolist())
+    # Tokens of single bytes may be line breaks.
+    print(re.sub(r"[\x00-\x1f\x7f]", " ", translation), flush=True)
+    status = outputs["status"].read(1, np.int32)[0]
+    if status & TRUNCATED:
+        print(f"Line {number} is too long: the rest is not translated.", file=sys.stderr)
+    if status & NOT_TRANSLATED:
+        print(f"Line {number} has no translation.", file=sys.stderr)

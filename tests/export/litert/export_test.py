@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -351,29 +348,6 @@ def test_the_tokenizer_in_the_graph_equals_the_one_outside(
     texts, scores = in_graph(paper.model.truncate(text))
     result = paper.model.translate_ids(paper.model.source_ids(text))
     assert (texts, scores.tolist()) == (paper.model.texts(result), result.scores.tolist())
-
-
-def test_the_example_runs_without_this_package(paper: LiteRTExport) -> None:
-    expected = [paper.model.translate(phrase)[0].text for phrase in PHRASES]
-    result = subprocess.run(
-        [sys.executable, "-I", str(paper.exported.path / "example.py")],
-        input="\n".join(PHRASES), capture_output=True, text=True,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split("\n")[:-1] == expected
-
-
-def test_the_example_refuses_a_truncated_model(paper: LiteRTExport, tmp_path: Path) -> None:
-    for name in ("example.py", "manifest.json"):
-        shutil.copy(paper.exported.path / name, tmp_path)
-    content = paper.path.read_bytes()
-    (tmp_path / "model.tflite").write_bytes(content[: len(content) // 2])
-    result = subprocess.run(
-        [sys.executable, "-I", str(tmp_path / "example.py")],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
-    assert result.returncode == 1
-    assert re.fullmatch(mentions("model.tflite", "cut off") + ".*\n", result.stderr)
 
 
 def test_manifest(paper: LiteRTExport) -> None:
