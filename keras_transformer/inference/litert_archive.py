@@ -1,16 +1,19 @@
 """The ZIP archive at the end of a LiteRT model, which makes one file enough to translate text.
 
-It contains the SentencePiece models, and the metadata in `model.json`. LiteRT ignores it.
+It contains the SentencePiece models, and the metadata in `model.json`. The metadata has a checksum
+of the model, and the hashes of the SentencePiece models. LiteRT ignores the archive.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import typing
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.schema import Bounds, check_scalar
@@ -20,6 +23,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 FORMAT_VERSION = 3
 _METADATA = "model.json"
 _CHECKSUM = "model_crc32"  # in the metadata: of the bytes before the archive
+_VOCABULARY = "vocabulary"  # in the metadata: sizes and hashes of the SentencePiece models
 _Count = Annotated[int, Bounds(least=1)]
 
 
@@ -67,11 +71,17 @@ def append_archive(path: Path, metadata: LiteRTMetadata, vocabulary: Vocabulary)
     """
     with path.open("rb") as file:
         checksum = _crc32(file, path.stat().st_size)
-    fields = {"format_version": FORMAT_VERSION, _CHECKSUM: checksum, **metadata._asdict()}
+    models = vocabulary.models()
+    fields = {
+        "format_version": FORMAT_VERSION,
+        _CHECKSUM: checksum,
+        _VOCABULARY: _describe(models),
+        **metadata._asdict(),
+    }
     # `ZipInfo` has a fixed date, so equal models have equal files.
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo(_METADATA), json.dumps(fields))
-        for name, model in vocabulary.models().items():
+        for name, model in models.items():
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, model)
@@ -83,7 +93,7 @@ def read_archive(path: Path, file: BinaryIO, verify: bool) -> tuple[LiteRTMetada
     Args:
         path: place of the file in error messages.
         file: the content.
-        verify: compares the model before the archive with its checksum.
+        verify: compares the model before the archive, and the vocabulary, with the metadata.
 
     Raises:
         InputError: if the file is damaged or was not written by bin/export.py.
@@ -101,6 +111,7 @@ def read_archive(path: Path, file: BinaryIO, verify: bool) -> tuple[LiteRTMetada
             model_bytes = min(info.header_offset for info in archive.infolist())
         fields = json.loads(files.pop(_METADATA))
         version, checksum = fields.pop("format_version"), fields.pop(_CHECKSUM, None)
+        listed = fields.pop(_VOCABULARY, None)  # the first files of version 3 do not have it
     except Exception as error:  # zipfile and zlib raise many exceptions for damaged files
         raise InputError(
             f"{path} does not end with the archive of a LiteRT model. The file is cut off or "
@@ -116,6 +127,11 @@ def read_archive(path: Path, file: BinaryIO, verify: bool) -> tuple[LiteRTMetada
             f"{path} was changed after the export: the checksum of the model is not the one in "
             f"{_METADATA} at the end of the file. {advice}"
         )
+    if verify and listed not in (None, _describe(files)):
+        raise InputError(
+            f"The vocabulary at the end of {path} was changed after the export: it is not the one "
+            f"that {_METADATA} describes. {advice}"
+        )
     try:
         for name, hint in typing.get_type_hints(LiteRTMetadata, include_extras=True).items():
             check_scalar(name, hint, fields[name])
@@ -124,6 +140,14 @@ def read_archive(path: Path, file: BinaryIO, verify: bool) -> tuple[LiteRTMetada
         raise InputError(
             f"The metadata or the vocabulary at the end of {path} is damaged. {advice}"
         ) from error
+
+
+def _describe(models: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Returns the size and the SHA-256 of each SentencePiece model."""
+    return {
+        name: {"bytes": len(model), "sha256": hashlib.sha256(model).hexdigest()}
+        for name, model in models.items()
+    }
 
 
 def _crc32(file: BinaryIO, size: int) -> int:

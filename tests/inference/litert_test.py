@@ -24,6 +24,7 @@ from keras_transformer.inference import litert_archive, loading
 from keras_transformer.inference.litert import LiteRTModel
 from keras_transformer.inference.translate import translate_lines
 from keras_transformer.runs.run_directory import RunDirectory
+from keras_transformer.text.vocabulary import learn_vocabulary
 from tests.conftest import PHRASES, ROOT
 from tests.messages import mentions, tells
 
@@ -204,6 +205,31 @@ def test_changed_files_are_refused_unless_not_verified(
     with pytest.raises(InputError, match=mentions("model.tflite", "changed after the export")):
         LiteRTModel(path)
     assert LiteRTModel(path, verify=False).metadata == LiteRTModel(file).metadata
+
+
+def test_another_vocabulary_is_refused(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    with zipfile.ZipFile(file) as archive:
+        path.write_bytes(
+            file.read_bytes()[: min(each.header_offset for each in archive.infolist())]
+        )
+        fields = archive.read("model.json")
+    lines = [phrase.encode() for phrase in PHRASES]
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.json", fields)
+        archive.writestr("joint.model", learn_vocabulary(lines, vocab_size=100))
+    with pytest.raises(InputError, match=mentions("vocabulary", "model.tflite", "changed")):
+        LiteRTModel(path)
+    assert LiteRTModel(path, verify=False).vocabulary.source_vocab_size <= 100
+    # The first files of this format version do not describe their vocabulary.
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(path, "w") as other:
+        vocabulary = archive.read("joint.model")
+        described = json.loads(fields)
+        assert described.pop("vocabulary")["joint.model"]["bytes"] == len(vocabulary)
+        other.writestr("model.json", json.dumps({**described, "model_crc32": 0}))
+        other.writestr("joint.model", vocabulary)
+    metadata, _ = litert_archive.read_archive(path, path.open("rb"), verify=True)
+    assert metadata == LiteRTModel(file).metadata
 
 
 def test_invalid_files(file: Path, tmp_path: Path) -> None:
