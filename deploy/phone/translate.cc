@@ -14,6 +14,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "litert/c/litert_common.h"
@@ -27,6 +28,8 @@
 
 namespace {
 
+constexpr int kTruncated = 1, kNotTranslated = 32;  // bits of the output `status`
+
 void Check(LiteRtStatus status, const char* action) {
   if (status != kLiteRtStatusOk) {
     throw std::runtime_error(std::string("LiteRT cannot ") + action + " (status " +
@@ -34,25 +37,95 @@ void Check(LiteRtStatus status, const char* action) {
   }
 }
 
-uint32_t LittleEndian(const unsigned char* bytes) {
-  return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<uint32_t>(bytes[3]) << 24;
+// Returns an unsigned number of 2 or 4 bytes in a ZIP archive.
+uint32_t Number(const std::string& bytes, size_t place, int size) {
+  uint32_t number = 0;
+  for (int i = size - 1; i >= 0; --i) {
+    number = number << 8 | static_cast<unsigned char>(bytes.at(place + i));
+  }
+  return number;
 }
 
-// Refuses a truncated file. A complete one ends with the last record of a ZIP archive, which has
-// the place and the size of the list of files before it. Changed bytes are not noticed: compare
-// the SHA-256 with manifest.json for that.
-void CheckComplete(const std::string& path) {
-  constexpr int kRecordSize = 22;
-  unsigned char record[kRecordSize];
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw std::runtime_error(path + " cannot be read.");
-  const std::streamoff begin = static_cast<std::streamoff>(file.tellg()) - kRecordSize;
-  const bool is_complete = begin >= 0 && file.seekg(begin) &&
-                           file.read(reinterpret_cast<char*>(record), kRecordSize) &&
-                           std::memcmp(record, "PK\5\6", 4) == 0 &&
-                           std::streamoff{LittleEndian(record + 12)} +
-                                   std::streamoff{LittleEndian(record + 16)} == begin;
-  if (!is_complete) throw std::runtime_error(path + " is cut off or damaged. Copy it again.");
+std::string ReadBytes(std::istream& file, size_t place, size_t size) {
+  std::string bytes(size, '\0');
+  file.seekg(place).read(bytes.data(), size);
+  if (!file) throw std::out_of_range("the file ends too early");
+  return bytes;
+}
+
+uint32_t Crc32(std::istream& file, size_t size) {
+  uint32_t table[256];
+  for (uint32_t i = 0; i < 256; ++i) {
+    table[i] = i;
+    for (int bit = 0; bit < 8; ++bit) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xEDB88320 : 0);
+  }
+  constexpr size_t kBlockSize = 1 << 16;
+  uint32_t checksum = ~0u;
+  for (size_t place = 0; place < size; place += kBlockSize) {
+    for (unsigned char byte : ReadBytes(file, place, std::min(kBlockSize, size - place))) {
+      checksum = table[(checksum ^ byte) & 0xFF] ^ checksum >> 8;
+    }
+  }
+  return ~checksum;
+}
+
+// The ZIP archive at the end of the model: the checksums of the model and of the vocabularies.
+struct Archive {
+  uint32_t model_size, model_checksum;
+  std::map<std::string, uint32_t> checksums;  // by file name
+};
+
+Archive ReadArchive(std::istream& file) {
+  constexpr int kEndSize = 22, kEntrySize = 46, kHeaderSize = 30;
+  file.seekg(0, std::ios::end);
+  const size_t end_place = static_cast<size_t>(file.tellg()) - kEndSize;
+  const std::string end = ReadBytes(file, end_place, kEndSize);
+  const size_t size = Number(end, 12, 4), begin = Number(end, 16, 4);
+  if (end.compare(0, 4, "PK\5\6") != 0 || begin + size != end_place) {
+    throw std::out_of_range("the file does not end with an archive");
+  }
+  Archive archive;
+  const std::string list = ReadBytes(file, begin, size);
+  for (size_t i = 0; i < list.size();) {
+    const size_t name_size = Number(list, i + 28, 2), place = Number(list, i + 42, 4);
+    const std::string name = list.substr(i + kEntrySize, name_size);
+    archive.checksums[name] = Number(list, i + 16, 4);
+    if (name == "model.json") {  // it is the first file, and is not compressed
+      const std::string header = ReadBytes(file, place, kHeaderSize);
+      const size_t skipped = kHeaderSize + Number(header, 26, 2) + Number(header, 28, 2);
+      const std::string text = ReadBytes(file, place + skipped, Number(list, i + 24, 4));
+      const std::string key = "\"model_crc32\": ";
+      archive.model_size = place;
+      archive.model_checksum = std::stoul(text.substr(text.find(key) + key.size()));
+    }
+    i += kEntrySize + name_size + Number(list, i + 30, 2) + Number(list, i + 32, 2);
+  }
+  archive.checksums.at("model.json");
+  return archive;
+}
+
+// Refuses a model that is cut off or was changed, and vocabularies that are not those in it.
+void CheckFiles(const std::string& model, const std::string& source, const std::string& target) {
+  std::ifstream file(model, std::ios::binary);
+  if (!file) throw std::runtime_error(model + " cannot be read.");
+  Archive archive;
+  bool is_same = false;
+  try {
+    archive = ReadArchive(file);
+    is_same = Crc32(file, archive.model_size) == archive.model_checksum;
+  } catch (const std::logic_error&) {  // out_of_range and invalid_argument
+  }
+  if (!is_same) throw std::runtime_error(model + " is cut off or damaged. Copy it again.");
+  for (const auto& [path, name] : {std::pair(source, "source.model"), {target, "target.model"}}) {
+    std::ifstream vocabulary(path, std::ios::binary | std::ios::ate);
+    if (!vocabulary) throw std::runtime_error("The vocabulary " + path + " cannot be read.");
+    const bool is_joint = archive.checksums.count("joint.model") > 0;
+    if (Crc32(vocabulary, vocabulary.tellg()) !=
+        archive.checksums.at(is_joint ? "joint.model" : name)) {
+      throw std::runtime_error("The vocabulary " + path + " is damaged, or is not the one of " +
+                               model + ". Copy both again.");
+    }
+  }
 }
 
 void LoadVocabulary(const char* path, sentencepiece::SentencePieceProcessor& vocabulary) {
@@ -125,8 +198,8 @@ class Translator {
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
-  // Returns the ids of the best translation. The source ids end with the end token.
-  std::vector<int32_t> Translate(std::vector<int32_t> ids) {
+  // Returns the ids of the best translation and its status. The source ids end with the end token.
+  std::pair<std::vector<int32_t>, int32_t> Translate(std::vector<int32_t> ids) {
     const size_t limit = Size(inputs_[input_index_.at("ids")]) / sizeof(int32_t);
     const int32_t length = static_cast<int32_t>(std::min(ids.size(), limit));
     ids.resize(limit);
@@ -137,7 +210,7 @@ class Translator {
           "run the model");
     std::vector<int32_t> found = Read("ids");
     found.resize(Read("lengths").front());
-    return found;
+    return {found, Read("status").front()};
   }
 
  private:
@@ -195,7 +268,7 @@ int main(int argc, char** argv) {
   }
   try {
     sentencepiece::SentencePieceProcessor source, target;
-    CheckComplete(argv[1]);
+    CheckFiles(argv[1], argv[2], argv[3]);
     LoadVocabulary(argv[2], source);
     LoadVocabulary(argv[3], target);
     Translator translator(argv[1]);
@@ -203,9 +276,15 @@ int main(int argc, char** argv) {
       std::vector<int> ids;
       source.Encode(line, &ids);
       ids.push_back(source.eos_id());
+      const auto [found, status] = translator.Translate(ids);
       std::string translation;
-      target.Decode(translator.Translate(ids), &translation);
+      target.Decode(found, &translation);
+      // Tokens of single bytes may be line breaks.
+      const auto is_control = [](unsigned char byte) { return byte < 0x20 || byte == 0x7F; };
+      std::replace_if(translation.begin(), translation.end(), is_control, ' ');
       std::cout << translation << std::endl;
+      if (status & kTruncated) std::cerr << "A line is too long: the rest is not translated.\n";
+      if (status & kNotTranslated) std::cerr << "A line has no translation.\n";
     }
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

@@ -93,3 +93,58 @@ def test_a_damaged_manifest(copy: Path, damage: Callable[[Path], None]) -> None:
 def test_a_manifest_without_the_hash(copy: Path, content: object) -> None:
     (copy / "manifest.json").write_text(json.dumps(content), "utf-8")
     assert_refused(copy, "manifest.json", "damaged")
+
+
+# Prints the results of a new process that has XNNPACK's packed weights in a file.
+PROGRAM = """
+import json, sys
+import numpy as np
+from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
+
+path, cache, sources = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+cpu = CpuOptions(num_threads=2, xnnpack_weight_cache_path=cache)
+model = CompiledModel.from_file(path, options=Options(cpu_options=cpu))
+inputs = model.get_input_tensor_details("translate_ids")
+outputs = model.get_output_tensor_details("translate_ids")
+given = {name: model.create_input_buffer_by_name("translate_ids", name) for name in inputs}
+found = {name: model.create_output_buffer_by_name("translate_ids", name) for name in outputs}
+given["max_length"].write(np.array([0], np.int32))
+given["length_penalty"].write(np.array([np.nan], np.float32))
+for ids in sources:
+    padded = np.zeros(inputs["ids"]["shape"], np.int32)
+    padded[0, : len(ids)] = ids
+    given["ids"].write(padded)
+    given["lengths"].write(np.array([len(ids)], np.int32))
+    model.run_by_name("translate_ids", given, found)
+    lengths, ids = (
+        found[name].read(int(np.prod(outputs[name]["shape"])), np.int32).reshape(shape)
+        for name, shape in (("lengths", [-1]), ("ids", outputs["ids"]["shape"][1:]))
+    )
+    print([row[:length].tolist() for row, length in zip(ids, lengths)])
+"""
+
+
+def test_a_cache_file_of_packed_weights(version: Path, tmp_path: Path) -> None:
+    model, cache = LiteRTModel(version / "model.tflite"), tmp_path / "weights.xnnpack"
+    sources = [model.source_ids(phrase) for phrase in PHRASES]
+    expected = []
+    for ids in sources:
+        result = model.translate_ids(ids)
+        rows = zip(result.ids, result.lengths, strict=True)
+        expected.append(str([row[:length].tolist() for row, length in rows]))
+
+    def translate() -> list[str]:
+        arguments = (model.path, cache, json.dumps(sources))
+        process = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *arguments], check=True, capture_output=True, text=True
+        )
+        return process.stdout.splitlines()
+
+    assert translate() == expected
+    content = cache.read_bytes()
+    assert len(content) > 10_000
+    assert translate() == expected
+    assert cache.read_bytes() == content  # it was only read
+    cut(cache)
+    assert translate() == expected
+    assert cache.read_bytes() == content  # it was made again
