@@ -216,14 +216,14 @@ def test_several_texts_at_once_fail(paper: LiteRTExport) -> None:
             runner(text=np.array(texts, object), **options)
 
 
-@pytest.mark.parametrize("quantization", ["none", "float16", "int8"])
+@pytest.mark.parametrize("quantization", ["none", "float16", "int8", "int4"])
 def test_every_weight_is_stored_once(
     quantized: Callable[[str], LiteRTExport], quantization: str
 ) -> None:
     made = quantized(quantization)
     model = made.content
     count = sum(int(np.prod(each.shape)) for each in made.translator.transformer.weights)
-    size = {"none": 4, "float16": 2, "int8": 1}[quantization]
+    size = {"none": 4, "float16": 2, "int8": 1, "int4": 0.5}[quantization]
     weights = {  # matrices, including embeddings
         tensor.buffer
         for graph in model.subgraphs

@@ -1,4 +1,4 @@
-"""The first calls of new interpreters, in which XNNPACK moves its memory."""
+"""The first calls of new interpreters and of `CompiledModel`, in which XNNPACK moves its memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.export.litert import export, flatbuffer
 from keras_transformer.inference import loading
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.conftest import random_shortlist
+from tests.conftest import ROOT, random_shortlist
 from tests.export.litert.tied_model import loop_bodies
 from tests.export.model_variants import SEARCH_OPTIONS, make_run
 
@@ -21,18 +21,29 @@ from tests.export.model_variants import SEARCH_OPTIONS, make_run
 # calls differ from those of LiteRT's own kernels.
 PROGRAM = """
 import sys
+from pathlib import Path
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from keras_transformer.inference.litert import _Compiled
 
+path, signature, runtime = sys.argv[1:]
 rng = np.random.default_rng(5)
+is_batch = signature == "translate_batch"
 
 def new(**options):
-    interpreter = Interpreter(sys.argv[1], num_threads=1, **options)
-    return interpreter.get_signature_runner("translate_batch")
+    interpreter = Interpreter(path, num_threads=1, **options)
+    return interpreter.get_signature_runner(signature)
+
+def first_call(call):
+    if runtime == "CompiledModel":
+        return _Compiled(Path(path)).run(call)
+    return new()(**call)
 
 def sources(count, width):
+    padded = np.zeros((count, width if is_batch else 40), np.int32)
+    padded[:, :width] = rng.integers(4, 40, (count, width))
     return {
-        "ids": rng.integers(4, 40, (count, width)).astype(np.int32),
+        "ids": padded,
         "lengths": rng.integers(1, width + 1, count).astype(np.int32),
         "max_length": np.zeros(count, np.int32),
         "length_penalty": np.full(count, np.nan, np.float32),
@@ -41,9 +52,9 @@ def sources(count, width):
 own_kernels = new(experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
 wrong = 0
 for _ in range(20):
-    for sizes in (1, 6), (3, 5), (3, 12), (7, 9), (10, 16), (4, 30):
-        call = sources(*sizes)
-        difference = new()(**call)["scores"] - own_kernels(**call)["scores"]
+    for rows, width in (1, 6), (3, 5), (3, 12), (7, 9), (10, 16), (4, 30):
+        call = sources(rows if is_batch else 1, width)
+        difference = first_call(call)["scores"] - own_kernels(**call)["scores"]
         wrong += not np.abs(difference).max() < 1e-3  # NaN is wrong, too
 print(wrong)
 """
@@ -73,13 +84,23 @@ def models(run_directory: RunDirectory) -> dict[str, Any]:
     }
 
 
-def test_new_interpreters_give_the_scores_of_other_kernels(
-    models: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize(
+    ("signature", "runtime"),
+    [
+        ("translate_batch", "Interpreter"),
+        ("translate_ids", "Interpreter"),
+        ("translate_ids", "CompiledModel"),
+    ],
+)
+def test_new_runtimes_give_the_scores_of_other_kernels(
+    models: dict[str, Any], tmp_path: Path, signature: str, runtime: str
 ) -> None:
     path = tmp_path / "model.tflite"
-    path.write_bytes(flatbuffer.write(models["translate_batch"]))
-    command = [sys.executable, "-c", PROGRAM, str(path)]
-    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    path.write_bytes(flatbuffer.write(models[signature]))
+    command = [sys.executable, "-c", PROGRAM, str(path), signature, runtime]
+    result = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
     assert result.stdout == "0\n"
 
 
