@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 # TensorFlow and Keras import these if they are installed: to convert from JAX, to plot, and to
 # train on data frames. That would be a third of the loading time.
@@ -29,6 +30,15 @@ _FOREIGN_VARIABLES = (
 )
 # TensorFlow ends the process if one of these has an unknown flag.
 _XLA_VARIABLES = ("TF_XLA_FLAGS", "XLA_FLAGS")
+_CACHE_FLAG = "tf_xla_persistent_cache_directory"
+# It depends on the number of cores, and it does not change programs.
+_THREADS_FLAG = "xla_gpu_force_compilation_parallelism"
+# The programs of a run with 16 batch shapes need a few hundred MB.
+_LEAST_FREE_BYTES = 2**30
+
+# Problems with the settings of XLA that `load_tensorflow` found, as sentences. They matter only to
+# commands that compile with XLA, which print them as warnings.
+xla_problems: list[str] = []
 
 
 def set_variables() -> None:
@@ -56,14 +66,13 @@ def load_tensorflow() -> None:
         _load_quietly()
         return
     set_variables()
-    given = {name: os.environ[name] for name in _XLA_VARIABLES if os.environ.get(name)}
-    _set_xla_flags(nvidia_gpus())
+    gpus = nvidia_gpus()
     # The libraries create half a million objects that live until the process ends. The garbage
     # collector should not examine them while they load, or later whenever a graph is traced.
     gc.disable()
     try:
         with _hidden(_UNUSED):
-            _load_quietly(given)
+            _load_quietly(gpus)
     finally:
         gc.enable()
     gc.freeze()
@@ -116,55 +125,134 @@ def nvidia_gpus(driver: Path = Path("/proc/driver/nvidia"), devices: str = "/dev
     return "\n".join(sorted(set(done.stdout.split("\n")))).strip()
 
 
-def _set_xla_flags(gpus: str) -> None:
+def program_cache() -> str:
+    """Returns the folder in which XLA keeps its programs, or "" if it does not keep them.
+
+    Example:
+    >>> bool(program_cache())  # this process has no GPU
+    False
+    """
+    found = re.search(rf"--{_CACHE_FLAG}=(\S+)", os.environ.get("TF_XLA_FLAGS", ""))
+    return found[1] if found else ""
+
+
+def program_cache_error(message: str) -> InputError | None:
+    """Returns an error about the folder of XLA's programs, or None for messages about others.
+
+    Args:
+        message: the message of an error that TensorFlow raised while XLA compiled.
+
+    Example:
+    >>> print(program_cache_error("a GPU is full"))
+    None
+    """
+    folder = program_cache()
+    # Errors about the content of a file do not name it.
+    if not folder or not (folder in message or re.search("[Ss]erialized|Read less bytes", message)):
+        return None
+    reason = one_line(re.sub(r"\[Op:.*", "", message)).strip(" .")
+    if is_disk_full(message):
+        return InputError(
+            f"The disk of {folder}, in which XLA keeps its programs, is full ({reason}). Delete "
+            "the folder, or free some space."
+        )
+    return InputError(
+        f"The folder {folder}, in which XLA keeps its programs, cannot be used ({reason}). "
+        "Delete it, and run the same command again."
+    )
+
+
+def is_disk_full(message: str) -> bool:
+    """True if the message of an error says that a disk is full or a quota is used up.
+
+    Example:
+    >>> is_disk_full("programs/1.tmp; No space left on device")
+    True
+    """
+    return any(os.strerror(code) in message for code in (errno.ENOSPC, errno.EDQUOT))
+
+
+def _configure_xla(gpus: str) -> None:
     """On machines with GPUs, makes XLA compile with all cores and keep its programs on disk.
 
-    Flags of the user stay, and override these.
+    TensorFlow reads the variables when it looks for devices. Flags of the user stay, and override
+    these. Flags that this version of TensorFlow does not know are left out.
 
     Args:
         gpus: the result of `nvidia_gpus`.
+
+    Raises:
+        InputError: if TensorFlow does not accept the flags of the user.
     """
-    if not gpus:
-        return
-    flags = {
-        "xla_gpu_enable_llvm_module_compilation_parallelism": "true",
-        "xla_gpu_force_compilation_parallelism": str(len(os.sched_getaffinity(0))),
-    }
-    _add_flags("XLA_FLAGS", flags)
-    folder = _program_cache(gpus)
-    if folder is not None:
-        _add_flags("TF_XLA_FLAGS", {"tf_xla_persistent_cache_directory": str(folder)})
+    user = {name: os.environ.get(name, "") for name in _XLA_VARIABLES}
+    # An empty folder name checks the flag, but writes no programs.
+    flags = [
+        ("XLA_FLAGS", "xla_gpu_enable_llvm_module_compilation_parallelism", "true"),
+        ("XLA_FLAGS", _THREADS_FLAG, str(len(os.sched_getaffinity(0)))),
+        ("TF_XLA_FLAGS", _CACHE_FLAG, ""),
+    ]
+    flags = [flag for flag in flags if gpus and _can_add(*flag[:2])]
+    if (any(user.values()) or flags) and _rejection(user, flags) is not None:
+        reason = _rejection(user) if any(user.values()) else None
+        if reason is not None:
+            given = " and ".join(f"{name}={value}" for name, value in user.items() if value)
+            raise InputError(
+                f"TensorFlow does not accept {given}{reason}. Correct it, or unset it."
+            )
+        for flag in list(flags):
+            reason = _rejection(user, [flag])
+            if reason is not None:
+                flags.remove(flag)
+                xla_problems.append(
+                    f"TensorFlow does not accept --{flag[1]}{reason}, so XLA compiles without it."
+                )
+    for variable, name, value in flags:
+        if name == _CACHE_FLAG:  # the last one, because the other flags are part of its name
+            value = _make_program_cache(gpus)
+        if value:
+            os.environ[variable] = f"--{name}={value} {os.environ.get(variable, '')}".strip()
 
 
-def _add_flags(variable: str, flags: dict[str, str]) -> None:
+def _can_add(variable: str, name: str) -> bool:
     given = os.environ.get(variable, "").strip()
-    if given and not given.startswith("-"):
-        return  # the name of a file
-    new = [f"--{name}={value}" for name, value in flags.items() if f"--{name}" not in given]
-    os.environ[variable] = " ".join([*new, given]).strip()
+    is_file = bool(given) and not given.startswith("-")
+    return not is_file and f"--{name}" not in given
 
 
-def _program_cache(gpus: str) -> Path | None:
-    """Returns the folder of XLA's programs for these cards, or None if it cannot be used."""
+def _make_program_cache(gpus: str) -> str:
+    """Creates the folder of XLA's programs for these cards; "" if it cannot be used."""
     import hashlib  # late, as above
     import importlib.metadata
+    import shutil
 
+    # XLA's own key has neither the card nor the flags.
+    flags = [
+        flag for flag in os.environ.get("XLA_FLAGS", "").split() if f"--{_THREADS_FLAG}" not in flag
+    ]
+    key = hashlib.sha256("\n".join([gpus, *flags]).encode()).hexdigest()[:12]
     try:
-        version = importlib.metadata.version("tensorflow")
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        # XLA's own key has neither the card nor the flags.
-        described = f"{gpus}\n{os.environ.get('XLA_FLAGS', '')}"
-        key = hashlib.sha256(described.encode()).hexdigest()[:12]
+        version = importlib.metadata.version("tensorflow")
         folder = cache / "keras_transformer" / "xla" / f"tensorflow-{version}-{key}"
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError, importlib.metadata.PackageNotFoundError):
-        return None
-    # TensorFlow separates flags at spaces.
-    return folder if os.access(folder, os.W_OK) and not re.search(r"\s", str(folder)) else None
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**16))
+        free = shutil.disk_usage(folder).free
+    except (OSError, RuntimeError, importlib.metadata.PackageNotFoundError) as error:
+        problem = f"{one_line(error)}. Set XDG_CACHE_HOME to a folder that can be written"
+    else:
+        if free < _LEAST_FREE_BYTES:
+            problem = f"{folder} has {free / 1e9:.1f} GB of free space. Free at least 1.1 GB"
+        elif re.search(r"\s", str(folder)):  # TensorFlow separates flags at spaces
+            problem = f"{folder} contains a space. Set XDG_CACHE_HOME to another folder"
+        else:
+            return str(folder)
+    xla_problems.append(f"XLA cannot keep its programs, so the next run compiles again: {problem}.")
+    return ""
 
 
-def _load_quietly(xla_variables: Mapping[str, str] | None = None) -> None:
-    """Loads TensorFlow, and checks `xla_variables`, variables of the user that may be wrong."""
+def _load_quietly(gpus: str = "") -> None:
+    """Loads TensorFlow and looks for devices. `gpus` is the result of `nvidia_gpus`."""
     is_first = "tensorflow" not in sys.modules
     with tempfile.TemporaryFile() as log:
         stderr = os.dup(2)
@@ -173,7 +261,7 @@ def _load_quietly(xla_variables: Mapping[str, str] | None = None) -> None:
             import tensorflow as tf
 
             if is_first:  # later, a copy of the process would lack TensorFlow's threads
-                _check_xla_flags(xla_variables or {})
+                _configure_xla(gpus)
             tf.config.list_physical_devices()
         except InputError:
             raise
@@ -186,32 +274,30 @@ def _load_quietly(xla_variables: Mapping[str, str] | None = None) -> None:
             os.close(stderr)
 
 
-def _check_xla_flags(given: Mapping[str, str]) -> None:
-    """Raises an error for flags that would end the process, after trying them in a copy of it.
+def _rejection(user: Mapping[str, str], flags: Sequence[tuple[str, str, str]] = ()) -> str | None:
+    """Returns why TensorFlow would end the process, or None. A copy of the process tries it.
 
     Args:
-        given: the variables of the user.
+        user: the values of `_XLA_VARIABLES`.
+        flags: further flags: variable, name and value.
     """
-    if not given:
-        return
     with tempfile.TemporaryFile() as log:
         child = os.fork()
         if child == 0:
             try:
                 os.dup2(log.fileno(), 2)
                 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-                for name in _XLA_VARIABLES:  # without the cache of programs
-                    os.environ[name] = given.get(name, "")
+                os.environ.update(user)
+                for variable, name, value in flags:
+                    os.environ[variable] += f" --{name}={value}"
                 import tensorflow as tf
 
                 tf.function(lambda x: x + 1, jit_compile=True)(tf.constant(1))  # reads both
             finally:
                 os._exit(0)  # also after an exception: it has another reason
         if os.waitpid(child, 0)[1] == 0:
-            return
+            return None
         log.seek(0)
         text = log.read().decode("utf-8", "replace")
     found = re.search(r"(Unknown flag in .*|Could not open file [^(]*|Couldn't interpret .*)", text)
-    reason = f" ({found[1].strip(' .')})" if found else ""
-    names = " and ".join(f"{name}={value}" for name, value in given.items())
-    raise InputError(f"TensorFlow does not accept {names}{reason}. Correct it, or unset it.")
+    return f" ({found[1].strip(' .')})" if found else ""

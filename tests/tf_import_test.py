@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -155,38 +156,129 @@ def test_cards_without_a_description_are_asked_for(
     assert tf_import.nvidia_gpus(tmp_path, str(tmp_path)) == ""
 
 
-def test_xla_keeps_programs_for_gpus_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=3")
-    monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
-    ended = run_python(
+def load_with_card(more: str = "") -> subprocess.CompletedProcess[str]:
+    """Loads TensorFlow as if there was a card, compiles a program, and prints the settings."""
+    return run_python(
         "from keras_transformer import tf_import\n"
-        f"tf_import.nvidia_gpus = lambda: '{CARD}'\n"
+        f"tf_import.nvidia_gpus = lambda: '{CARD}'\n{more}"
         "tf_import.load_tensorflow()\n"
         "import os\n"
         "import tensorflow as tf\n"
         "tf.function(lambda x: x + 1, jit_compile=True)(tf.constant(1))\n"
         "print(os.environ['XLA_FLAGS'])\n"
+        "print(*tf_import.xla_problems)\n"
     )
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of XLA's programs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
+    monkeypatch.setattr(tf_import, "xla_problems", [])
+    return tmp_path / "keras_transformer" / "xla"
+
+
+def test_xla_keeps_programs_for_gpus_on_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=3")
+    ended = load_with_card()
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.split() == [
         "--xla_gpu_enable_llvm_module_compilation_parallelism=true",
         "--xla_gpu_force_compilation_parallelism=3",
     ]
-    [folder] = (tmp_path / "keras_transformer" / "xla").iterdir()
+    [folder] = cache.iterdir()
     assert folder.name.startswith("tensorflow-") and len(list(folder.iterdir())) == 1
+
+
+def test_flags_that_a_later_tensorflow_drops_are_left_out(cache: Path) -> None:
+    ended = load_with_card("tf_import._THREADS_FLAG = 'xla_gpu_dropped'\n")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    flags, problems = ended.stdout.splitlines()
+    assert flags == "--xla_gpu_enable_llvm_module_compilation_parallelism=true"
+    assert problems.startswith("TensorFlow does not accept --xla_gpu_dropped (Unknown flag")
+    assert len(list(cache.glob("*/*"))) == 1
+
+
+def accept_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds flags without a trial in a copy of the process."""
+    monkeypatch.setattr(tf_import, "_rejection", lambda *_: None)
+
+
+def test_programs_are_shared_by_runs_with_other_numbers_of_cores(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept_flags(monkeypatch)
+
+    def folder(xla_flags: str, gpus: str = CARD) -> str:
+        monkeypatch.setenv("XLA_FLAGS", xla_flags)
+        monkeypatch.setenv("TF_XLA_FLAGS", "")
+        tf_import._configure_xla(gpus)
+        assert not tf_import.xla_problems
+        return tf_import.program_cache()
+
+    first = folder("")
+    assert Path(first).parent == cache
+    assert first == folder("--xla_gpu_force_compilation_parallelism=3")
+    assert first != folder("--xla_gpu_autotune_level=0")
+    assert first != folder("", "another card")
 
 
 @pytest.mark.parametrize(
     "gpus, xla_flags, expected", [("", "", ""), ("a card", "flags.txt", "flags.txt")]
 )
 def test_flags_are_not_added_without_gpus_or_to_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: str, xla_flags: str, expected: str
+    cache: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, xla_flags: str, expected: str
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with a space"))
+    accept_flags(monkeypatch)
     monkeypatch.setenv("XLA_FLAGS", xla_flags)
-    monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
-    tf_import._set_xla_flags(gpus)
-    assert os.environ["XLA_FLAGS"] == expected and "TF_XLA_FLAGS" not in os.environ
+    tf_import._configure_xla(gpus)
+    assert os.environ["XLA_FLAGS"] == expected
+    assert bool(tf_import.program_cache()) == bool(gpus)
+
+
+@pytest.mark.parametrize("problem", ["a space", "not a folder", "no space left"])
+def test_programs_are_not_kept_in_a_folder_that_cannot_be_used(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    accept_flags(monkeypatch)
+    expected = "1.0 GB of free space"
+    if problem == "a space":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with a space"))
+        expected = "contains a space"
+    elif problem == "not a folder":
+        cache.parent.touch()
+        expected = str(cache.parent)
+    else:
+        usage = type("Usage", (), {"free": 1_000_000_000})
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    tf_import._configure_xla(CARD)
+    assert tf_import.program_cache() == ""
+    [found] = tf_import.xla_problems
+    assert found.startswith("XLA cannot keep its programs") and expected in found
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Read less bytes than requested [Op:__inference_f_7]", "cannot be used"),
+        ("Serialized cache key does not match. [Op:__inference_f_7]", "cannot be used"),
+        ("Failed to parse serialized CpuAotCompilationResult.", "cannot be used"),
+        ("/programs is not a directory [Op:__inference_f_7]", "cannot be used"),
+        ("/programs/1.pb.tmp; No space left on device", "is full"),
+        ("OOM when allocating tensor", None),
+        ("End of sequence", None),
+    ],
+)
+def test_errors_of_the_folder_of_programs_name_it(
+    monkeypatch: pytest.MonkeyPatch, message: str, expected: str | None
+) -> None:
+    monkeypatch.setenv("TF_XLA_FLAGS", "")
+    assert tf_import.program_cache_error(message) is None
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=/programs --other")
+    error = tf_import.program_cache_error(message)
+    assert (error is None) == (expected is None)
+    if expected is not None:
+        assert "/programs, in which XLA keeps its programs" in str(error) and expected in str(error)
+        assert "[Op:" not in str(error)
