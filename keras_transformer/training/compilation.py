@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -24,10 +23,9 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, say
 from keras_transformer.data.batching.batches import Batches, Shape
+from keras_transformer.training.devices import compilation_threads
 from keras_transformer.training.step import TrainingStep
 
-# More threads would delay the first program, because each compilation already uses several cores.
-_MOST_THREADS = 4
 # Steps in which the frequency of shapes is counted.
 _LOOK_AHEAD = 2_000
 
@@ -231,7 +229,7 @@ def background_compilation(
     """
     if not (step.on_gpus and step.jit_compile):
         return None
-    threads = min(_MOST_THREADS, (_inter_op_threads() - 1) // step.num_replicas)
+    threads = compilation_threads(step.num_replicas)
     if threads < 1:
         return None
     steps = config.max_steps - first_step
@@ -242,12 +240,3 @@ def background_compilation(
     # All workers must run the same graph, because collectives find each other by their numbers.
     use_graph_executor = not (config.deterministic or step.on_several_workers)
     return BackgroundCompilation(step, shapes, threads, use_graph_executor)
-
-
-def _inter_op_threads() -> int:
-    """Returns the number of operations that TensorFlow runs at a time."""
-    return (
-        tf.config.threading.get_inter_op_parallelism_threads()
-        or int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)
-        or len(os.sched_getaffinity(0))
-    )

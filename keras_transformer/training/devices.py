@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework import ops  # its counter has no public name
+from tensorflow.python.framework import config as tf_config  # the state of determinism, and the
+from tensorflow.python.framework import ops  # counter of functions, have no public names
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
-from keras_transformer.errors import InputError
-from keras_transformer.tf_import import nvidia_gpus
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.tf_import import nvidia_gpus, program_cache_error, xla_problems
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +89,8 @@ def renumber_functions() -> None:
 
     XLA finds a program in its cache on disk by the name of its function. The name ends with a
     number that counts all functions of the process, also those that restore a checkpoint. After
-    this call, the numbers continue at the next million.
+    this call, the numbers continue at the next million. In deterministic mode they continue half a
+    million later, so that these runs do not load programs that were autotuned for other runs.
 
     Example:
     >>> renumber_functions()
@@ -96,9 +99,35 @@ def renumber_functions() -> None:
     >>> ops.uid() - first
     1000000
     """
+    next_number = _NUMBERS // 2 if tf_config.is_op_determinism_enabled() else 0
     last = ops.uid()
-    for _ in range(-last % _NUMBERS):
+    for _ in range((next_number - last) % _NUMBERS):
         ops.uid()
+
+
+# More threads would delay the first program, because each compilation already uses several cores.
+_MOST_THREADS = 4
+
+
+def compilation_threads(num_replicas: int) -> int:
+    """Returns how many batch shapes can be compiled at a time, while steps are taken.
+
+    A compilation occupies one of TensorFlow's inter-op threads per replica. One thread is left for
+    the steps.
+
+    Args:
+        num_replicas: number of replicas that compile each shape.
+
+    Example:
+    >>> compilation_threads(num_replicas=1_000_000)
+    0
+    """
+    inter_op_threads = (
+        tf.config.threading.get_inter_op_parallelism_threads()
+        or int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)
+        or len(os.sched_getaffinity(0))
+    )
+    return max(min(_MOST_THREADS, (inter_op_threads - 1) // num_replicas), 0)
 
 
 # Steps per batch shape from which compilation pays off. On a CPU with 2 cores, XLA takes about 10 s
@@ -114,8 +143,8 @@ def choose_platform(
 ) -> Platform:
     """Chooses devices, precision and XLA for settings that are `auto`.
 
-    In deterministic mode, it also makes TensorFlow use deterministic operations in the whole
-    process.
+    In deterministic mode, it also makes TensorFlow use deterministic operations and full float32
+    products in the whole process.
 
     Args:
         config: configuration of the training.
@@ -124,7 +153,8 @@ def choose_platform(
         strategy: strategy of several workers, or None for one worker.
 
     Raises:
-        InputError: if the machine lacks a device of this kind.
+        InputError: if the machine lacks a device of this kind, or if `config.jit_compile` is
+            "true", but XLA does not work.
 
     Example:
     >>> config = TrainingConfig(mixed_precision="float32", jit_compile="false")
@@ -133,6 +163,7 @@ def choose_platform(
     """
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
+        tf.config.experimental.enable_tensor_float_32_execution(False)
     devices, gpus = _devices(device)
     if strategy is not None:  # TensorFlow lists the devices of all workers
         devices = list(strategy.extended.worker_devices)
@@ -151,9 +182,25 @@ def choose_platform(
     jit_compile, why = config.jit_compile == "true", "as configured"
     if config.jit_compile == "auto":
         jit_compile, why = _xla_pays(gpus, precision, config.max_steps, num_shapes * len(devices))
+    problem = _xla_problem(getattr(devices[0], "name", devices[0])) if jit_compile else ""
+    if problem:
+        sentence = f"XLA does not work on this machine ({problem})."
+        if config.jit_compile == "true":
+            raise InputError(
+                f"{sentence} docs/gpu.md lists what to check. Or train with --jit_compile=false."
+            )
+        warn(
+            f"{sentence} Training goes on without it, which is slower. docs/gpu.md lists what to "
+            "check. --jit_compile=false hides this warning."
+        )
+        jit_compile, why = False, "it does not work on this machine"
     reasons.append(f"XLA: {'on' if jit_compile else 'off'} ({why})")
     if jit_compile and gpus:
-        reasons.append(f"{num_shapes} batch shapes are compiled in the background")
+        in_background = compilation_threads(strategy.num_replicas_in_sync) > 0
+        how = "in the background" if in_background else "each at its first step"
+        reasons.append(f"{num_shapes} batch shapes are compiled {how}")
+        for text in xla_problems:
+            warn(text)
     if config.deterministic:
         reasons.append("deterministic: the same bits every time, on the same devices")
     return Platform(strategy, precision, jit_compile, tuple(reasons))
@@ -179,18 +226,44 @@ def _devices(kind: str) -> tuple[list[tf.config.LogicalDevice], bool]:
     if kind not in ("auto", "cpu", "gpu"):
         raise InputError(f"The device is {kind!r}. Choose auto, cpu or gpu.")
     gpus = [] if kind == "cpu" else tf.config.list_logical_devices("GPU")
-    if kind == "gpu" and not gpus:
-        raise InputError(
-            "TensorFlow finds 0 GPUs on this machine. Install its GPU support, or choose the "
-            "device cpu."
-        )
-    if kind == "auto" and not gpus and (cards := nvidia_gpus()):
-        warn(
-            f"This machine has {cards.splitlines()[0]}, but TensorFlow does not find it, so the "
-            "CPU trains. docs/gpu.md lists what to check, beginning with: pip install "
-            "'tensorflow[and-cuda]'. --device=cpu hides this warning."
-        )
-    return gpus or tf.config.list_logical_devices("CPU"), bool(gpus)
+    if kind == "cpu" or gpus:
+        return gpus or tf.config.list_logical_devices("CPU"), bool(gpus)
+    card = (nvidia_gpus().splitlines() or [""])[0]
+    found = (
+        f"This machine has {card}, but TensorFlow does not find it"
+        if card
+        else "Neither TensorFlow nor the NVIDIA driver finds a GPU on this machine"
+    )
+    check = (
+        "docs/gpu.md lists what to check, beginning with: pip install 'tensorflow[and-cuda]'."
+        if card
+        else "docs/gpu.md lists what to check."
+    )
+    if kind == "gpu":
+        raise InputError(f"{found}. {check} --device=cpu trains without a GPU.")
+    if card:
+        warn(f"{found}, so the CPU trains. {check} --device=cpu hides this warning.")
+    return tf.config.list_logical_devices("CPU"), False
+
+
+def _xla_problem(device: str) -> str:
+    """Returns why XLA cannot compile for a device, or "" if it can.
+
+    Raises:
+        InputError: if the folder of XLA's programs cannot be used.
+    """
+
+    def sum_of_powers(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.exp(x))  # on a GPU, this needs libdevice
+
+    try:
+        with tf.device(device):
+            tf.function(sum_of_powers, jit_compile=True, autograph=False)(tf.ones([8])).numpy()
+    except tf.errors.OpError as error:
+        if (cache_error := program_cache_error(error.message)) is not None:
+            raise cache_error from error
+        return one_line(error.message.strip().split("\n")[0]).rstrip(".")
+    return ""
 
 
 def _xla_pays(gpu: bool, precision: str, max_steps: int, num_programs: int) -> tuple[bool, str]:

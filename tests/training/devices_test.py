@@ -47,6 +47,7 @@ class GPUs:
             tf.config.experimental, "get_device_details", lambda index: details[index]
         )
         monkeypatch.setattr(devices, "_MirroredStrategy", self._strategy)
+        monkeypatch.setattr(devices, "_xla_problem", lambda device: "")
 
     def _strategy(self, names: list[str]) -> Any:
         self.names = names
@@ -167,6 +168,79 @@ def test_several_models_are_trained_in_one_process(two_cpus: list[str]) -> None:
         assert [each.numpy().tolist() for each in sums] == [[2.0] * size] * 2
 
 
+@pytest.mark.parametrize(("threads", "how"), [("8", "in the background"), ("1", "first step")])
+def test_the_summary_says_when_batch_shapes_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], threads: str, how: str
+) -> None:
+    GPUs(monkeypatch, (9, 0))
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", threads)
+    monkeypatch.setattr(devices, "xla_problems", ["XLA cannot keep its programs."])
+    assert tells("\n".join(choose_platform(TrainingConfig(), 5).reasons), "5 batch shapes", how)
+    assert capsys.readouterr().err == "Warning: XLA cannot keep its programs.\n"
+
+
+@pytest.fixture
+def broken_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "libdevice not found at ./libdevice.10.bc\nHint: ... [Op:__inference_f_7]"
+    error = tf.errors.InternalError(None, None, message)
+
+    def function(*_: Any, **__: Any) -> Any:
+        def fail(_: Any) -> None:
+            raise error
+
+        return fail
+
+    monkeypatch.setattr(tf, "function", function)
+
+
+@pytest.mark.usefixtures("broken_xla")
+def test_without_a_working_xla_training_goes_on_with_the_graph_executor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_cpu(monkeypatch, tmp_path, "fpu")
+    chosen = choose_platform(TrainingConfig(), num_shapes=3)
+    assert not chosen.jit_compile
+    assert tells("\n".join(chosen.reasons), "XLA", "off", "does not work")
+    warning = capsys.readouterr().err
+    assert tells(warning, "(libdevice not found at ./libdevice.10.bc).", "docs/gpu.md")
+    config = TrainingConfig(jit_compile="true")
+    with pytest.raises(InputError, match=mentions("libdevice", "--jit_compile=false")):
+        choose_platform(config, num_shapes=3)
+
+
+@pytest.mark.usefixtures("broken_xla")
+def test_a_folder_of_programs_that_cannot_be_used_does_not_turn_xla_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_cpu(monkeypatch, tmp_path, "fpu")
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=./libdevice")
+    with pytest.raises(InputError, match=mentions("./libdevice", "Delete it")):
+        choose_platform(TrainingConfig(), num_shapes=3)
+
+
+def test_deterministic_runs_have_full_float32_products_and_separate_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def number() -> int:
+        devices.renumber_functions()
+        return devices.ops.uid() % 1_000_000
+
+    tf_config = devices.tf_config
+    was_on = tf_config.is_op_determinism_enabled()
+    had_tf32 = tf_config.tensor_float_32_execution_enabled()
+    try:
+        tf_config.disable_op_determinism()
+        tf_config.enable_tensor_float_32_execution(True)
+        choose_platform(TrainingConfig(jit_compile="false"), 1)
+        assert tf_config.tensor_float_32_execution_enabled() and number() == 1
+        choose_platform(TrainingConfig(jit_compile="false", deterministic=True), 1)
+        assert not tf_config.tensor_float_32_execution_enabled() and number() == 500_001
+    finally:
+        tf_config.enable_tensor_float_32_execution(had_tf32)
+        if not was_on:
+            tf_config.disable_op_determinism()
+
+
 @pytest.mark.parametrize("cards", ["NVIDIA H100 80GB HBM3\nNVRM version: 580", ""])
 def test_a_card_that_tensorflow_does_not_find_is_mentioned(
     cards: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -180,3 +254,6 @@ def test_a_card_that_tensorflow_does_not_find_is_mentioned(
         assert "tensorflow[and-cuda]" in warning
     choose_platform(TrainingConfig(), num_shapes=1, device="cpu")
     assert not capsys.readouterr().err
+    parts = ("NVIDIA H100 80GB HBM3, but", "tensorflow[and-cuda]") if cards else ("Neither",)
+    with pytest.raises(InputError, match=mentions(*parts, "docs/gpu.md", "--device=cpu")):
+        choose_platform(TrainingConfig(), num_shapes=1, device="gpu")
