@@ -146,11 +146,10 @@ def program_cache_error(message: str) -> InputError | None:
     >>> print(program_cache_error("a GPU is full"))
     None
     """
-    folder = program_cache()
+    folder, reason = program_cache(), op_error_reason(message)
     # Errors about the content of a file do not name it.
-    if not folder or not (folder in message or re.search("[Ss]erialized|Read less bytes", message)):
+    if not folder or not (folder in reason or re.search("[Ss]erialized|Read less bytes", reason)):
         return None
-    reason = one_line(re.sub(r"\[Op:.*", "", message)).strip(" .")
     if is_disk_full(message):
         return InputError(
             f"The disk of {folder}, in which XLA keeps its programs, is full ({reason}). Delete "
@@ -160,6 +159,24 @@ def program_cache_error(message: str) -> InputError | None:
         f"The folder {folder}, in which XLA keeps its programs, cannot be used ({reason}). "
         "Delete it, and run the same command again."
     )
+
+
+def op_error_reason(message: str) -> str:
+    r"""Returns the reason in the message of a TensorFlow error, without stack traces and nodes.
+
+    Example:
+    >>> op_error_reason(
+    ...     "Graph execution error:\n\nDetected at node add:\n  File ...\n\nout of memory\n"
+    ... )
+    'out of memory'
+    """
+    skipped = r"\s|Graph execution error|Detected at node|\d+ root error|$"
+    for line in message.splitlines():
+        several = re.match(r"\s+\(0\) (.*)", line)  # several replicas failed
+        if several or not re.match(skipped, line):
+            line = several[1] if several else line
+            return one_line(re.sub(r"\[Op:.*", "", line)).strip(" .")
+    return one_line(message)
 
 
 def is_disk_full(message: str) -> bool:

@@ -267,6 +267,7 @@ def test_programs_are_not_kept_in_a_folder_that_cannot_be_used(
         ("Failed to parse serialized CpuAotCompilationResult.", "cannot be used"),
         ("/programs is not a directory [Op:__inference_f_7]", "cannot be used"),
         ("/programs/1.pb.tmp; No space left on device", "is full"),
+        ('Graph execution error:\n\n  File "/programs/x.py"\n\nOOM', None),
         ("OOM when allocating tensor", None),
         ("End of sequence", None),
     ],
@@ -282,3 +283,25 @@ def test_errors_of_the_folder_of_programs_name_it(
     if expected is not None:
         assert "/programs, in which XLA keeps its programs" in str(error) and expected in str(error)
         assert "[Op:" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("Read less bytes than requested [Op:__inference_f_7]", "Read less bytes than requested"),
+        ("OOM when allocating.\nHint: ...", "OOM when allocating"),
+        (
+            "Graph execution error:\n\nDetected at node A defined at (most recent call last):\n"
+            '  File "x.py", line 8, in g\n\nOut of memory\n\t [[{{node A}}]] [Op:__inference_g]',
+            "Out of memory",
+        ),
+        (
+            "Graph execution error:\n\n2 root error(s) found.\n  (0) RESOURCE_EXHAUSTED:  OOM\n"
+            "\t [[{{node A}}]]\n  (1) CANCELLED:  Function was cancelled\n0 successful operations.",
+            "RESOURCE_EXHAUSTED: OOM",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_an_error_of_tensorflow_is_found(message: str, reason: str) -> None:
+    assert tf_import.op_error_reason(message) == reason

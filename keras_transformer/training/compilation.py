@@ -12,10 +12,9 @@ and the threads would take the cores and the memory of the training steps.
 from __future__ import annotations
 
 import collections
-import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +22,7 @@ import tensorflow as tf
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import duration, say
 from keras_transformer.data.batching.batches import Batches, Shape
+from keras_transformer.tf_import import op_error_reason
 from keras_transformer.training.devices import compilation_threads
 from keras_transformer.training.step import TrainingStep
 
@@ -44,6 +44,7 @@ class BackgroundCompilation:
             inter-op threads per replica.
         use_graph_executor: True runs steps without XLA until the program of their shape is ready.
             False waits for it.
+        report: gets a line at the first step, and one for each program that is ready.
 
     Example:
     >>> from keras_transformer import Transformer, preset
@@ -61,15 +62,18 @@ class BackgroundCompilation:
         shapes: Sequence[Shape],
         num_threads: int = 1,
         use_graph_executor: bool = True,
+        report: Callable[[str], None] = say,
     ):
         self._step = step
         self._use_graph_executor = use_graph_executor
+        self._report = report
         # The shapes of one replica.
         shapes = [(-(-rows // step.num_replicas), *lengths) for rows, *lengths in shapes]
         self._ready = {shape: threading.Event() for shape in shapes}
         self._waiting = collections.deque(self._ready)
         self._begun: dict[Shape, float] = {}
         self._seconds: list[float] = []  # of the finished compilations
+        self._lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._compile_shapes, daemon=True) for _ in range(num_threads)
         ]
@@ -85,6 +89,7 @@ class BackgroundCompilation:
         self._waiting.clear()
         self._use_graph_executor = False  # for steps after the block
         if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._report = lambda line: None  # the threads outlive the program
             return  # a second Ctrl-C
         running = [thread for thread in self._threads if thread.is_alive()]
         if running:
@@ -102,15 +107,24 @@ class BackgroundCompilation:
         done = len(self._seconds)
         if done == len(self._ready):
             return ""
-        text = f"{done} of {len(self._ready)} batch shapes compiled"
-        if not done:
-            return text
+        return f"{done} of {len(self._ready)} batch shapes compiled{self._time_left()}"
+
+    def _time_left(self) -> str:
+        """Returns the time left as the end of a line, or "" if it is 0 or not known."""
+        done = len(self._seconds)
+        if done in (0, len(self._ready)):
+            return ""
         mean, now = sum(self._seconds) / done, time.monotonic()
         left = mean * len(self._waiting)
         for shape, begun in list(self._begun.items()):
             if not self._ready[shape].is_set():
                 left += max(mean - (now - begun), 0.0)
-        return f"{text}, about {duration(left / len(self._threads))} left"
+        return f", about {duration(left / len(self._threads))} left"
+
+    @property
+    def step_with_xla(self) -> Callable[[Any], dict[str, tf.Tensor]]:
+        """The training step, traced for batches of all shapes after the first step."""
+        return self._with_xla or self._step
 
     def take_step(self, iterator: Any) -> dict[str, tf.Tensor]:
         """Takes a training step with the next batch, and returns its logs.
@@ -150,6 +164,11 @@ class BackgroundCompilation:
         XLA finds programs in its cache on disk by a number that counts functions and tensors of the
         process. So nothing else may run while the step is traced, always in this order.
         """
+        first = f" First shape: {_text(self._waiting[0])}." if self._waiting else ""
+        self._report(
+            f"Compiling batch shapes with XLA (shapes: {len(self._ready)}, threads: "
+            f"{len(self._threads)}).{first}"
+        )
         size = tf.TensorSpec([], tf.int32)
         begun = time.monotonic()
         self._compile_shape = tf.function(
@@ -170,11 +189,24 @@ class BackgroundCompilation:
             except IndexError:  # another thread was faster
                 return
             begun = self._begun[shape] = time.monotonic()
-            # After an error, a step of this shape compiles again, and raises it.
-            with contextlib.suppress(Exception):
+            problem = ""
+            try:
                 self._compile_shape(*map(tf.constant, shape)).numpy()
-            self._seconds.append(time.monotonic() - begun)
-            self._ready[shape].set()
+            except Exception as error:  # a step of this shape compiles again, and raises it
+                problem = op_error_reason(str(error))
+            seconds = time.monotonic() - begun
+            with self._lock:
+                self._seconds.append(seconds)
+                self._ready[shape].set()
+                number = f"{len(self._seconds)} of {len(self._ready)}"
+                if problem:
+                    line = f"Compiling batch shape {number} ({_text(shape)}) failed: {problem}."
+                else:
+                    line = (
+                        f"Compiled batch shape {number} ({_text(shape)}) in "
+                        f"{duration(seconds)}{self._time_left()}."
+                    )
+                self._report(line)
 
     def _is_ready(self, data: Any) -> bool:
         """True if a step with this batch does not have to wait."""
@@ -203,8 +235,17 @@ class BackgroundCompilation:
             return self._with_xla(data)
 
 
+def _text(shape: Shape) -> str:
+    rows, source_length, target_length = shape
+    return f"{rows} rows, source length {source_length}, target length {target_length}"
+
+
 def background_compilation(
-    step: TrainingStep, batches: Batches, first_step: int, config: TrainingConfig
+    step: TrainingStep,
+    batches: Batches,
+    first_step: int,
+    config: TrainingConfig,
+    report: Callable[[str], None] = say,
 ) -> BackgroundCompilation | None:
     """Returns the background compilation of a run, the most frequent shape of the next steps first.
 
@@ -213,6 +254,7 @@ def background_compilation(
         batches: the training batches.
         first_step: number of steps taken before.
         config: configuration of the training.
+        report: gets lines about the progress.
 
     Returns:
         The compilation, or None on CPUs, if XLA is off, or if TensorFlow has too few threads.
@@ -239,4 +281,4 @@ def background_compilation(
         shapes += [shape for shape in batches.shapes if shape not in shapes]
     # All workers must run the same graph, because collectives find each other by their numbers.
     use_graph_executor = not (config.deterministic or step.on_several_workers)
-    return BackgroundCompilation(step, shapes, threads, use_graph_executor)
+    return BackgroundCompilation(step, shapes, threads, use_graph_executor, report)

@@ -16,8 +16,13 @@ from tensorflow.python.framework import ops  # counter of functions, have no pub
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
-from keras_transformer.errors import InputError, one_line
-from keras_transformer.tf_import import nvidia_gpus, program_cache_error, xla_problems
+from keras_transformer.errors import InputError
+from keras_transformer.tf_import import (
+    nvidia_gpus,
+    op_error_reason,
+    program_cache_error,
+    xla_problems,
+)
 
 log = logging.getLogger(__name__)
 
@@ -262,7 +267,7 @@ def _xla_problem(device: str) -> str:
     except tf.errors.OpError as error:
         if (cache_error := program_cache_error(error.message)) is not None:
             raise cache_error from error
-        return one_line(error.message.strip().split("\n")[0]).rstrip(".")
+        return op_error_reason(error.message)
     return ""
 
 

@@ -15,13 +15,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.console import warn
+from keras_transformer.console import say, warn
 from keras_transformer.data.batching.batches import Batches
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.models.transformer import is_excluded
 from keras_transformer.runs.checkpoints import Arrays, Checkpoint, Damaged
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.tf_import import is_disk_full, op_error_reason, program_cache_error
 from keras_transformer.training.callbacks import (
     CallbackList,
     EarlyStopping,
@@ -227,8 +228,8 @@ def fit(
         The metrics of the newest checkpoint.
 
     Raises:
-        InputError: if too many gradients were not finite, if a batch needs too much memory, or if a
-            checkpoint cannot be written.
+        InputError: if too many gradients were not finite, if a batch needs too much memory, if a
+            checkpoint cannot be written, or if XLA's programs cannot be read or written.
 
     Example:
     >>> from keras_transformer.models import Transformer
@@ -252,10 +253,13 @@ def fit(
     (1, True)
     """
     config = run.config.training
-    compilation = background_compilation(trainer.training_step, batches, trainer.step, config)
+    step = trainer.step
+    compilation = background_compilation(
+        trainer.training_step, batches, step, config, say if is_chief else lambda line: None
+    )
     trainer.compilation = compilation
     progress = Progress(
-        trainer.step,
+        step,
         config,
         run.append_metrics,
         run.tensorboard_directory,
@@ -266,9 +270,9 @@ def fit(
     stop = callbacks.stop
     try:
         with stop, progress, compilation or contextlib.nullcontext():
-            for length, count in _intervals(trainer.step, config):
+            for length, count in _intervals(step, config):
                 trainer.fit(
-                    batches.distributed(trainer.distribute_strategy, trainer.step),
+                    batches.distributed(trainer.distribute_strategy, step),
                     epochs=count,
                     steps_per_epoch=length,
                     callbacks=CallbackList(
@@ -282,14 +286,28 @@ def fit(
                     shuffle=False,
                     verbose=0,
                 )
+                step += length * count
                 if trainer.stop_training:
                     break
+                if trainer.step < step:
+                    raise RuntimeError(
+                        f"Training ended at step {trainer.step}, before step {step}, although "
+                        "nothing stopped it."
+                    )
     except (tf.errors.UnavailableError, tf.errors.AbortedError):
         if stop.interrupted:  # another worker stopped before this one
             raise KeyboardInterrupt from None
         raise
-    except tf.errors.ResourceExhaustedError as error:
-        reason = error.message.strip().splitlines()[0]
+    except tf.errors.OpError as error:
+        if (cache_error := program_cache_error(error.message)) is not None:
+            raise cache_error from error
+        if not isinstance(error, tf.errors.ResourceExhaustedError):
+            raise
+        reason = op_error_reason(error.message)
+        if is_disk_full(error.message):
+            raise InputError(
+                f"The disk is full ({reason}). Free some space, and run the same command again."
+            ) from error
         raise InputError(
             f"A batch of {config.batch_tokens:,} tokens in {config.num_microbatches} microbatches "
             f"does not fit into memory ({reason}). Raise training.num_microbatches, or lower "

@@ -138,12 +138,23 @@ class Trainer(keras.Model):
                         f"A batch has {len(data)} parts. A Trainer needs (inputs, labels): it has "
                         "no weights of samples."
                     )
+                if self.compilation is not None:  # its step has been traced
+                    return self.compilation.step_with_xla(data)
                 return self.training_step(data)
 
             def train_function(iterator: Any) -> dict[str, tf.Tensor]:
-                if self.compilation is None or self.compilation.finished:
-                    return next_step(iterator)
-                return self.compilation.take_step(iterator)
+                try:
+                    if self.compilation is None or self.compilation.finished:
+                        return next_step(iterator)
+                    return self.compilation.take_step(iterator)
+                except tf.errors.OutOfRangeError as error:
+                    if "End of sequence" in error.message:
+                        raise  # the end of the dataset
+                    # Keras would end the training without an error. XLA raises this for a damaged
+                    # file in its folder of programs.
+                    raise tf.errors.InternalError(
+                        error.node_def, error.op, error.message
+                    ) from error
 
             self.train_function = train_function
         return self.train_function

@@ -23,6 +23,7 @@ from tests.training.tiny_model import (
     batches,
     dataset,
     make_batch,
+    make_trainer,
     relative_difference,
     shared_trainer,
     train,
@@ -50,6 +51,7 @@ class Step:
         }
         self.compiled: list[tuple[int, ...]] = []
         self.taken: list[bool] = []
+        self.traces = 0
         self.error: Exception | None = None
         self.error_with_xla: Exception | None = None  # of the next step
         self.error_without_xla: Exception | None = None
@@ -69,6 +71,8 @@ class Step:
         return tf.numpy_function(wait, [rows, source_length, target_length], tf.int32)
 
     def __call__(self, data: Any, use_xla: bool = True) -> dict[str, Any]:
+        self.traces += 1
+
         def take() -> np.float32:
             if not use_xla and self.error_without_xla is not None:
                 raise self.error_without_xla
@@ -133,7 +137,8 @@ def test_the_graph_executor_is_never_used_if_bits_must_not_depend_on_time(step: 
 def test_the_end_drops_the_waiting_shapes_and_later_steps_use_xla(
     step: Step, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compilation = BackgroundCompilation(step, [FIRST, SECOND])  # type: ignore[arg-type]
+    lines: list[str] = []
+    compilation = BackgroundCompilation(step, [FIRST, SECOND], report=lines.append)  # type: ignore[arg-type]
     with compilation:
         take_steps(compilation, batches(1))
         while compilation._waiting != compilation._waiting.__class__([SECOND]):
@@ -154,11 +159,13 @@ def test_a_block_without_steps_ends_at_once(step: Step) -> None:
 def test_after_an_error_of_the_compilation_a_step_tries_again(step: Step) -> None:
     step.error = ValueError("no program")
     step.programs[FIRST].set()
-    with BackgroundCompilation(step, [FIRST]) as compilation:  # type: ignore[arg-type]
+    lines: list[str] = []
+    with BackgroundCompilation(step, [FIRST], report=lines.append) as compilation:  # type: ignore[arg-type]
         take_steps(compilation, batches(1))
         wait_for(compilation, FIRST)
         take_steps(compilation, batches(1))
     assert step.taken[-1] and compilation.finished
+    assert "failed" in lines[1] and "no program" in lines[1]
 
 
 def test_a_step_without_enough_memory_is_taken_again_after_the_compilations(step: Step) -> None:
@@ -194,12 +201,13 @@ def test_a_graph_that_needs_too_much_memory_is_left_for_xla(step: Step) -> None:
     assert step.taken == [True, True]
 
 
-def test_status_tells_the_number_of_programs_and_the_time_left(
+def test_status_and_lines_tell_the_number_of_programs_and_the_time_left(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
     monkeypatch.setattr(compilation_module.time, "monotonic", lambda: now)
-    compilation = BackgroundCompilation(step, [FIRST, SECOND])  # type: ignore[arg-type]
+    lines: list[str] = []
+    compilation = BackgroundCompilation(step, [FIRST, SECOND], report=lines.append)  # type: ignore[arg-type]
     with compilation:
         take_steps(compilation, batches(1))
         assert compilation.status() == "0 of 2 batch shapes compiled"
@@ -213,6 +221,13 @@ def test_status_tells_the_number_of_programs_and_the_time_left(
         step.programs[SECOND].set()
         wait_for(compilation, SECOND)
         assert compilation.status() == ""
+    assert lines == [
+        "Compiling batch shapes with XLA (shapes: 2, threads: 1). First shape: 4 rows, source "
+        "length 7, target length 8.",
+        "Compiled batch shape 1 of 2 (4 rows, source length 7, target length 8) in 30 s, about "
+        "30 s left.",
+        "Compiled batch shape 2 of 2 (4 rows, source length 5, target length 6) in 10 s.",
+    ]
 
 
 class Shapes:
@@ -270,6 +285,23 @@ def test_only_gpus_with_xla_compile_in_the_background(
         found = compilation()
         assert found is None or not found._use_graph_executor
         assert (found is None) == (name != "on_several_workers")
+
+
+def test_after_the_compilation_the_step_is_not_traced_again(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer()
+    monkeypatch.setattr(trainer, "training_step", step)
+    for event in step.programs.values():
+        event.set()
+    compilation = BackgroundCompilation(step, [FIRST], use_graph_executor=False)  # type: ignore[arg-type]
+    trainer.compilation = compilation
+    with compilation:
+        train(trainer, batches(1))
+        wait_for(compilation, FIRST)
+        assert compilation.finished and step.traces == 1
+        train(trainer, batches(2))
+    assert step.taken == [True] * 3 and step.traces == 1
 
 
 def test_the_graph_executor_takes_the_same_steps_as_xla_with_the_same_dropout(

@@ -24,6 +24,7 @@ from tests.training.tiny_model import (
     assign_everything,
     batches,
     dataset,
+    distributed,
     everything,
     make_batch,
     make_trainer,
@@ -212,3 +213,26 @@ def test_what_a_trainer_does_not_do_is_said_before_training() -> None:
     assert trainer.step == 0
     predicted = trainer.predict_on_batch(inputs)
     np.testing.assert_array_equal(predicted, trainer.transformer.predict_on_batch(inputs))
+
+
+def test_an_error_of_a_step_is_not_taken_for_the_end_of_the_dataset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = shared_trainer()
+    data = distributed(trainer.distribute_strategy, batches(1))
+    with pytest.warns(UserWarning, match="ran out of data"):  # a dataset may end
+        trainer.fit(data, steps_per_epoch=2, shuffle=False, verbose=0)
+    assert trainer.step == 1
+
+    class Damaged:
+        """XLA finds a damaged program."""
+
+        finished = False
+
+        def take_step(self, iterator: Any) -> None:
+            raise tf.errors.OutOfRangeError(None, None, "Read less bytes than requested")
+
+    monkeypatch.setattr(trainer, "compilation", Damaged())
+    with pytest.raises(tf.errors.InternalError, match="Read less bytes"):
+        train(trainer, batches(1))
+    assert trainer.step == 1

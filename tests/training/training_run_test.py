@@ -532,6 +532,33 @@ class TestErrors:
         ):
             train(data, copy, training__max_steps=9)
 
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [
+            (tf.errors.ResourceExhaustedError, ("/tmp/x; No space left on device", "disk is full")),
+            (tf.errors.InternalError, ("Read less bytes", "programs", "Delete it")),
+            (tf.errors.FailedPreconditionError, ("programs is not a directory", "Delete it")),
+        ],
+    )
+    def test_problems_of_disks_are_not_those_of_memory(
+        self, copy: Path, data: Path, monkeypatch: pytest.MonkeyPatch, error: Any,
+        expected: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        def fit(*_: Any, **__: Any) -> None:
+            raise error(None, None, expected[0])
+
+        monkeypatch.setattr(Trainer, "fit", fit)
+        monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=programs")
+        with pytest.raises(InputError, match=mentions(*expected)):
+            train(data, copy, training__max_steps=9)
+
+    def test_training_that_ends_early_without_a_reason(
+        self, copy: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Trainer, "fit", lambda *_, **__: None)
+        with pytest.raises(RuntimeError, match=mentions("step 6", "before step 9")):
+            train(data, copy, training__max_steps=9)
+
     def test_gradients_that_are_not_finite(self, copy: Path, data: Path) -> None:
         restored = last(copy)
         broken = {path: np.full_like(array, np.nan) for path, array in restored.weights.items()}
