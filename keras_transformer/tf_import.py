@@ -155,9 +155,14 @@ def program_cache_error(message: str) -> InputError | None:
             f"The disk of {folder}, in which XLA keeps its programs, is full ({reason}). Delete "
             "the folder, or free some space."
         )
+    if folder in reason and f"{folder}/xla_compile_cache" not in reason:
+        return InputError(
+            f"The folder {folder}, in which XLA keeps its programs, cannot be used ({reason}). "
+            f"Set --{_CACHE_FLAG} in TF_XLA_FLAGS to another folder."
+        )
     return InputError(
-        f"The folder {folder}, in which XLA keeps its programs, cannot be used ({reason}). "
-        "Delete it, and run the same command again."
+        f"The folder {folder}, in which XLA keeps its programs, is damaged ({reason}). Delete it, "
+        "and run the same command again."
     )
 
 

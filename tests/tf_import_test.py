@@ -262,9 +262,10 @@ def test_programs_are_not_kept_in_a_folder_that_cannot_be_used(
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("Read less bytes than requested [Op:__inference_f_7]", "cannot be used"),
-        ("Serialized cache key does not match. [Op:__inference_f_7]", "cannot be used"),
-        ("Failed to parse serialized CpuAotCompilationResult.", "cannot be used"),
+        ("Read less bytes than requested [Op:__inference_f_7]", "Delete it"),
+        ("Serialized cache key does not match. [Op:__inference_f_7]", "Delete it"),
+        ("Failed to parse serialized CpuAotCompilationResult.", "Delete it"),
+        ("Cannot parse /programs/xla_compile_cache__1__2__GPU.pb", "Delete it"),
         ("/programs is not a directory [Op:__inference_f_7]", "cannot be used"),
         ("/programs/1.pb.tmp; No space left on device", "is full"),
         ('Graph execution error:\n\n  File "/programs/x.py"\n\nOOM', None),

@@ -537,7 +537,7 @@ class TestErrors:
         [
             (tf.errors.ResourceExhaustedError, ("/tmp/x; No space left on device", "disk is full")),
             (tf.errors.InternalError, ("Read less bytes", "programs", "Delete it")),
-            (tf.errors.FailedPreconditionError, ("programs is not a directory", "Delete it")),
+            (tf.errors.FailedPreconditionError, ("programs is not a directory", "another folder")),
         ],
     )
     def test_problems_of_disks_are_not_those_of_memory(
