@@ -125,7 +125,10 @@ class Compilation(contextlib.AbstractContextManager["Compilation"]):
     finished = False
     first_step = ends = 0
 
-    def start(self, step: TrainingStep, batches: Any, first_step: int, config: Any) -> Compilation:
+    def start(
+        self, step: TrainingStep, batches: Any, first_step: int, config: Any, report: Any
+    ) -> Compilation:
+        report("Compiling batch shapes.")
         self.first_step, self.take = first_step, tf.function(step.__call__)
         return self
 
@@ -146,7 +149,8 @@ def test_a_background_compilation_takes_the_steps_and_is_shown(
     monkeypatch.setattr(loop, "background_compilation", compilation.start)
     assert train(data, copy, training__max_steps=7).step == 7
     assert (compilation.first_step, compilation.ends) == (6, 1)
-    assert "1 of 2 batch shapes compiled" in capsys.readouterr().err
+    lines = capsys.readouterr().err
+    assert "Compiling batch shapes.\n" in lines and "1 of 2 batch shapes compiled" in lines
 
 
 def test_a_run_contains_everything_to_resume(finished: Path, data: Path) -> None:
