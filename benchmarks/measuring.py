@@ -9,10 +9,12 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from command import say
@@ -24,6 +26,15 @@ Turn = dict[str, Any]
 Turns = dict[str, list[Turn]]  # by name, in the order of the rounds
 
 _PAUSE_S = 0.3  # OpenMP's threads go on spinning for this long after their work
+_INSTRUCTIONS = [
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "amx_bf16",
+]
 _QUIET_CORES = 0.15  # more cores than this in other processes make a turn unreliable
 
 
@@ -132,7 +143,9 @@ def best_ratios(
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
-    """Returns the CPU, the number of cores, Python, the commit ("+": with changes) and the date.
+    """Returns the CPU, its instructions, the cores, Python, the commit and the date.
+
+    The commit ends with "+" if there are changes.
 
     Args:
         device: "gpu" adds the cards with their drivers, and the flags of XLA.
@@ -143,11 +156,24 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
     return {
         **cards,
         "cpu": cpu_name(),
+        "instructions": cpu_instructions(),
         "cores": available_cores(),
         "python": platform.python_version(),
         "commit": code_commit(),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def cpu_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Returns the instruction sets of matrix products that the CPU has; [] if they are unknown.
+
+    Args:
+        cpuinfo: the file in which Linux describes the CPUs.
+    """
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    flags = found[1].split() if found else []
+    return [name for name in _INSTRUCTIONS if name in flags]
 
 
 def describe_cards() -> list[str]:

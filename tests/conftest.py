@@ -236,6 +236,18 @@ def litert_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="session")
+def cpu_version(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A version of the run as a float32 LiteRT model for servers. Copy it before changes."""
+    from keras_transformer.export import ExportOptions
+
+    options = ExportOptions(quantization="none")
+    folder = _exported_once(
+        "cpu", tmp_path_factory, run_directory, PHRASES, options=options, format="cpu"
+    )
+    return folder / "1"
+
+
+@pytest.fixture(scope="session")
 def exported_run(run_directory: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The exported run. Copy it before changes."""
     sentences = [*PHRASES, "", "ball " * 30]

@@ -82,12 +82,14 @@ def _sentences() -> tuple[list[str], list[str] | None]:
     from keras_transformer.data.corpora.reading import read_text
     from keras_transformer.data.token_store import TokenStore
 
-    if (FLAGS.data_dir is None) == (FLAGS.valid_source is None):
+    both = FLAGS.data_dir is not None and FLAGS.valid_source is not None
+    # A shortlist is learned from the data.
+    if (FLAGS.data_dir is FLAGS.valid_source is None) or (both and FLAGS.shortlist is None):
         raise InputError(
             "The export is compared with the run on real sentences. Give either --data_dir or "
             "--valid_source."
         )
-    if FLAGS.data_dir is not None:
+    if FLAGS.valid_source is None:
         store = TokenStore(Path(FLAGS.data_dir) / "valid")
         return store.source_text(), store.target_text()
     target = FLAGS.valid_target
@@ -96,10 +98,13 @@ def _sentences() -> tuple[list[str], list[str] | None]:
 
 def _card() -> ModelCardData | None:
     """Returns the facts for the model card, or None if the format has no card."""
-    if (
-        FLAGS.format in ("cpu", "litert", "ctranslate2")
-        and FLAGS.languages is FLAGS.license is None
-    ):
+    if FLAGS.format in ("cpu", "litert", "ctranslate2"):
+        for name in ("languages", "license"):
+            if FLAGS[name].value is not None:
+                raise InputError(
+                    f"--{name} is for the model card, which the format {FLAGS.format} lacks. Leave "
+                    "it out."
+                )
         return None
     from keras_transformer.export.model_card import ModelCardData
 

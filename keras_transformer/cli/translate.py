@@ -176,6 +176,8 @@ def main() -> int:
         batching.use_cores_for_batches(len(decode_lines(data, FLAGS.input or "standard input")))
         parts = iter([data])
     model = _model()
+    if model.threads is not None:
+        console.say(f"Translating with LiteRT (threads: {model.threads}).")
     tags.check_tag(FLAGS.source_tag, model.symbols, model.place)
     with atomic.output_file(FLAGS.output) as file:
         warnings = _translate_all(model, parts, file)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError, needs_extra
-from keras_transformer.inference import Translation, manifest, translations_of
+from keras_transformer.inference import Translation, translations_of
 from keras_transformer.inference.litert_archive import read_archive
 
 with needs_extra("litert", "translating with a LiteRT model"):
@@ -78,8 +78,8 @@ class LiteRTModel:
             `CompiledModel` keeps only one copy. Files of 25 MB and more need less memory with it,
             smaller ones about as much or more. It holds Python's lock, so it translates one
             sentence at a time. It maps the file, which must not be written to while it is used.
-        verify: compares the file with its checksum, and with `manifest.json` in its directory, if
-            there is one. This takes less than a second per GB.
+        verify: compares the file with the checksum inside it. This takes less than a second per
+            GB. A `manifest.json` next to the file is not read, because the file may be replaced.
 
     Attributes:
         metadata: the metadata of the file.
@@ -112,8 +112,6 @@ class LiteRTModel:
         self.path, self.threads = Path(path), threads
         if self.path.is_dir():
             raise InputError(f"{path} is a directory. Use the file model.tflite in it.")
-        if verify:
-            manifest.check_file(self.path)
         self._max_runtimes = 1 if low_memory else threads
         try:
             self._content = None if low_memory else self.path.read_bytes()
@@ -279,7 +277,11 @@ class LiteRTModel:
         Returns:
             The numbers of all tokens, of used tokens (after truncation), and of unknown tokens.
         """
-        whole, used = self.vocabulary.encode_source([_bytes(text), self.truncate(text)], threads=1)
+        data, kept = _bytes(text), self.truncate(text)
+        # Once, if nothing is truncated.
+        texts = [data] if kept == data else [data, kept]
+        rows = self.vocabulary.encode_source(texts, threads=1)
+        whole, used = rows[0], rows[-1]
         unknown = list(whole).count(self.vocabulary.unknown_id)
         return len(whole), min(len(used), self.metadata.max_source_tokens), unknown
 

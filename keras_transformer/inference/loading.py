@@ -169,6 +169,8 @@ def load_model(
             console.say(f"{path} has two models. Using model.tflite, the faster one on a CPU.")
         from keras_transformer.inference.litert import LiteRTModel  # needs an optional package
 
+        if path.is_dir():  # a file is checked by the checksum inside it
+            manifest.check_needed_files(path)
         model = LiteRTModel(litert_file, threads or available_cores())
         return _litert(str(litert_file), model, settings or {})
     from keras_transformer.runs.run_directory import RunDirectory

@@ -99,23 +99,6 @@ def check_needed_files(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_file(file: Path) -> None:
-    """Compares a file with the manifest in its directory. A file that is not listed is not checked.
-
-    Args:
-        file: a file of a version, such as `model.tflite`.
-
-    Raises:
-        InputError: if the file was cut or changed, or if the manifest cannot be read.
-
-    Example:
-    >>> check_file(Path("build/export/1/saved_model.pb"))
-    """
-    if (file.parent / FILE).exists():
-        listed = _read(file.parent)["files"]
-        _check(file.parent, listed, [file.name] if file.name in listed else [])
-
-
 def _read(path: Path) -> dict[str, Any]:
     file = path / FILE
     try:

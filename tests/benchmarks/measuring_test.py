@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import measuring
 import numpy as np
 import pytest
 import sentence_batches
-from measuring import Turn
+from measuring import Turn, cpu_instructions
 from resources import CoreUse
 from variants import Variant, grouped
 
@@ -142,3 +143,10 @@ def test_batches_are_saved_and_read(tmp_path) -> None:  # type: ignore[no-untype
     read = sentence_batches.read(str(tmp_path / "b.npz"))[2]
     assert [sentence_batches.without_padding(batch, 0) for batch in read] == batches
     assert sentence_batches.widen(read[0], 0).shape == (2, 8)
+
+
+def test_instructions_of_the_cpu(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    assert cpu_instructions(file) == []
+    file.write_text("processor : 0\nflags\t\t: fpu avx512f sse amx_int8 avx2\nbugs : none\n")
+    assert cpu_instructions(file) == ["avx2", "avx512f", "amx_int8"]

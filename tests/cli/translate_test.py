@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from keras_transformer.inference.batching import string_array
+from keras_transformer.inference.loading import load_model
 from keras_transformer.runs.run_directory import RunDirectory
+from tests.conftest import PHRASES
 from tests.driver import ROOT, Driver
 from tests.messages import tells
 
@@ -68,6 +71,24 @@ def test_a_source_tag_may_be_any_symbol(driver: Driver, tagged_run: RunDirectory
 
 def test_a_model_without_tags_gets_no_remark(driver: Driver, run_directory: RunDirectory) -> None:
     assert "tag" not in translate(driver, run_directory, "a small dog\n")[1]
+
+
+def test_a_model_for_servers_keeps_the_order_of_several_batches(
+    driver: Driver, cpu_version: Path
+) -> None:
+    model = load_model(cpu_version)
+    lines = [" ".join(PHRASES[0].split()[: i * 5 % 9] + ["ball"] * (i % 4)) for i in range(1, 36)]
+    lines[20] = ""
+    assert len(lines) > 2 * model.max_batch_lines > 2
+    expected = [
+        model.translate(text=string_array([line]))["translations"][0, 0].decode() if line else ""
+        for line in lines
+    ]
+    flags = [f"--model_dir={cpu_version.parent}", "--threads=2"]
+    text = "".join(f"{line}\n" for line in lines)
+    code, out, err, _ = driver.run(cpu_version, "translate", flags, text)
+    assert code == 3 and tells(err, "Line 21", "empty")
+    assert out.splitlines() == expected and len({*expected}) > 10
 
 
 def test_an_unknown_tag_is_an_error_that_lists_the_tags(

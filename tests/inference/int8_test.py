@@ -14,6 +14,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.inference import int8, loading
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.paper.baselines.gru import GRU, GRUConfig
+from keras_transformer.serving.server.models import Version
 from tests.messages import mentions
 
 RNG = np.random.default_rng(5)
@@ -72,3 +73,5 @@ def test_a_missing_kernel_is_an_error_before_a_model_is_loaded(
     (path / "manifest.json").write_text(changed, "utf-8")
     with pytest.raises(InputError, match=message):
         loading.load_model(path)
+    with pytest.raises(InputError, match=message):
+        Version(path, 1, 2**20)

@@ -192,16 +192,11 @@ def test_truncated_files(file: Path, tmp_path: Path, share: float) -> None:
         LiteRTModel(path)
 
 
-@pytest.mark.parametrize("has_manifest", [True, False])
-def test_changed_files_are_refused_unless_not_verified(
-    file: Path, tmp_path: Path, has_manifest: bool
-) -> None:
+def test_changed_files_are_refused_unless_not_verified(file: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1  # in the weights
     path.write_bytes(content)
-    if has_manifest:
-        shutil.copy(file.parent / "manifest.json", tmp_path)
     with pytest.raises(InputError, match=mentions("model.tflite", "changed after the export")):
         LiteRTModel(path)
     assert LiteRTModel(path, verify=False).metadata == LiteRTModel(file).metadata
@@ -230,6 +225,17 @@ def test_another_vocabulary_is_refused(file: Path, tmp_path: Path) -> None:
         other.writestr("joint.model", vocabulary)
     metadata, _ = litert_archive.read_archive(path, path.open("rb"), verify=True)
     assert metadata == LiteRTModel(file).metadata
+
+
+def test_the_manifest_describes_a_version_and_not_a_file(file: Path, tmp_path: Path) -> None:
+    version = shutil.copytree(file.parent, tmp_path / "1")
+    manifest = (version / "manifest.json").read_text("utf-8")
+    digest = json.loads(manifest)["files"]["model.tflite"]["sha256"]
+    (version / "manifest.json").write_text(manifest.replace(digest, "0" * 64), "utf-8")
+    model = loading.load_model(version / "model.tflite")  # such a file replaced the exported one
+    assert translate_lines(model, PHRASES[:1])[0][0].text
+    with pytest.raises(InputError, match=mentions("SHA-256", digest, "manifest.json")):
+        loading.load_model(version)
 
 
 def test_invalid_files(file: Path, tmp_path: Path) -> None:

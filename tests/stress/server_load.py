@@ -104,7 +104,7 @@ def _growth(samples: Sequence[tuple[float, float]], rate: float) -> dict[str, An
         "bytes_per_request": round(slope * 2**20 / rate, 1),
         "rise_mb": round(rise, 2),
         "second_half_mb": [min(memory), max(memory)],
-        "flat": abs(rise) < FLAT * statistics.mean(memory),
+        "flat": rise < FLAT * statistics.mean(memory),
     }
 
 

@@ -93,8 +93,7 @@ class Version:
     ):
         self.number = int(path.name) if number is None else number
         self.users = 0
-        if path.is_dir():
-            manifest.check_needed_files(path)
+        described = manifest.check_needed_files(path) if path.is_dir() else {}
         self.engine: Engine
         if (litert_file := find_litert(path)) is not None:
             from keras_transformer.serving.server.litert import LiteRTEngine  # late: optional
@@ -103,7 +102,8 @@ class Version:
         else:
             from keras_transformer.serving.server.saved_model import SavedModelEngine
 
-            self.engine = SavedModelEngine(path, batches_at_once)
+            is_int8 = described.get("precision") == "int8"
+            self.engine = SavedModelEngine(path, batches_at_once, is_int8)
         try:
             self.symbols = self._known_symbols()
             check_tag(source_tag, self.symbols, str(path))

@@ -29,14 +29,15 @@ class SavedModelEngine:
     Args:
         path: directory of the SavedModel.
         batches_at_once: number of calls of `run` at the same time, which share the cores.
+        is_int8: whether the model multiplies in int8.
 
     Raises:
-        InputError: if there is no SavedModel.
+        InputError: if there is no SavedModel, or if TensorFlow cannot multiply int8 on this CPU.
     """
 
     name = "TensorFlow"
 
-    def __init__(self, path: Path, batches_at_once: int):
+    def __init__(self, path: Path, batches_at_once: int, is_int8: bool = False):
         if not (path / "saved_model.pb").is_file():
             raise InputError(
                 f"{path / 'saved_model.pb'} is missing. Only a SavedModel or a LiteRT model is "
@@ -50,6 +51,10 @@ class SavedModelEngine:
         config.gpu_options.allow_growth = True  # two versions share the GPU during a change
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
         try:
+            if is_int8:  # without oneDNN, every translation would fail
+                from keras_transformer.inference.int8 import check_int8_products  # late: Keras
+
+                check_int8_products()
             with self._session.graph.as_default(), _without_deprecation_notice():
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
             self.signatures: Mapping[str, Any] = dict(meta_graph.signature_def)

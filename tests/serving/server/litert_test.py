@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from keras_transformer.serving.client import GrpcClient, RestClient
 from keras_transformer.serving.server.models import Version
 from tests.conftest import PHRASES, ROOT
-from tests.serving.running_server import running_server, wait_until
+from tests.serving.running_server import model_held, running_server, wait_until
 
 TEXTS = [*PHRASES, "", "ball " * 60, "?\u20ac"]
 
@@ -29,9 +33,16 @@ def of_saved_model(exported_run: Path) -> Iterator[Version]:
     version.close()
 
 
+@pytest.fixture(scope="module", params=["litert", "cpu"])
+def path(request: pytest.FixtureRequest) -> Path:
+    """A version of each format of `bin/export.py` that LiteRT runs."""
+    version: Path = request.getfixturevalue(f"{request.param}_version")
+    return version
+
+
 @pytest.fixture(scope="module")
-def of_litert(litert_version: Path) -> Iterator[Version]:
-    version = Version(litert_version, 2, 2**20)
+def of_litert(path: Path) -> Iterator[Version]:
+    version = Version(path, 2, 2**20)
     yield version
     version.close()
 
@@ -84,9 +95,49 @@ def test_it_answers_like_a_saved_model(of_litert: Version, of_saved_model: Versi
     )
 
 
-def test_a_new_file_is_a_new_version(litert_version: Path, tmp_path: Path) -> None:
+def test_a_large_request_is_split_into_batches_of_the_best_size(
+    path: Path, of_litert: Version
+) -> None:
+    texts = [" ".join((phrase, *"ab"[:i])) for i in range(3) for phrase in PHRASES]
+    most = of_litert.engine.max_rows("serving_default")
+    assert most is not None and (path.parent.name == "cpu") == (1 < most < len(texts))
+    singly = [answers(of_litert, "serving_default", text=strings(text)) for text in texts]
+    expected = [each["translations"][0, 0].decode() for each in singly]
+    with running_server(path.parent, batches_at_once=2) as running:
+        answer = running.predict({"instances": texts}).json()
+        assert [row["translations"][0] for row in answer["predictions"]] == expected
+        assert running.metric("serving_batch_rows_count") == math.ceil(len(texts) / most)
+        assert running.metric("serving_batch_rows_sum") == len(texts)
+
+
+def test_a_full_queue_answers_429_and_recovers(path: Path) -> None:
+    body = {"instances": list(PHRASES)}
+
+    def translations(answer: httpx.Response) -> list[str]:
+        return [row["translations"][0] for row in answer.json()["predictions"]]
+
+    with running_server(path.parent, batches_at_once=1, max_queue=len(PHRASES)) as running:
+        expected = translations(running.predict(body))
+        batches = running.metric("serving_batch_rows_count")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool, model_held():
+            computed = pool.submit(running.predict, {"instances": [PHRASES[0]]})
+            wait_until(lambda: running.metric("serving_batch_rows_count") > batches)
+            waiting = pool.submit(running.predict, body)
+            wait_until(lambda: running.metric("serving_waiting_rows") == len(PHRASES))
+            refused = running.predict(body)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert translations(computed.result()) == expected[:1]
+        assert translations(waiting.result()) == translations(running.predict(body)) == expected
+
+
+def test_a_new_file_is_a_new_version(path: Path, tmp_path: Path) -> None:
+    # The manifest of the first file stays next to the files that replace it.
+    shutil.copy(path / "manifest.json", tmp_path)
+
     def publish(number: int) -> None:
-        other = shutil.copy(litert_version / "model.tflite", tmp_path / "other")
+        other = shutil.copy(path / "model.tflite", tmp_path / "other")
+        with zipfile.ZipFile(other, "a") as archive:  # another file with the same translations
+            archive.comment = str(number).encode()
         os.utime(other, (number, number))
         Path(other).rename(file)
 
@@ -111,9 +162,9 @@ def test_a_new_file_is_a_new_version(litert_version: Path, tmp_path: Path) -> No
         assert client.translate(PHRASES) == expected
 
 
-def test_the_server_does_not_load_tensorflow(litert_version: Path) -> None:
+def test_the_server_does_not_load_tensorflow(cpu_version: Path) -> None:
     command = [
-        sys.executable, str(ROOT / "bin/serve.py"), f"--model_dir={litert_version.parent}",
+        sys.executable, str(ROOT / "bin/serve.py"), f"--model_dir={cpu_version.parent}",
         "--rest_port=0", "--grpc_port=0",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
