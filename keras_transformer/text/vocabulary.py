@@ -283,11 +283,11 @@ class Vocabulary:
 
     def encode_source(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
         """Returns the source ids of each line, with `end_id` at the end; -1 uses all cores."""
-        return self._source.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
+        return _encode(self._source, lines, threads)
 
     def encode_target(self, lines: Sequence[bytes], threads: int = -1) -> list[list[int]]:
         """Returns the target ids of each line, with `end_id` at the end; -1 uses all cores."""
-        return self._target.encode(list(lines), out_type=int, add_eos=True, num_threads=threads)
+        return _encode(self._target, lines, threads)
 
     def rewritten_targets(self, lines: Sequence[bytes]) -> dict[int, str]:
         """Returns the target lines that normalization changes: their places and new text.
@@ -504,4 +504,13 @@ def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:
             "to bin/prepare.py as --vocab_from=FILE.model, which adds them, or train it with "
             "pad_id, unk_id, bos_id and eos_id of 0 or more."
         )
+    return ids
+
+
+def _encode(processor: Any, lines: Sequence[bytes], threads: int) -> list[list[int]]:
+    if threads == 1:  # SentencePiece would start a thread, which takes as long as 20 lines
+        return [processor.encode(line, out_type=int, add_eos=True) for line in lines]
+    ids: list[list[int]] = processor.encode(
+        list(lines), out_type=int, add_eos=True, num_threads=threads
+    )
     return ids
