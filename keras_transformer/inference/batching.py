@@ -58,6 +58,12 @@ def _uses_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+def _limits() -> tuple[int, int]:
+    """Returns the most lines and the most bytes of a batch."""
+    factor = _GPU_FACTOR if _uses_gpu() else 1
+    return factor * _MAX_BATCH_LINES, factor * _MAX_BATCH_BYTES
+
+
 def concurrent_batches() -> int:
     """Returns the number of batches that TensorFlow computes at the same time.
 
@@ -71,29 +77,19 @@ def concurrent_batches() -> int:
     return max(1, available_cores() // cores_per_batch) if cores_per_batch else 1
 
 
-def max_batch_lines() -> int:
-    """Returns the most lines of a batch: 64, or 512 on a GPU.
-
-    Example:
-    >>> max_batch_lines() >= 64
-    True
-    """
-    return _MAX_BATCH_LINES * (_GPU_FACTOR if _uses_gpu() else 1)
-
-
 def batches(lines: Sequence[str], max_lines: int | None = None) -> list[list[int]]:
     """Groups lines of similar lengths into batches of their indices, the longest lines first.
 
     Args:
         lines: the texts.
-        max_lines: the most lines of a batch; by default `max_batch_lines()`.
+        max_lines: the most lines of a batch; by default 64, or 512 on a GPU.
 
     Example:
     >>> batches(["a", "three words here", "b"], max_lines=2)
     [[1, 0], [2]]
     """
-    max_lines = max_lines or max_batch_lines()
-    max_bytes = _MAX_BATCH_BYTES * (_GPU_FACTOR if _uses_gpu() else 1)
+    most_lines, max_bytes = _limits()
+    max_lines = max_lines or most_lines
     sizes = [len(line.encode()) for line in lines]
     result: list[list[int]] = []
     for index in sorted(range(len(lines)), key=lambda i: -sizes[i]):
@@ -133,7 +129,7 @@ def map_batches(
     """
     concurrency = concurrent_batches() if threads is None else threads
     # At least one batch for each thread.
-    todo = batches(lines, min(max_lines or max_batch_lines(), max(1, len(lines) // concurrency)))
+    todo = batches(lines, min(max_lines or _limits()[0], max(1, len(lines) // concurrency)))
     pool = concurrent.futures.ThreadPoolExecutor(concurrency)
     try:
         with progress_bar(len(lines), unit, is_shown=len(todo) > 1) as bar:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework import config as tf_config  # the state of determinism, and the
-from tensorflow.python.framework import ops  # counter of functions, have no public names
+from tensorflow.python.framework import config as tf_config  # its `is_op_determinism_enabled`
+from tensorflow.python.framework import ops  # and the counter of functions have no public names
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.console import warn
