@@ -88,6 +88,7 @@ def test_a_model_for_servers_keeps_the_order_of_several_batches(
     text = "".join(f"{line}\n" for line in lines)
     code, out, err, _ = driver.run(cpu_version, "translate", flags, text)
     assert code == 3 and tells(err, "Line 21", "empty")
+    assert err.startswith("Translating with LiteRT (threads: 2).\n")
     assert out.splitlines() == expected and len({*expected}) > 10
 
 
