@@ -69,7 +69,9 @@ MISTAKES = {
     f"{_TRANSLATE}run --output=none/out": mentions("none/out", "No such file"),
     f"{_EXPORT}run": mentions("export", "sentences", "--data_dir"),
     f"{_EXPORT}run --data_dir=data --valid_source=six.en": mentions("--data_dir", "--valid_source"),
-    f"{_EXPORT}run --data_dir=none --valid_source=six.en --shortlist=9": mentions("none", "data"),
+    f"{_EXPORT}run --data_dir=none --valid_source=six.en --shortlist=9": mentions(
+        "none", "vocabulary"
+    ),
     f"{_EXPORT}run --data_dir=data --format=cpu --languages=en,de": mentions("--languages", "cpu"),
     f"{_EXPORT}none --valid_source=six.en": mentions("none", "bin/train.py", "--run_dir"),
     f"{_EXPORT}recurrent --data_dir=data": mentions("recurrent/config.json", "architecture", "gru"),
