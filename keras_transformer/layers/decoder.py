@@ -133,7 +133,7 @@ class DecoderLayer(ResidualLayer):
             `[B, H, T, T or L]` (None if self-attention ran in blocks) and `cross` `[B, H, T, S]`.
         """
         attended = self.self_attention.attend(
-            self._pre_norm("self_attention", inputs),
+            self._pre_norm("self_attention", inputs, training),
             attention_mask,
             cache,
             position,
@@ -144,7 +144,7 @@ class DecoderLayer(ResidualLayer):
         weights = {"self": attended.weights}
         if memory is not None:
             crossed = self.cross_attention.attend(
-                self._pre_norm("cross_attention", x),
+                self._pre_norm("cross_attention", x, training),
                 memory,
                 combine_masks(None, memory_mask),
                 training,

@@ -69,7 +69,7 @@ class EncoderLayer(ResidualLayer):
         training: bool | None = None,
     ) -> Any:
         attended = self.self_attention.attend(
-            self._pre_norm("self_attention", inputs),
+            self._pre_norm("self_attention", inputs, training),
             combine_masks(None, mask),
             return_attention_scores=return_attention_scores,
             training=training,

@@ -124,11 +124,11 @@ class ResidualLayer(MaskedLayer):
                 if not getattr(self, layer).built:
                     getattr(self, layer).build(inputs_shape)
 
-    def _pre_norm(self, name: str, inputs: Any) -> Any:
+    def _pre_norm(self, name: str, inputs: Any, training: bool | None) -> Any:
         """Returns the input of the named sublayer, which a pre-norm layer normalizes."""
         if self.norm_position == "post":
             return inputs
-        return getattr(self, f"{name}_norm")(inputs)
+        return getattr(self, f"{name}_norm")(inputs, training=training)
 
     def _add_and_norm(self, name: str, inputs: Any, output: Any, training: bool | None) -> Any:
         """Adds the output of the named sublayer to `inputs`, and normalizes the sum if post-norm.
@@ -139,11 +139,12 @@ class ResidualLayer(MaskedLayer):
         total = inputs + getattr(self, f"{name}_dropout")(output, training=training)
         if self.norm_position == "pre":
             return total
-        return getattr(self, f"{name}_norm")(total)
+        return getattr(self, f"{name}_norm")(total, training=training)
 
     def _feed_forward(self, inputs: Any, training: bool | None) -> Any:
         """Applies the feed-forward sublayer with its Add & Norm."""
-        output = self.feed_forward(self._pre_norm("feed_forward", inputs), training=training)
+        inner = self._pre_norm("feed_forward", inputs, training)
+        output = self.feed_forward(inner, training=training)
         return self._add_and_norm("feed_forward", inputs, output, training)
 
 
