@@ -20,15 +20,15 @@ _scope = threading.local()  # a MirroredStrategy traces each replica in a separa
 
 @contextlib.contextmanager
 def dropout_seed(
-    seed: Any, draw_kept: Callable[[Any, float, int], Any] | None = None
+    seed: Any, draw_mask: Callable[[Any, float, int, str], Any] | None = None
 ) -> Iterator[None]:
     """Makes the masks of all `Dropout` calls inside a function of `seed` and the layer's path.
 
     Args:
         seed: integer tensor `[2]`, a different one for each step, microbatch and replica.
-        draw_kept: draws the masks from `seed` instead of `keras.random`. Its arguments are a
-            shape, the rate and an integer for the layer's path. It returns True for the elements
-            to keep.
+        draw_mask: draws the masks from `seed` instead of `keras.random`. Its arguments are a
+            shape, the rate, an integer for the layer's path, and a dtype. It returns the factors
+            of the elements: 0, or 1 / (1 - rate) for those that are kept.
 
     Example:
     >>> dropout, ones = Dropout(0.5), keras.ops.ones(1000)
@@ -38,7 +38,7 @@ def dropout_seed(
     True
     """
     outer = getattr(_scope, "given", None)
-    _scope.given = (seed, draw_kept)
+    _scope.given = (seed, draw_mask)
     try:
         yield
     finally:
@@ -107,8 +107,7 @@ class Dropout(BaseLayer):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not training or self.rate == 0:
             return inputs
-        kept = ops.cast(self._kept(self._mask_shape(inputs)), inputs.dtype)
-        return inputs * (kept * ops.cast(1.0 / (1.0 - self.rate), inputs.dtype))
+        return inputs * self._mask(self._mask_shape(inputs), inputs.dtype)
 
     def _mask_shape(self, inputs: Any) -> Any:
         shape = ops.shape(inputs)
@@ -121,11 +120,11 @@ class Dropout(BaseLayer):
         sizes = zip(self.noise_shape, shape, strict=True)
         return tuple(size if noise is None else noise for noise, size in sizes)
 
-    def _kept(self, shape: Any) -> Any:
-        """Returns bool `shape`, True for the elements to keep."""
-        seed, draw_kept = getattr(_scope, "given", None) or (None, None)
-        if draw_kept is not None:
-            return draw_kept(shape, self.rate, self._salt)
+    def _mask(self, shape: Any, dtype: str) -> Any:
+        """Returns the factors of the elements, 0 or 1 / (1 - rate)."""
+        seed, draw_mask = getattr(_scope, "given", None) or (None, None)
+        if draw_mask is not None:
+            return draw_mask(shape, self.rate, self._salt, dtype)
         generator = self.seed_generator
         if seed is None and num_replicas() > 1:  # all replicas have the same state
             seed = generator.next()
@@ -136,7 +135,8 @@ class Dropout(BaseLayer):
             if keras.backend.backend() == "jax":  # its keys are unsigned
                 salted = ops.cast(salted, "uint32")
             generator = _GivenSeed(salted)
-        return _draw_kept(shape, self.rate, generator)
+        kept = ops.cast(_draw_kept(shape, self.rate, generator), dtype)
+        return kept * ops.cast(1.0 / (1.0 - self.rate), dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

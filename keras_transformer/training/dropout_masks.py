@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-DrawKept = Callable[[Any, float, int], tf.Tensor]
+DrawMask = Callable[[Any, float, int, Any], tf.Tensor]
 
 _WORD = 2**32 - 1
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
@@ -25,7 +25,7 @@ _PHILOX = 1  # tf.random.Algorithm.PHILOX
 _ROUNDS = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB))
 
 
-def hashed_masks(seed: tf.Tensor) -> DrawKept:
+def hashed_masks(seed: tf.Tensor) -> DrawMask:
     """Returns a function that draws masks by hashing positions, for programs of XLA.
 
     The hash has two keys of 32 bits, one before the first round and one after it. Both are random
@@ -35,12 +35,12 @@ def hashed_masks(seed: tf.Tensor) -> DrawKept:
         seed: int64 `[2]`, a different one for each step, microbatch and replica.
 
     Returns:
-        A function of a shape, a rate and the salt of a layer. It returns bool of this shape, True
-        with probability 1 - rate.
+        A function of a shape, a rate, the salt of a layer and a dtype. It returns a tensor of this
+        shape and dtype: 0 with the probability of the rate, otherwise 1 / (1 - rate).
 
     Example:
-    >>> draw_kept = hashed_masks(tf.constant([1, 2], tf.int64))
-    >>> draw_kept((2, 3), 0.5, 7).shape
+    >>> draw_mask = hashed_masks(tf.constant([1, 2], tf.int64))
+    >>> draw_mask((2, 3), 0.5, 7, tf.float32).shape
     TensorShape([2, 3])
     """
     # Not from Philox: XLA would repeat its rounds in the kernel of every mask.
@@ -50,24 +50,28 @@ def hashed_masks(seed: tf.Tensor) -> DrawKept:
         states = _mixed(tf.bitwise.bitwise_xor(states, low + high * _word(3)))
     keys = tf.unstack(states)
 
-    def draw_kept(shape: Any, rate: float, salt: int) -> tf.Tensor:
+    def draw_mask(shape: Any, rate: float, salt: int, dtype: Any) -> tf.Tensor:
         salts = [salt & _WORD, (salt * 0x9E3779B1 + 0x7F4A7C15) & _WORD]
         first, second = (
             tf.bitwise.bitwise_xor(key, _word(number))
             for key, number in zip(keys, salts, strict=True)
         )
-        words = tf.bitwise.bitwise_xor(tf.bitcast(tf.range(math.prod(shape)), tf.uint32), first)
+        # TensorFlow turns the numbers of all positions, which are known when it compiles, into a
+        # constant of megabytes. So the key comes between the numbers of rows and of columns.
+        rows = tf.bitcast(tf.range(0, math.prod(shape), shape[-1]), tf.uint32)[:, None]
+        words = (rows + first) + tf.bitcast(tf.range(shape[-1]), tf.uint32)
         for number, (shift, factor) in enumerate(_ROUNDS):
             words = _folded(words, shift) * _word(factor)
             if number == 0:
                 words = tf.bitwise.bitwise_xor(words, second)
-        words = tf.bitcast(_folded(words, 14), tf.int32)
-        return tf.reshape(words >= round(rate * 2**32) - 2**31, shape)
+        # Without the last fold of `_mixed`, which does not change the highest bits.
+        kept = tf.cast(words >= _word(round(rate * 2**32)), dtype)
+        return tf.reshape(kept * tf.constant(1.0 / (1.0 - rate), dtype), shape)
 
-    return draw_kept
+    return draw_mask
 
 
-def philox_masks(seed: tf.Tensor) -> DrawKept:
+def philox_masks(seed: tf.Tensor) -> DrawMask:
     """Returns a function that draws masks with Philox, for the graph executor.
 
     Each random integer makes two decisions with 16 bits each, because drawing is most of the cost
@@ -81,15 +85,15 @@ def philox_masks(seed: tf.Tensor) -> DrawKept:
         The same kind of function as `hashed_masks`, with other masks.
 
     Example:
-    >>> draw_kept = philox_masks(tf.constant([1 << 32, 2], tf.int64))
-    >>> draw_kept((2, 3), 0.5, 7).shape
+    >>> draw_mask = philox_masks(tf.constant([1 << 32, 2], tf.int64))
+    >>> draw_mask((2, 3), 0.5, 7, tf.float32).shape
     TensorShape([2, 3])
     """
     # The seed is where a stream begins, and the layer chooses the stream, so that masks need no
     # other operation. Two seeds with first numbers that are close would be parts of one stream.
     counter = tf.bitcast(seed, tf.uint64)
 
-    def draw_kept(shape: Any, rate: float, salt: int) -> tf.Tensor:
+    def draw_mask(shape: Any, rate: float, salt: int, dtype: Any) -> tf.Tensor:
         count = math.prod(shape)
         drawn = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=[(count + 1) // 2, 1],
@@ -99,9 +103,12 @@ def philox_masks(seed: tf.Tensor) -> DrawKept:
             dtype=tf.int32,
         )
         halves = tf.reshape(tf.bitcast(drawn, tf.int16), [-1])[:count]
-        return tf.reshape(halves >= round(rate * 2**16) - 2**15, shape)
+        kept = halves >= round(rate * 2**16) - 2**15
+        # One operation. A cast and a product would be two.
+        factors = tf.where(kept, tf.constant(1.0 / (1.0 - rate), dtype), tf.zeros([], dtype))
+        return tf.reshape(factors, shape)
 
-    return draw_kept
+    return draw_mask
 
 
 def _word(number: int) -> tf.Tensor:

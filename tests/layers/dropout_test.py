@@ -75,19 +75,19 @@ def test_dropout_is_a_keras_layer(noise_shape: tuple[int | None, ...] | None) ->
 
 
 @pytest.mark.parametrize("noise_shape", [(None, 1, None), [3, 1, 70], (1, 9, 1), (3, None, None)])
-@pytest.mark.parametrize("way", ["state", "seed", "draw_kept"])
+@pytest.mark.parametrize("way", ["state", "seed", "draw_mask"])
 def test_noise_shape_is_broadcast(noise_shape: Sequence[int | None], way: str) -> None:
     ones = np.ones((3, 9, 70), np.float32)
     shape = [s if n is None else n for n, s in zip(noise_shape, ones.shape, strict=True)]
     layer = Dropout(0.4, noise_shape, seed=3)
 
-    def draw_kept(given: Any, rate: float, salt: int) -> Any:
+    def draw_mask(given: Any, rate: float, salt: int, dtype: str) -> Any:
         assert [int(size) for size in given] == shape and rate == 0.4
-        return keras.random.uniform(given, seed=4) >= rate
+        return keras.ops.cast(keras.random.uniform(given, seed=4) >= rate, dtype) / (1 - rate)
 
     seed = keras.ops.convert_to_tensor([3, 4], "int32")
     scopes = {"state": nullcontext(), "seed": dropout_seed(seed)}
-    with scopes.get(way) or dropout_seed(seed, draw_kept):
+    with scopes.get(way) or dropout_seed(seed, draw_mask):
         output = to_numpy(layer(ones, training=True))
     first = output[tuple(slice(size) for size in shape)]
     np.testing.assert_array_equal(output, np.broadcast_to(first, output.shape))

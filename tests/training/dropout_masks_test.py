@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.training.dropout_masks import DrawKept, hashed_masks, philox_masks
+from keras_transformer.training.dropout_masks import DrawMask, hashed_masks, philox_masks
 
 RATE, SHAPE = 0.1, (512, 64, 8)
 SIZE = int(np.prod(SHAPE))
@@ -25,12 +27,13 @@ def deviations(
 
     @functools.partial(tf.function, jit_compile=xla)
     def draw(seed: tf.Tensor) -> tf.Tensor:
-        draw_kept: DrawKept = masks(seed)
-        return draw_kept(SHAPE, RATE, salt)
+        draw_mask: DrawMask = masks(seed)
+        return draw_mask(SHAPE, RATE, salt, tf.float32)
 
-    kept = draw(tf.constant(seed, tf.int64)).numpy()
-    assert kept.shape == SHAPE
-    return ((~kept).reshape(-1) - RATE) / (RATE * (1 - RATE)) ** 0.5
+    mask = draw(tf.constant(seed, tf.int64)).numpy()
+    assert mask.shape == SHAPE
+    assert set(np.unique(mask)) == {np.float32(0), np.float32(1 / (1 - RATE))}
+    return ((mask == 0).reshape(-1) - RATE) / (RATE * (1 - RATE)) ** 0.5
 
 
 def assert_independent(one: np.ndarray, other: np.ndarray) -> None:
@@ -85,12 +88,24 @@ def test_xla_draws_the_same_masks(masks: Any) -> None:
 
 @GENERATORS
 def test_shapes_may_be_odd_empty_and_unknown(masks: Any) -> None:
-    draw_kept = masks(tf.constant(SEED, tf.int64))
-    assert draw_kept((3, 5, 1), 0.5, 1).shape == (3, 5, 1)
-    assert draw_kept((0, 4), 0.5, 1).shape == (0, 4)
+    draw_mask = masks(tf.constant(SEED, tf.int64))
+    assert draw_mask((3, 5, 1), 0.5, 1, tf.bfloat16).shape == (3, 5, 1)
+    assert draw_mask((0, 4), 0.5, 1, tf.bfloat16).shape == (0, 4)
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4])])
     def draw(inputs: tf.Tensor) -> tf.Tensor:
-        return draw_kept((tf.shape(inputs)[0], 4), 0.5, 1)
+        return draw_mask((tf.shape(inputs)[0], 4), 0.5, 1, tf.bfloat16)
 
-    np.testing.assert_array_equal(draw(tf.zeros([3, 4])), draw_kept((3, 4), 0.5, 1))
+    np.testing.assert_array_equal(draw(tf.zeros([3, 4])), draw_mask((3, 4), 0.5, 1, tf.bfloat16))
+
+
+def test_programs_contain_no_large_constants() -> None:
+    @functools.partial(tf.function, jit_compile=True)
+    def draw(seed: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+        shape = tf.unstack(tf.shape(inputs))
+        return hashed_masks(seed)(shape, 0.1, SALT, tf.bfloat16)
+
+    lowered = draw.experimental_get_compiler_ir(tf.constant(SEED, tf.int64), tf.zeros([64, 1024]))
+    sizes = re.findall(r"\[([\d,]*)\]\S* constant\(", lowered(stage="hlo"))
+    elements = [math.prod(int(size) for size in each.split(",") if size) for each in sizes]
+    assert len(elements) > 5 and max(elements) <= 1024
