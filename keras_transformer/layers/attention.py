@@ -122,20 +122,21 @@ def split_widths(inputs: Any, widths: Sequence[int]) -> list[Any]:
     return [inputs[..., end - width : end] for end, width in zip(ends, widths, strict=True)]
 
 
-def split_heads(inputs: Any, num_heads: int) -> Any:
-    """Splits `[B, T, H * dim]` into heads `[B, H, T, dim]`.
+def split_heads(rows: Any, shape: tuple[Any, ...], num_heads: int) -> Any:
+    """Splits rows `[B * T, H * dim]` into heads `[B, H, T, dim]`.
 
     Args:
-        inputs: `[B, T, num_heads * dim]`.
+        rows: `[B * T, num_heads * dim]`, or `[B, T, num_heads * dim]`.
+        shape: B and T; one of them may be -1.
         num_heads: number of heads.
 
     Example:
-    >>> tuple(split_heads(keras.ops.ones((1, 3, 8)), num_heads=2).shape)
+    >>> tuple(split_heads(keras.ops.ones((3, 8)), (1, 3), num_heads=2).shape)
     (1, 2, 3, 4)
     """
-    leading, width = fast_paths.shape_for_reshape(inputs)[:-1], inputs.shape[-1]
     # --> [B, T, H, dim] --> [B, H, T, dim]
-    return fast_paths.swap_heads(ops.reshape(inputs, (*leading, num_heads, width // num_heads)))
+    heads = ops.reshape(rows, (*shape, num_heads, rows.shape[-1] // num_heads))
+    return fast_paths.swap_heads(heads)
 
 
 def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = None) -> Any:
@@ -180,18 +181,6 @@ def combine_masks(attention_mask: Any, padding_mask: Any, batch: int | None = No
     if attention_mask is None:
         return padding_mask
     return ops.logical_and(attention_mask, padding_mask)
-
-
-def merge_heads(heads: Any) -> Any:
-    """Concatenates heads `[B, H, T, dim]` to `[B, T, H * dim]`.
-
-    Example:
-    >>> tuple(merge_heads(keras.ops.ones((1, 2, 3, 4))).shape)
-    (1, 3, 8)
-    """
-    merged = fast_paths.swap_heads(heads)  # --> [B, T, H, dim]
-    leading, width = fast_paths.shape_for_reshape(merged)[:2], merged.shape[2] * merged.shape[3]
-    return ops.reshape(merged, (*leading, width))
 
 
 class _FusedInitializer(keras.initializers.Initializer):
@@ -297,12 +286,13 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
 
     def _project_to_heads(self, name: str, inputs: Any, *dims: int) -> list[Any]:
         """Projects `[B, T, d]` to heads `[B, H, T, dim]`, one tensor for each of `dims`."""
-        projected = self._project(name, inputs)  # --> [B, T, H * (dim + ...)]
+        rows = self._project(name, ops.reshape(inputs, (-1, inputs.shape[-1])))
+        shape = fast_paths.shape_for_reshape(inputs)[:-1]
         if len(set(dims)) == 1:  # one exchange of axes for all of them
-            heads = split_heads(projected, len(dims) * self.num_heads)
+            heads = split_heads(rows, shape, len(dims) * self.num_heads)
             return [heads] if len(dims) == 1 else ops.split(heads, len(dims), axis=1)
-        parts = split_widths(projected, [self.num_heads * dim for dim in dims])
-        return [split_heads(part, self.num_heads) for part in parts]
+        parts = split_widths(rows, [self.num_heads * dim for dim in dims])
+        return [split_heads(part, shape, self.num_heads) for part in parts]
 
     def _attend_heads(
         self, query: Any, key_value: KeyValue, attention_mask: Any, training: bool | None
@@ -323,7 +313,10 @@ class MultiHeadAttention(ProjectingLayer, MaskedLayer):
             attention_mask,
             lambda weights: self.weights_dropout(weights, training=training),
         )
-        return self._project("output", merge_heads(heads)), weights
+        heads = fast_paths.swap_heads(heads)  # --> [B, T, H, d_v]
+        shape, width = fast_paths.shape_for_reshape(heads)[:2], heads.shape[2] * heads.shape[3]
+        rows = self._project("output", ops.reshape(heads, (-1, width)))
+        return ops.reshape(rows, (*shape, rows.shape[-1])), weights
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

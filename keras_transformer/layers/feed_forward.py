@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers import fast_paths
 from keras_transformer.layers.base import new_initializer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projections import ProjectingLayer
@@ -84,9 +85,11 @@ class FeedForward(ProjectingLayer):
         )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        inner = self._multiply(inputs, "inner_kernel") + ops.cast(self.inner_bias, inputs.dtype)
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # once, instead of in each product
+        inner = self._multiply(rows, "inner_kernel") + ops.cast(self.inner_bias, inputs.dtype)
         inner = self.inner_dropout(self._activate(inner), training=training)
-        return self._multiply(inner, "outer_kernel") + ops.cast(self.outer_bias, inner.dtype)
+        rows = self._multiply(inner, "outer_kernel") + ops.cast(self.outer_bias, inner.dtype)
+        return ops.reshape(rows, fast_paths.shape_for_reshape(inputs))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return tuple(input_shape)

@@ -42,8 +42,8 @@ class LayerNorm(BaseLayer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if training and keras.backend.backend() == "tensorflow":
-            # Passed as tensors, because functions with a custom gradient do not take variables.
-            gamma, beta = ops.reshape(self.gamma, (-1,)), ops.reshape(self.beta, (-1,))
+            # Reads them as tensors: functions with a custom gradient do not take variables.
+            gamma, beta = ops.cast(self.gamma, "float32"), ops.cast(self.beta, "float32")
             return _normalize_with_gradient(inputs, gamma, beta, self.epsilon)
         gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
         return _normalize(inputs, gamma, beta, self.epsilon)[0]

@@ -192,7 +192,7 @@ class SelfAttention(MultiHeadAttention):
 
     def _allowed(self, length: Any, places: Any, is_cached: bool, position: Any) -> Any:
         """Returns what causality and the window allow, bool `[1, T, S]`, or None for everything."""
-        query_positions, key_positions = ops.arange(length), places
+        query_positions = key_positions = places
         if is_cached:
             key_positions = places // length  # each step has written T places
             last = key_positions[-1] if position is None else position
@@ -227,11 +227,12 @@ class SelfAttention(MultiHeadAttention):
         projected = self._project("qkv", blocks.fill(query))  # --> [batch, place, all heads]
         keys, values = self.num_heads * self.key_dim, self.num_heads * self.value_dim
         query_rows, key_rows, value_rows = split_widths(projected, [keys, keys, values])
-        # --> [batch * block, size, heads * key_dim]
-        query_rows = ops.reshape(query_rows, (batch * blocks.count, blocks.size, keys))
+        # --> [batch * block, head, size, key_dim]
+        query_heads = split_heads(query_rows, (-1, blocks.size), self.num_heads)
+        seen = -1, blocks.seen
         key_value = {
-            "key": split_heads(blocks.with_neighbours(key_rows), self.num_heads),
-            "value": split_heads(blocks.with_neighbours(value_rows), self.num_heads),
+            "key": split_heads(blocks.with_neighbours(key_rows), seen, self.num_heads),
+            "value": split_heads(blocks.with_neighbours(value_rows), seen, self.num_heads),
         }
         # Places before the first and after the last position count as padding.
         real = ops.ones((batch, 1, length), "float32")
@@ -246,7 +247,6 @@ class SelfAttention(MultiHeadAttention):
         )
         # --> [batch * block, size, seen]
         allowed = ops.logical_and(near, ops.swapaxes(real, 1, 2) > 0)
-        query_heads = split_heads(query_rows, self.num_heads)
         # --> [batch * block, size, d_model]
         output, _ = self._attend_heads(query_heads, key_value, allowed, training)
         output = ops.reshape(output, (batch, blocks.count * blocks.size, output.shape[-1]))
