@@ -132,9 +132,9 @@ class Update:
         self._clip_norm = clip_norm
         self._strategy = tf.distribute.get_strategy()
         self.compiled = compiled
-        self.global_norm: Callable[[Sequence[tf.Tensor]], tf.Tensor] = tf.linalg.global_norm
+        self.global_norm: Callable[[Sequence[tf.Tensor]], tf.Tensor] = _global_norm
         if compiled:
-            self.global_norm = tf.function(_global_norm, jit_compile=True, autograph=False)
+            self.global_norm = tf.function(_compiled_norm, jit_compile=True, autograph=False)
             self._program = tf.function(self._compiled_step, jit_compile=True, autograph=False)
 
     def loss_scale(self) -> tf.Tensor | float:
@@ -268,7 +268,14 @@ def add_counter(add_weight: Callable[..., keras.Variable], name: str) -> keras.V
 
 
 def _global_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the global norm of tensors.
+    """Returns the global norm of tensors, with one operation for all vectors."""
+    vectors = [tensor for tensor in tensors if tensor.shape.rank == 1]
+    others = [tensor for tensor in tensors if tensor.shape.rank != 1]
+    return tf.linalg.global_norm([*others, tf.concat(vectors, axis=0)] if vectors else others)
+
+
+def _compiled_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the global norm of tensors, in a form for XLA.
 
     Columns are summed first: XLA vectorizes this sum on CPUs, and it is more exact than one sum
     over all elements.
