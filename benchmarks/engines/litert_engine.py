@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options
 from ai_edge_litert.interpreter import Interpreter
 from protocol import Answer, Started
 from resources import dirty_mb, resident_mb
@@ -76,6 +75,8 @@ def _load_interpreter(path: str, threads: int) -> tuple[Run, int | None]:
 
 def _load_compiled(path: str, threads: int, weight_cache: str) -> tuple[Run, int | None]:
     """Returns the same for `CompiledModel`, with a cache of weights in memory or in a file."""
+    from ai_edge_litert.compiled_model import CompiledModel, CpuOptions, Options  # late, as there
+
     cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=weight_cache)
     model = CompiledModel.from_file(path, options=Options(cpu_options=cpu))
     inputs = model.get_input_tensor_details(_SIGNATURE)
@@ -141,12 +142,10 @@ def decode_text(settings: dict[str, Any]) -> Started:
     model = LiteRTModel(settings["export"], settings["at_once"])
 
     def translate(lines: list[str]) -> list[str]:
-        results = []
-        for batch in _parts(lines, model.batch_size):
-            sources = [model.source_ids(line) for line in batch]
-            results += [model.texts(found)[0] for found in model.translate_batch(sources)]
-        return results
+        found = model.translate_batch([model.source_ids(line) for line in lines])
+        return [model.texts(each)[0] for each in found]
 
+    settings = {**settings, "rows": model.batch_size}  # as in bin/translate.py
     facts, commands = tasks.decode_text(settings, translate)
     return {**facts, "versions": {_PACKAGE: importlib.metadata.version(_PACKAGE)}}, commands
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from keras_transformer.inference.litert_archive import read_archive
 
 with needs_extra("litert", "translating with a LiteRT model"):
     import ai_edge_litert
-    from ai_edge_litert import compiled_model
     from ai_edge_litert import interpreter as litert
+
+if TYPE_CHECKING:
+    from ai_edge_litert import compiled_model
 
 MAX_THREADS = 1024
 _SIGNATURE = "translate_ids"
@@ -335,6 +337,8 @@ class _Compiled:
     takes_batches = False
 
     def __init__(self, path: Path):
+        from ai_edge_litert import compiled_model  # late: it takes as long as loading a model
+
         cpu = compiled_model.CpuOptions(num_threads=1, xnnpack_weight_cache_path=_WEIGHTS_IN_MEMORY)
         with _without_log():
             if _BATCH_SIGNATURE in litert.Interpreter(str(path)).get_signature_list():
