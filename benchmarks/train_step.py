@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 r"""Times training steps of this package, next to PyTorch.
 
-Example:
+Examples:
     benchmarks/train_step.py --data_dir=build/data --preset=small --batch_tokens=4096 \
         --engine_python=torch=torch-env/bin/python
     benchmarks/train_step.py --device=gpu --shapes=1 --data_dir=build/data --preset=base \
         --batch_tokens=25000 --steps=20 --profile --engine_python=torch=torch-env/bin/python
+    benchmarks/train_step.py --device=gpu --shapes=1 --data_dir=build/data --preset=base \
+        --batch_tokens=25000 --rounds=1 --steps=200 \
+        --engines=keras:float32:xla,keras:bfloat16:xla,keras:float16:xla
+
+The last example shows whether all precisions reach the same `last_loss`.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process, with the same corpus,
 model sizes, batch tokens and constant learning rate:
 
-* keras:float32 or keras:bfloat16, with `xla`, or with a number of replicas that share the CPU and
-  the global batch, as in keras:bfloat16:2;
+* keras:float32, keras:bfloat16 or keras:float16, with `xla`, or with a number of replicas that
+  share the CPU and the global batch, as in keras:bfloat16:2;
 * torch:float32 or torch:bfloat16, with `compile`, or with `paper_dropout`: dropout only of
   embeddings and residuals, as in the paper's presets. By default `nn.Transformer` also drops
   attention weights and ReLUs.
@@ -89,7 +94,7 @@ flags.DEFINE_integer("shapes", 0, "most frequent batch shapes to use; 0 for all"
 flags.DEFINE_bool("profile", False, "also profile steps: on a CPU those of our engines without XLA")
 
 KNOWN = {
-    "keras": (["float32", "bfloat16"], ["xla", "number"]),
+    "keras": (["float32", "bfloat16", "float16"], ["xla", "number"]),
     "torch": (["float32", "bfloat16"], ["compile", "paper_dropout"]),
 }
 

@@ -151,7 +151,8 @@ def product_ceilings(sizes: Sizes, tokens: int, on_gpu: bool = False) -> dict[st
     side, repeats = (8192, 10) if on_gpu else (2048, 1)
     d, ff, vocabulary = sizes.d_model, sizes.d_ff, sizes.target_vocab_size
     shapes = [(side, side, side), (tokens, d, ff), (tokens, ff, d), (tokens, d, vocabulary)]
-    best = dict.fromkeys(("float32", "bfloat16"), 0.0)
+    # A CPU has no fast products of float16.
+    best = dict.fromkeys(("float32", "bfloat16", *(["float16"] if on_gpu else [])), 0.0)
     for dtype in best:
         product = tf.function(tf.matmul)
         for m, k, n in shapes:
