@@ -20,7 +20,7 @@ _scope = threading.local()  # a MirroredStrategy traces each replica in a separa
 
 @contextlib.contextmanager
 def dropout_seed(
-    seed: Any, draw_mask: Callable[[Any, float, int, str], Any] | None = None
+    seed: Any, draw_mask: Callable[[Any, float, int, Any], Any] | None = None
 ) -> Iterator[None]:
     """Makes the masks of all `Dropout` calls inside a function of `seed` and the layer's path.
 
@@ -120,7 +120,7 @@ class Dropout(BaseLayer):
         sizes = zip(self.noise_shape, shape, strict=True)
         return tuple(size if noise is None else noise for noise, size in sizes)
 
-    def _mask(self, shape: Any, dtype: str) -> Any:
+    def _mask(self, shape: Any, dtype: Any) -> Any:
         """Returns the factors of the elements, 0 or 1 / (1 - rate)."""
         seed, draw_mask = getattr(_scope, "given", None) or (None, None)
         if draw_mask is not None:

@@ -3,7 +3,7 @@
 `keras.random` prepares a key for every draw. With XLA that took half of the instructions of a
 training step. The two functions here draw from one seed of a step:
 
-* With XLA, a hash of the position. Its ten integer operations are fused with the operations that
+* With XLA, a hash of the position. Its dozen integer operations are fused with the operations that
   use the mask, so that dropout costs no memory traffic.
 * Without XLA, one Philox operation, because every integer operation would be a separate kernel.
 """
@@ -35,8 +35,9 @@ def hashed_masks(seed: tf.Tensor) -> DrawMask:
         seed: int64 `[2]`, a different one for each step, microbatch and replica.
 
     Returns:
-        A function of a shape, a rate, the salt of a layer and a dtype. It returns a tensor of this
-        shape and dtype: 0 with the probability of the rate, otherwise 1 / (1 - rate).
+        A function of a shape of at least one dimension, a rate, the salt of a layer and a dtype. It
+        returns a tensor of this shape and dtype: 0 with the probability of the rate, otherwise
+        1 / (1 - rate).
 
     Example:
     >>> draw_mask = hashed_masks(tf.constant([1, 2], tf.int64))
@@ -57,9 +58,11 @@ def hashed_masks(seed: tf.Tensor) -> DrawMask:
             for key, number in zip(keys, salts, strict=True)
         )
         # TensorFlow turns the numbers of all positions, which are known when it compiles, into a
-        # constant of megabytes. So the key comes between the numbers of rows and of columns.
-        rows = tf.bitcast(tf.range(0, math.prod(shape), shape[-1]), tf.uint32)[:, None]
-        words = (rows + first) + tf.bitcast(tf.range(shape[-1]), tf.uint32)
+        # constant of megabytes. So the key comes between the numbers of rows and of columns, and
+        # the constants have one number for each row and each column.
+        width = shape[-1]
+        rows = tf.bitcast(tf.range(math.prod(shape[:-1])) * width, tf.uint32)[:, None]
+        words = (rows + first) + tf.bitcast(tf.range(width), tf.uint32)
         for number, (shift, factor) in enumerate(_ROUNDS):
             words = _folded(words, shift) * _word(factor)
             if number == 0:

@@ -90,7 +90,8 @@ def test_xla_draws_the_same_masks(masks: Any) -> None:
 def test_shapes_may_be_odd_empty_and_unknown(masks: Any) -> None:
     draw_mask = masks(tf.constant(SEED, tf.int64))
     assert draw_mask((3, 5, 1), 0.5, 1, tf.bfloat16).shape == (3, 5, 1)
-    assert draw_mask((0, 4), 0.5, 1, tf.bfloat16).shape == (0, 4)
+    for shape in ((0, 4), (4, 0), (0,), (7,)):
+        assert draw_mask(shape, 0.5, 1, tf.bfloat16).shape == shape
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4])])
     def draw(inputs: tf.Tensor) -> tf.Tensor:
