@@ -20,15 +20,15 @@ Marian do the same with the same weights: CTranslate2 in the form that bin/expor
 the run's exponent of the length penalty. With --early_stopping, the default, our search ends like
 that of CTranslate2. CTranslate2 and Marian divide by length^exponent (`power` in docs/decoding.md),
 and Marian stops at 3 times the longest source of a batch. Sentences are sorted by their bytes, the
-longest first: 32 in a batch, 16 for CTranslate2, and as many as the file says for LiteRT. Marian
-gets the whole text and batches it by tokens, 64 in a batch.
+longest first: 32 in a batch, --ctranslate2_rows for CTranslate2, and as many as the file says for
+LiteRT. Marian gets the whole text and batches it by tokens, 64 in a batch.
 With --whole_program, a turn is a new process that imports, loads, translates the source once and
 ends.
 
 An engine is ENGINE:PRECISION[:OPTION...]. Each runs in a separate process:
 
 * keras:float32, keras:bfloat16, keras:int8: the graph of an export; with `xla` compiled for each
-  shape (not int8), with sources padded to multiples of 8; with `no_project`, `no_swap_heads` or
+  shape (not int8), with sources padded to multiples of 8; with `no_swap_heads` or
   `no_shape_for_reshape` without that function of `keras_transformer/layers/fast_paths.py`;
 * ctranslate2:float32, ctranslate2:int8, ctranslate2:bfloat16, and on GPUs ctranslate2:float16;
   with `mkl` CT2_USE_MKL=1 is set;
@@ -102,8 +102,15 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["small", "base"], "presets of the random models")
-command.define_numbers("batches", [1, 32, 128], "sentences of a batch; a trained model uses 32")
+command.define_numbers("batches", [1, 32, 128], "sentences of a batch, for random models")
 command.define_numbers("sentences", [12, 64, 128], "sentences of a turn, for each of --batches")
+flags.DEFINE_integer(
+    "ctranslate2_rows",
+    None,
+    "sentences of a batch of CTranslate2, for trained models; default: 16 with the option cores on "
+    "a CPU, otherwise 32",
+    lower_bound=1,
+)
 flags.DEFINE_string("source", None, "sentences to translate, one per line", required=True)
 flags.DEFINE_string("vocabulary", None, "folder that holds joint.model, or a SentencePiece model")
 flags.DEFINE_list("text", None, "files to learn a vocabulary from, instead of --vocabulary")
@@ -127,7 +134,7 @@ flags.DEFINE_bool(
 flags.DEFINE_bool("whole_program", False, "trained models: a new process for each turn")
 flags.DEFINE_bool("profile", False, "also profile batches on a GPU")
 
-_FAST_PATHS = {f"no_{name}": name for name in ("project", "shape_for_reshape", "swap_heads")}
+_FAST_PATHS = {f"no_{name}": name for name in ("shape_for_reshape", "swap_heads")}
 KNOWN = {
     "keras": (
         ["float32", "bfloat16", "int8"],
@@ -152,8 +159,7 @@ DEFAULT = [
     "ctranslate2:int8",  # all threads for each operation
     *("marian:float32:cores", "marian:int8:cores"),
 ]
-# Sentences of a batch. CTranslate2 is fastest with 16 of 12, 16, 24, 32, 48 and 64.
-_LATENCY_ROWS, _TRAINED_ROWS, _CTRANSLATE2_ROWS = 1, 32, 16
+_LATENCY_ROWS, _TRAINED_ROWS = 1, 32  # sentences of a batch
 _SHORTLIST = 50
 _COMPARED = 8  # sentences that an export is compared on
 ON_GPU = ("keras:bfloat16", "keras:float32", "ctranslate2:float16")
@@ -318,7 +324,6 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
         own = {**common, "run": FLAGS.model_dir, "decoding": decoding}
         own |= {"data_dir": FLAGS.data_dir, "shortlist": _SHORTLIST}
         peer = {**common, "beam_size": config.beam_size, "length_penalty": config.length_penalty}
-        peer["rows"] = _CTRANSLATE2_ROWS
         peer["max_extra_tokens"] = config.max_extra_tokens
         engines = {variant.engine for variant in variants}
         if "ctranslate2" in engines:
@@ -342,6 +347,9 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
                 variants = [v for v in variants if v.name not in refused]
             peer |= {"marian": str(marian), "positions": POSITIONS}
         settings = {variant.name: own if variant.is_ours else peer for variant in variants}
+        for variant in variants:
+            if variant.engine == "ctranslate2":
+                settings[variant.name] = {**peer, "rows": _ctranslate2_rows(variant)}
         for variant in variants:
             if variant.engine == "litert":
                 say(f"Exporting for {variant.name}.")
@@ -371,6 +379,12 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
         "left_out": refused | left_out,
         **result,
     }
+
+
+def _ctranslate2_rows(variant: Variant) -> int:
+    """Returns --ctranslate2_rows, or what is fast: smaller batches if each core has its own."""
+    small = FLAGS.device == "cpu" and "cores" in variant.options
+    return FLAGS.ctranslate2_rows or (16 if small else _TRAINED_ROWS)
 
 
 def _program(start: Callable[[Variant], EngineChild], variant: Variant) -> Turn:

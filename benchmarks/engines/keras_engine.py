@@ -52,7 +52,6 @@ _PARTS = {
 
 # What the layers would call without `fast_paths`.
 _PLAIN: dict[str, Callable[..., Any]] = {
-    "project": keras.ops.matmul,
     "shape_for_reshape": lambda inputs: tuple(keras.ops.shape(inputs)),
     "swap_heads": lambda inputs: keras.ops.transpose(inputs, (0, 2, 1, 3)),
 }

@@ -190,7 +190,7 @@ def decode_text(
     warm_up = groups if compiled else groups[:_WARM_UP]
     for group in warm_up if settings.get("warm_up", True) else []:
         translate([lines[i] for i in group])
-    facts = {"warm_up_seconds": time.perf_counter() - started}
+    facts = {"rows": settings["rows"], "warm_up_seconds": time.perf_counter() - started}
     pool = ThreadPoolExecutor(settings["at_once"])
 
     def decode() -> Answer:
