@@ -127,7 +127,7 @@ def split_heads(rows: Any, shape: tuple[Any, ...], num_heads: int) -> Any:
 
     Args:
         rows: `[B * T, num_heads * dim]`, or `[B, T, num_heads * dim]`.
-        shape: B and T; one of them may be -1.
+        shape: B and T. One of them may be -1, which stands for the rest.
         num_heads: number of heads.
 
     Example:

@@ -72,6 +72,7 @@ def test_eight_pairs_are_memorized_and_translated() -> None:
     source, target = source_ids(lengths), target_ids(lengths[::-1])
     labels = np.where(target != PAD, np.roll(target, -1, axis=1), PAD)
     labels[np.arange(8), np.array(lengths[::-1]) - 1] = END
+    # With 0.02, the loss jumps now and then, and rounding decides whether in the last step.
     training = TrainingConfig(
         schedule="constant", learning_rate=0.005, warmup_steps=5, label_smoothing=0.0, clip_norm=1.0
     )
