@@ -350,7 +350,6 @@ def compare_trained(variants: Sequence[Variant]) -> dict[str, Any]:
         for variant in variants:
             if variant.engine == "ctranslate2":
                 settings[variant.name] = {**peer, "rows": _ctranslate2_rows(variant)}
-        for variant in variants:
             if variant.engine == "litert":
                 say(f"Exporting for {variant.name}.")
                 version = _export_litert(

@@ -10,10 +10,10 @@ is one sentence, and a client sends the next request when it has an answer.
 * --soak_minutes: 64 clients send requests for this long. Memory is `flat` if the straight line
   through the samples of the second half rises by less than 1 % of their mean.
 * --switches: the number of times that a copy of the version is published as the next version and
-  the old version is removed, under the load of 64 clients. Every answer must have the score of the
-  sentence in a batch of one, to 1e-4 (with int8 activations to 0.05: the batch changes their last
-  bits, and some of them are then rounded to another of 255 values). At most 1 % may be another text
-  with such a score.
+  the old version is removed, under the load of 64 clients. Every answer must be the translation of
+  the sentence in a batch of one, or another text with the same score (to 1e-4). With int8
+  activations, the score of the same text may differ by 0.02: the batch changes their last bits, and
+  some of them are then rounded to another of 255 values.
 * --overload: three bursts of ten requests at the same time for each row of the queue. An answer
   must have the status 200 or 429. Single requests before and after each burst show how the server
   recovers.
@@ -53,9 +53,8 @@ flags.DEFINE_integer("seed", 0, "seed of the order of the sentences")
 
 FLAT = 0.01  # the largest change of memory in the second half of a soak, relative to the mean
 _SAMPLE_S = 10.0
-# Differences of scores that come from rounding. In int8, the largest of 400 sentences was 0.014.
-_TIE, _INT8_TIE = 1e-4, 0.05
-_OTHERS = 0.01  # share of answers that may be another text with the same score
+_TIE = 1e-4  # scores whose order may depend on the batch
+_INT8_ROUNDING = 0.02  # scores of the same text; the largest difference of 400 sentences was 0.014
 _SINGLE = 20  # requests one by one, before and after each burst
 _VERSION_S = 120.0
 _KNOWN = 200  # sentences whose translations are compared
@@ -126,7 +125,7 @@ async def switch_versions(
     """
     [version] = _versions(base_path)
     manifest = json.loads((version / "manifest.json").read_text(encoding="utf-8"))
-    tie = _INT8_TIE if manifest["precision"] in ("int8", "int4") else _TIE
+    rounding = _INT8_ROUNDING if manifest["precision"] in ("int8", "int4") else _TIE
     alone = [answer.best() for answer in await clients.ask_alone(range(clients.sentences))]
     memory = [round(server.memory_mb())]
     stop = asyncio.Event()
@@ -144,7 +143,8 @@ async def switch_versions(
     wrong = [
         {"expected": expected, "found": found}
         for found, expected in translations
-        if not abs(found[1] - expected[1]) <= tie  # also if it is not a number
+        # Also wrong if it is not a number.
+        if not abs(found[1] - expected[1]) <= (rounding if found[0] == expected[0] else _TIE)
     ]
     return {
         "clients": count,
@@ -152,10 +152,9 @@ async def switch_versions(
         "seconds_of_a_switch": seconds,
         "latency_ms": latencies(good),
         "problems": problems(answers),
-        "answers": len(good),
         "wrong": wrong[:10],
         "other_text_of_the_same_score": sum(
-            found[0] != expected[0] and abs(found[1] - expected[1]) <= tie
+            found[0] != expected[0] and abs(found[1] - expected[1]) <= _TIE
             for found, expected in translations
         ),
         "largest_difference_of_scores": max(
@@ -237,9 +236,6 @@ def failures(result: dict[str, Any]) -> list[str]:
         found.append("soak: memory is not flat")
     if result.get("switches", {}).get("lost_or_wrong"):
         found.append("switches: requests were lost or answered wrongly")
-    switches = result.get("switches", {"other_text_of_the_same_score": 0})
-    if switches["other_text_of_the_same_score"] > _OTHERS * switches.get("answers", 1):
-        found.append("switches: too many answers are another text than alone")
     return found
 
 
