@@ -191,8 +191,10 @@ def loss_and_gradients(
     real = real_tokens(labels, pad_id)
     row_scale = (real * scale)[:, None]
     scaled = tf.cast(features, tf.float32) * row_scale
-    x_slices, y_slices = _sliced(features, slice_rows), _sliced(labels, slice_rows, pad_id)
-    scaled_slices = _sliced(tf.cast(scaled, features.dtype), slice_rows)
+    filler = _filler_rows(labels, slice_rows)
+    x_slices = _sliced(features, slice_rows, filler)
+    y_slices = _sliced(labels, slice_rows, filler, pad_id)
+    scaled_slices = _sliced(tf.cast(scaled, features.dtype), slice_rows, filler)
     count = tf.shape(y_slices)[0]
 
     def one_slice(
@@ -272,11 +274,20 @@ def _uniform(excluded: tf.Tensor, dtype: Any = tf.float32) -> tf.Tensor:
     return included / tf.reduce_sum(included)
 
 
-def _sliced(rows: tf.Tensor, slice_rows: Any, fill: Any = 0) -> tf.Tensor:
-    """Reshapes `[N, ...]` to `[count, slice_rows, ...]`, and pads the last slice with `fill`."""
+def _filler_rows(rows: tf.Tensor, slice_rows: Any) -> tf.Tensor:
+    """Returns how many rows complete the last slice of `[N, ...]`.
+
+    There is at least one slice, because XLA cannot compile a loop over none. A replica has no rows
+    if the batch has fewer rows than replicas.
+    """
+    count = tf.shape(rows)[0]
+    return tf.maximum(-(-count // slice_rows), 1) * slice_rows - count
+
+
+def _sliced(rows: tf.Tensor, slice_rows: Any, filler: tf.Tensor, fill: Any = 0) -> tf.Tensor:
+    """Reshapes `[N, ...]` to `[count, slice_rows, ...]`, with `filler` more rows of `fill`."""
     shape = rows.shape[1:]
-    paddings = [[0, -tf.shape(rows)[0] % slice_rows], *[[0, 0]] * len(shape)]
-    padded = tf.pad(rows, paddings, constant_values=fill)
+    padded = tf.pad(rows, [[0, filler], *[[0, 0]] * len(shape)], constant_values=fill)
     return tf.reshape(padded, [-1, slice_rows, *shape])
 
 
@@ -326,7 +337,9 @@ def evaluation_sums(
     """
     slice_rows = SLICE_ROWS if slice_rows is None else slice_rows
     low_kernel = tf.cast(kernel, features.dtype)
-    x_slices, y_slices = _sliced(features, slice_rows), _sliced(labels, slice_rows, pad_id)
+    filler = _filler_rows(labels, slice_rows)
+    x_slices = _sliced(features, slice_rows, filler)
+    y_slices = _sliced(labels, slice_rows, filler, pad_id)
 
     def one_slice(i: Any, *sums: Any) -> Any:
         y = y_slices[i]

@@ -216,6 +216,27 @@ def test_slices_of_a_gpu_change_nothing(
     np.testing.assert_allclose(gradients.kernel, by_kernel, atol=2e-6)
 
 
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("slice_rows", [None, 8])
+def test_a_replica_without_rows_adds_nothing(slice_rows: int | None, xla: bool) -> None:
+    @tf.function(jit_compile=xla)
+    def compute(features: tf.Tensor, labels: tf.Tensor) -> Any:
+        kernel = tf.constant(KERNEL)
+        settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows}
+        return (
+            loss.loss_and_gradients(features, labels, kernel, **settings),
+            loss.evaluation_sums(features, labels, kernel, **settings),
+        )
+
+    function = compute.get_concrete_function(
+        tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None], tf.int32)
+    )
+    (sums, gradients), evaluated = function(tf.zeros([0, WIDTH]), tf.zeros([0], tf.int32))
+    assert [float(each) for each in (*sums, *evaluated)] == [0.0] * (len(sums) + len(evaluated))
+    assert gradients.features.shape == (0, WIDTH)
+    np.testing.assert_array_equal(gradients.kernel, np.zeros_like(KERNEL))
+
+
 def test_no_tensor_has_the_logits_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "SLICE_ROWS", 4)
 
