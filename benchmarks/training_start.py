@@ -6,11 +6,14 @@ Examples:
         --steps=2000
     benchmarks/training_start.py --data_dir=build/data --batch_tokens=1000 --batch_shapes=4 \
         --nobackground
+    TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=cache benchmarks/training_start.py \
+        --data_dir=build/data --batch_shapes=1 --replicas=4
 
 Trains a new run for --steps steps in a temporary directory, as bin/train.py does. XLA compiles each
 batch shape in the background, or with --nobackground at the first step of the shape. On a machine
 without a GPU, the CPU trains as a GPU would: the graphs, the order of the compilations and the
-delays by them are the same, but not the speed.
+delays by them are the same, but not the speed. With --replicas, it trains as several GPUs would.
+The last example keeps XLA's programs, as machines with GPUs do by default.
 
 Prints one JSON object. All times are in seconds:
 
@@ -52,6 +55,9 @@ flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_
 flags.DEFINE_integer("batch_shapes", 16, "largest number of batch shapes", lower_bound=1)
 flags.DEFINE_integer("steps", 200, "training steps", lower_bound=8)
 flags.DEFINE_bool("background", True, "compile in the background")
+flags.DEFINE_integer(
+    "replicas", 1, "parts of the CPU that train as GPUs; GPUs are all used", lower_bound=1
+)
 
 
 def measure(run_dir: Path) -> dict[str, Any]:
@@ -66,6 +72,7 @@ def measure(run_dir: Path) -> dict[str, Any]:
     from keras_transformer.runs.run_directory import RunDirectory
     from keras_transformer.training import loop, step
     from keras_transformer.training.data import TrainingData
+    from keras_transformer.training.devices import use_logical_cpus
     from keras_transformer.training.training_run import train
 
     ends: list[float] = []
@@ -89,6 +96,7 @@ def measure(run_dir: Path) -> dict[str, Any]:
     }
     with contextlib.ExitStack() as stack:
         if not tf.config.list_physical_devices("GPU"):
+            use_logical_cpus(FLAGS.replicas)
             stack.enter_context(mock.patch.object(step, "uses_gpus", lambda _: True))
         if not FLAGS.background:
             none = mock.patch.object(loop, "background_compilation", lambda *_: None)
@@ -127,8 +135,8 @@ def main() -> int:
     """Prints the measurements."""
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder) / "run")
-    names = (*("preset", "precision", "batch_tokens", "batch_shapes", "steps", "background"),)
-    settings = {name: getattr(FLAGS, name) for name in names}
+    names = "preset precision batch_tokens batch_shapes steps background replicas"
+    settings = {name: getattr(FLAGS, name) for name in names.split()}
     print(json.dumps({"machine": describe_machine(), "settings": settings, **result}))
     return 0
 

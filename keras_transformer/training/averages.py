@@ -44,6 +44,11 @@ class WeightAverages:
             )  # fmt: skip
             self.by_path[path].assign(weight.value)
 
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The weights and their averages."""
+        return [*self._weights.values(), *self.by_path.values()]
+
     def update(self, num_updates: tf.Tensor) -> None:
         """Moves each average towards its weight.
 

@@ -20,6 +20,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.layers import dropout_seed
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.transformer import is_excluded
+from keras_transformer.tf_import import program_cache
 from keras_transformer.training.averages import WeightAverages
 from keras_transformer.training.devices import renumber_functions, uses_gpus
 from keras_transformer.training.dropout_masks import hashed_masks, philox_masks
@@ -30,6 +31,7 @@ from keras_transformer.training.loss import (
     loss_and_gradients,
     real_tokens,
 )
+from keras_transformer.training.replica_function import replica_function
 from keras_transformer.training.update import LossScale, TrainingState, Update, add_counter
 
 
@@ -114,7 +116,8 @@ class TrainingStep:
         num_replicas: number of replicas.
         on_gpus: whether the replicas are on GPUs.
         jit_compile: whether XLA compiles `differentiate`.
-        differentiate: the forward and backward pass of the rows of one replica, a `tf.function`.
+        differentiate: the forward and backward pass of the rows of one replica, a function of
+            `replica_function`.
         stop_flag: a variable that is 1 if this process wants training to end, or None. Its sum over
             replicas is logged as `stop`, so that all workers know it after the same step.
 
@@ -162,10 +165,10 @@ class TrainingStep:
         self.on_gpus = uses_gpus(self._strategy)
         self._update = Update(state, optimizer, config.clip_norm, jit_compile and self.on_gpus)
         self.jit_compile = jit_compile
-        self.differentiate = tf.function(
-            self._loss_and_gradients, jit_compile=jit_compile, autograph=False
+        self.differentiate, self._differentiate_without_xla = (
+            replica_function(self._loss_and_gradients, lambda: transformer.variables, by_xla)
+            for by_xla in (jit_compile, None)
         )
-        self._differentiate_without_xla = tf.function(self._loss_and_gradients, autograph=False)
 
     def __call__(self, data: Any, use_xla: bool = True) -> dict[str, tf.Tensor]:
         """Takes one step, and returns its logs. Call it once, outside of the replicas.
@@ -199,8 +202,9 @@ class TrainingStep:
         """Compiles the forward and backward pass for the batches of one shape, without an update.
 
         Call it inside a `tf.function`. XLA compiles the program of each replica when this function
-        runs, because it computes the gradients of a batch of padding. A call of `differentiate`
-        outside of the strategy would compile another program.
+        runs, because it computes the gradients of a batch of padding. The other replicas start
+        after the first one if they can find its program on disk. A call of `differentiate` outside
+        of the strategy would compile another program.
 
         Args:
             rows: rows of a replica, an int32 scalar.
@@ -213,12 +217,17 @@ class TrainingStep:
         self._renumber_functions()
         pad_id, parts = self._transformer.config.pad_id, self._config.num_microbatches
         rows = (rows + parts - 1) // parts
+        earlier: list[tf.Tensor] = []
 
         def run_on_padding() -> tf.Tensor:
             source = tf.fill([rows, source_length], pad_id)
             target = tf.fill([rows, target_length], pad_id)
             inputs = {"source_ids": source, "target_ids": target}
-            sums, _ = self.differentiate(inputs, target, tf.zeros([2], tf.int64), tf.constant(1.0))
+            seed, scale = tf.zeros([2], tf.int64), tf.constant(1.0)
+            with tf.control_dependencies(earlier):
+                sums, _ = self.differentiate(inputs, target, seed, scale)
+            if program_cache() and not earlier:
+                earlier.append(sums.loss)
             return sums.loss
 
         losses = self._strategy.run(run_on_padding)

@@ -8,6 +8,7 @@ it keeps the old values if the gradients are not finite. On a CPU that program i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from keras_transformer.training.averages import WeightAverages
 from keras_transformer.training.optimizer import FusedAdam
+from keras_transformer.training.replica_function import replica_function
 
 # Bounds and growth of the loss scale of float16.
 FIRST_SCALE = 2.0**15
@@ -134,8 +136,13 @@ class Update:
         self.compiled = compiled
         self.global_norm: Callable[[Sequence[tf.Tensor]], tf.Tensor] = _global_norm
         if compiled:
-            self.global_norm = tf.function(_compiled_norm, jit_compile=True, autograph=False)
-            self._program = tf.function(self._compiled_step, jit_compile=True, autograph=False)
+            self.global_norm = replica_function(_compiled_norm, list, jit_compile=True)
+            self._program = replica_function(self._compiled_step, self._variables, jit_compile=True)
+
+    def _variables(self) -> list[keras.Variable]:
+        state = self._state
+        others = (state.trained.values(), state.counters.values(), self._optimizer.variables)
+        return [*state.averages.variables, *itertools.chain(*others)]
 
     def loss_scale(self) -> tf.Tensor | float:
         """Returns the factor of the loss; 1.0 without float16."""

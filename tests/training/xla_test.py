@@ -92,12 +92,15 @@ import tensorflow as tf
 
 from keras_transformer.training import step
 from keras_transformer.training.compilation import BackgroundCompilation
+from keras_transformer.training.devices import use_logical_cpus
 from tests.training.tiny_model import batches, make_trainer, train
 
+replicas = int(sys.argv[2])
+use_logical_cpus(replicas)
 for number in range(int(sys.argv[1])):  # functions of other code
     tf.function(lambda x: x + number)(tf.constant(1.0))
 step.uses_gpus = lambda strategy: True
-trainer = make_trainer(jit_compile=True)
+trainer = make_trainer(devices=[f"CPU:{i}" for i in range(replicas)], jit_compile=True)
 trainer.compilation = BackgroundCompilation(
     trainer.training_step, [(4, 7, 8)], use_graph_executor=False
 )
@@ -107,9 +110,12 @@ with trainer.compilation:
 
 
 @pytest.mark.long
-def test_another_process_finds_all_programs_in_the_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_another_process_and_all_replicas_find_the_programs_in_the_cache(
+    tmp_path: Path, replicas: int
+) -> None:
     flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
     for functions in range(2):
-        run(CACHED, str(functions), TF_XLA_FLAGS=flags)
+        run(CACHED, str(functions), str(replicas), TF_XLA_FLAGS=flags)
         # Forward and backward pass, norm and update.
         assert len(list(tmp_path.iterdir())) == 3
