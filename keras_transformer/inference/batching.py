@@ -20,6 +20,8 @@ _MAX_BATCH_BYTES = 16_384  # after padding to the longest line
 # A batch of `base` takes as long with 32 lines as with 128 on a GPU, which waits for operations. A
 # batch that does not fit into its memory is translated in parts.
 _GPU_FACTOR = 8
+# A card is busy for 9 to 17 % of a search. Meanwhile, the host can launch the kernels of others.
+_GPU_BATCHES = 4
 _COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
 _Result = TypeVar("_Result")
@@ -71,6 +73,8 @@ def concurrent_batches() -> int:
     >>> concurrent_batches() >= 1
     True
     """
+    if _uses_gpu():
+        return _GPU_BATCHES
     import tensorflow as tf  # late: LiteRT models do not need it
 
     cores_per_batch = tf.config.threading.get_intra_op_parallelism_threads()
@@ -128,8 +132,10 @@ def map_batches(
     [([1, 0], 2), ([2], 1)]
     """
     concurrency = concurrent_batches() if threads is None else threads
-    # At least one batch for each thread.
-    todo = batches(lines, min(max_lines or _limits()[0], max(1, len(lines) // concurrency)))
+    most = max_lines or _limits()[0]
+    if not _uses_gpu():  # where a part of a batch takes as long as the whole
+        most = min(most, max(1, len(lines) // concurrency))  # at least one batch for each thread
+    todo = batches(lines, most)
     pool = concurrent.futures.ThreadPoolExecutor(concurrency)
     try:
         with progress_bar(len(lines), unit, is_shown=len(todo) > 1) as bar:

@@ -137,7 +137,7 @@ class TestWorkers:
             (100, [], 5, {"intra": 1, "inter": 5}),
             (2, [], 2, {"intra": 2, "inter": 2}),
             (0, [], 1, {"intra": 5, "inter": 1}),
-            (100, ["GPU:0"], 1, {"intra": 0, "inter": 0}),
+            (100, ["GPU:0"], 4, {"intra": 0, "inter": 0}),
         ],
     )
     def test_each_core_has_a_batch(
@@ -158,9 +158,17 @@ class TestWorkers:
         monkeypatch.setattr(settings, "get_intra_op_parallelism_threads", lambda: threads["intra"])
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(5)))
-        assert batching.concurrent_batches() == 1
+        assert batching.concurrent_batches() == (4 if gpus else 1)
         batching.use_cores_for_batches(lines)
         assert (batching.concurrent_batches(), threads) == (count, expected)
+
+    @pytest.mark.parametrize(("gpus", "sizes"), [([], [1, 1, 1, 1, 1]), (["GPU:0"], [5])])
+    def test_only_cores_share_a_batch(
+        self, monkeypatch: pytest.MonkeyPatch, gpus: Sequence[str], sizes: list[int]
+    ) -> None:
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
+        found = batching.map_batches(len, ["a"] * 5, threads=5)
+        assert [size for _, size in found] == sizes
 
     def test_nothing_changes_after_tensorflow_has_started(self, model: loading.LoadedModel) -> None:
         translate_lines(model, ["a"])
