@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,8 +21,9 @@ _MAX_BATCH_BYTES = 16_384  # after padding to the longest line
 # A batch of `base` takes as long with 32 lines as with 128 on a GPU, which waits for operations. A
 # batch that does not fit into its memory is translated in parts.
 _GPU_FACTOR = 8
-# A card is busy for 9 to 17 % of a search. Meanwhile, the host can launch the kernels of others.
-_GPU_BATCHES = 4
+# A card was busy for 9 to 17 % of a search of up to 128 lines. Meanwhile, the host can launch the
+# kernels of another batch.
+_GPU_BATCHES = 2
 _COUNTED_LINES = 1024  # lines whose tokens are counted in one call
 
 _Result = TypeVar("_Result")
@@ -67,7 +69,7 @@ def _limits() -> tuple[int, int]:
 
 
 def concurrent_batches() -> int:
-    """Returns the number of batches that TensorFlow computes at the same time.
+    """Returns the number of batches that TensorFlow computes at the same time; 2 on a GPU.
 
     Example:
     >>> concurrent_batches() >= 1
@@ -116,8 +118,11 @@ def map_batches(
 ) -> Iterator[tuple[list[int], _Result]]:
     """Calls a function for each batch of lines, in threads. Shows the progress of several batches.
 
+    If the memory of the device is full, the remaining batches are computed one after the other, in
+    halves if necessary.
+
     Args:
-        function: a function of the indices of the lines of a batch.
+        function: a function of the indices of the lines of a batch. It must not return None.
         lines: texts whose lengths determine the batches.
         max_lines: the most lines of a batch, as in `batches`.
         threads: number of calls at the same time; `concurrent_batches` by default.
@@ -133,32 +138,61 @@ def map_batches(
     """
     concurrency = concurrent_batches() if threads is None else threads
     most = max_lines or _limits()[0]
-    if not _uses_gpu():  # where a part of a batch takes as long as the whole
+    if threads is not None or not _uses_gpu():  # a GPU takes as long for a small batch
         most = min(most, max(1, len(lines) // concurrency))  # at least one batch for each thread
     todo = batches(lines, most)
+    out_of_memory = threading.Event()
+
+    def result_of(batch: list[int]) -> _Result | None:
+        """Returns None if batches at the same time need too much memory."""
+        if not out_of_memory.is_set():
+            try:
+                return function(batch)
+            except Exception as error:
+                if not _is_out_of_memory(error):
+                    raise
+                out_of_memory.set()
+        return None
+
     pool = concurrent.futures.ThreadPoolExecutor(concurrency)
     try:
         with progress_bar(len(lines), unit, is_shown=len(todo) > 1) as bar:
-            for parts in pool.map(lambda batch: _in_parts(function, batch), todo):
-                for batch, result in parts:
-                    yield batch, result
-                    bar.update(len(batch))
+            rest = []
+            for batch, result in zip(todo, pool.map(result_of, todo), strict=True):
+                if result is None:
+                    rest.append(batch)
+                    continue
+                yield batch, result
+                bar.update(len(batch))
+            # Now no other batch is running.
+            for batch in rest:
+                for part, result in _in_parts(function, batch):
+                    yield part, result
+                    bar.update(len(part))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, waits only for the running batches
 
 
 def _in_parts(
     function: Callable[[list[int]], _Result], batch: list[int]
-) -> list[tuple[list[int], _Result]]:
-    """Returns the results of a batch, or of its halves if it does not fit into memory."""
+) -> Iterator[tuple[list[int], _Result]]:
+    """Yields the results of a batch, or of its halves if it does not fit into memory."""
     try:
-        return [(batch, function(batch))]
+        result = function(batch)
     except Exception as error:
-        # TensorFlow's class would load TensorFlow in the processes of LiteRT models.
-        if type(error).__name__ != "ResourceExhaustedError" or len(batch) == 1:
+        if not _is_out_of_memory(error) or len(batch) == 1:
             raise
+    else:
+        yield batch, result
+        return
     middle = len(batch) // 2
-    return _in_parts(function, batch[:middle]) + _in_parts(function, batch[middle:])
+    yield from _in_parts(function, batch[:middle])
+    yield from _in_parts(function, batch[middle:])
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # TensorFlow's class would load TensorFlow in the processes of LiteRT models.
+    return type(error).__name__ == "ResourceExhaustedError"
 
 
 def string_array(lines: Sequence[str]) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -137,7 +138,7 @@ class TestWorkers:
             (100, [], 5, {"intra": 1, "inter": 5}),
             (2, [], 2, {"intra": 2, "inter": 2}),
             (0, [], 1, {"intra": 5, "inter": 1}),
-            (100, ["GPU:0"], 4, {"intra": 0, "inter": 0}),
+            (100, ["GPU:0"], 2, {"intra": 0, "inter": 0}),
         ],
     )
     def test_each_core_has_a_batch(
@@ -158,17 +159,42 @@ class TestWorkers:
         monkeypatch.setattr(settings, "get_intra_op_parallelism_threads", lambda: threads["intra"])
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(5)))
-        assert batching.concurrent_batches() == (4 if gpus else 1)
+        assert batching.concurrent_batches() == (2 if gpus else 1)
         batching.use_cores_for_batches(lines)
         assert (batching.concurrent_batches(), threads) == (count, expected)
 
-    @pytest.mark.parametrize(("gpus", "sizes"), [([], [1, 1, 1, 1, 1]), (["GPU:0"], [5])])
-    def test_only_cores_share_a_batch(
-        self, monkeypatch: pytest.MonkeyPatch, gpus: Sequence[str], sizes: list[int]
+    @pytest.mark.parametrize("gpus", [[], ["GPU:0"]])
+    def test_threads_share_a_small_batch_but_a_gpu_does_not(
+        self, monkeypatch: pytest.MonkeyPatch, gpus: Sequence[str]
     ) -> None:
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
-        found = batching.map_batches(len, ["a"] * 5, threads=5)
-        assert [size for _, size in found] == sizes
+
+        def sizes(threads: int | None) -> list[int]:
+            return [size for _, size in batching.map_batches(len, ["a"] * 5, threads=threads)]
+
+        assert sizes(threads=5) == [1] * 5  # of a LiteRT model
+        assert sizes(threads=None) == [5]
+
+    @pytest.mark.parametrize("capacity", [8, 25, 100])
+    def test_batches_that_fit_only_alone_run_alone(self, capacity: int) -> None:
+        used, lock = 0, threading.Lock()
+
+        def translate(batch: list[int]) -> list[int]:
+            nonlocal used
+            with lock:
+                if used + len(batch) > capacity:
+                    raise tf.errors.ResourceExhaustedError(None, None, "full")
+                used += len(batch)
+            time.sleep(0.01)
+            with lock:
+                used -= len(batch)
+            return batch
+
+        found = list(batching.map_batches(translate, ["a"] * 80, max_lines=20, threads=4))
+        assert all(batch == result for batch, result in found)
+        assert sorted(i for batch, _ in found for i in batch) == list(range(80))
+        # Halves only if a batch does not fit at all.
+        assert {len(batch) for batch, _ in found} == {5 if capacity == 8 else 20}
 
     def test_nothing_changes_after_tensorflow_has_started(self, model: loading.LoadedModel) -> None:
         translate_lines(model, ["a"])
