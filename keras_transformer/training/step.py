@@ -202,9 +202,9 @@ class TrainingStep:
         """Compiles the forward and backward pass for the batches of one shape, without an update.
 
         Call it inside a `tf.function`. XLA compiles the program of each replica when this function
-        runs, because it computes the gradients of a batch of padding. The other replicas start
-        after the first one if they can find its program on disk. A call of `differentiate` outside
-        of the strategy would compile another program.
+        runs, because it computes the gradients of a batch of padding. If XLA keeps its programs on
+        disk, the other replicas start after the first one, to find its program there. A call of
+        `differentiate` outside of the strategy would compile another program.
 
         Args:
             rows: rows of a replica, an int32 scalar.

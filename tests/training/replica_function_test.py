@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,10 @@ import keras
 import pytest
 import tensorflow as tf
 
+from keras_transformer.training import step as step_module
+from keras_transformer.training import update as update_module
 from keras_transformer.training.replica_function import replica_function
+from tests.training.tiny_model import TRAINING, batches, make_trainer
 
 
 class Counted:
@@ -95,3 +99,71 @@ def test_all_replicas_change_their_variables(strategy: tf.distribute.Strategy) -
 def test_one_replica_needs_no_other_function_than_tensorflow() -> None:
     function = replica_function(lambda x: x + 1, list)
     assert isinstance(function, type(tf.function(lambda x: x)))
+
+
+# The training step.
+
+
+@pytest.fixture
+def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA also compiles the norm and the update."""
+    monkeypatch.setattr(step_module, "uses_gpus", lambda _: True)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_two_replicas_trace_the_training_step_once(
+    two_cpus: list[str], as_on_gpus: None, jit_compile: bool
+) -> None:
+    parts = {
+        "differentiate": (step_module.TrainingStep, "_loss_and_gradients"),
+        "update": (update_module.Update, "_compiled_step"),
+        "norm": (update_module, "_compiled_norm"),
+    }
+    training = dataclasses.replace(TRAINING, ema_decay=0.9, clip_norm=1.0, freeze="encoder/*")
+    counts = dict.fromkeys(parts, 0)
+
+    def counting(part: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            counts[part] += 1
+            return original(*arguments)
+
+        return counted
+
+    with pytest.MonkeyPatch.context() as patch:
+        for part, (owner, name) in parts.items():
+            patch.setattr(owner, name, counting(part, getattr(owner, name)))
+        trainer = make_trainer(
+            training=training, policy="mixed_float16", devices=two_cpus, jit_compile=jit_compile
+        )
+        graph = tf.function(trainer.training_step.__call__, autograph=False)
+        graph.get_concrete_function(distributed(trainer))
+    assert counts["differentiate"] == 1
+    assert counts["update"] == counts["norm"] == int(jit_compile)
+
+
+def distributed(trainer: Any) -> Any:
+    """Returns a batch of both replicas."""
+    data = tf.data.Dataset.from_tensors(batches(1)[0])
+    return next(iter(trainer.distribute_strategy.experimental_distribute_dataset(data)))
+
+
+@pytest.mark.parametrize("folder", ["", "programs"])
+def test_a_replica_compiles_after_the_first_one_if_programs_are_kept(
+    two_cpus: list[str], as_on_gpus: None, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setattr(step_module, "program_cache", lambda: folder)
+    step = make_trainer(devices=two_cpus, jit_compile=True).training_step
+    size = tf.TensorSpec([], tf.int32)
+    graph = tf.function(step.compile_shape, [size] * 3, autograph=False).get_concrete_function()
+    first, second = (
+        each for each in graph.graph.get_operations() if "PartitionedCall" in each.type
+    )
+    assert "replica_1" in second.name and "replica_1" not in first.name
+    before = {operation.name for operation in second.control_inputs}
+    assert any(first.name in name or first in _inputs(graph, name) for name in before) == bool(
+        folder
+    )
+
+
+def _inputs(graph: Any, name: str) -> list[tf.Operation]:
+    return [tensor.op for tensor in graph.graph.get_operation_by_name(name).inputs]
