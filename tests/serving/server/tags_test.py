@@ -80,7 +80,10 @@ def test_clients_know_the_tags(plain: Running, adding: Running, scheme: str) -> 
         assert client.tags() == ServedTags(SYMBOLS)
         with pytest.warns(UserWarning, match=mentions("1 of 2", "<2de> or <2fr>")):
             translated = client.translate(["a small dog", "<2fr> a small dog"])
-        assert client.translate(["a small dog"], source_tag="<2fr>") == translated[1:]
+        [[alone]] = client.translate(["a small dog"], source_tag="<2fr>")
+        [together] = translated[1]
+        # A batch of another size is rounded differently, with AMX for example.
+        assert alone == together._replace(score=pytest.approx(together.score, rel=1e-5))
         with pytest.raises(InputError, match=mentions("<2it>", "<2de>, <2fr>")):
             client.translate(["a small dog"], source_tag="<2it>")
     with connect(address(adding)) as client:
