@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,23 @@ def test_excluded_tokens_change_nothing(
     assert float(of_logits) == pytest.approx(float(total), rel=10 * tolerance)
 
 
+def in_graph(xla: bool, slice_rows: Callable[[tf.Tensor], Any]) -> Any:
+    """The losses of training and of evaluation, traced for unknown sizes, as in training."""
+
+    @tf.function(jit_compile=xla)
+    def compute(features: tf.Tensor, labels: tf.Tensor) -> Any:
+        kernel = tf.constant(KERNEL)
+        settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows(labels)}
+        return (
+            loss.loss_and_gradients(features, labels, kernel, **settings),
+            loss.evaluation_sums(features, labels, kernel, **settings),
+        )
+
+    return compute.get_concrete_function(
+        tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None], tf.int32)
+    )
+
+
 @pytest.mark.parametrize("slice_logits", [1, 100, 2**28], ids=["8 rows", "2 slices", "1 slice"])
 @pytest.mark.parametrize("xla", [False, True])
 def test_slices_of_a_gpu_change_nothing(
@@ -193,20 +211,7 @@ def test_slices_of_a_gpu_change_nothing(
 ) -> None:
     monkeypatch.setattr(loss, "_GPU_SLICE_LOGITS", slice_logits)
 
-    @tf.function(jit_compile=xla)
-    def compute(features: tf.Tensor, labels: tf.Tensor) -> Any:
-        kernel = tf.constant(KERNEL)
-        slice_rows = loss.gpu_slice_rows(tf.shape(labels)[0], CLASSES)
-        settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows}
-        return (
-            loss.loss_and_gradients(features, labels, kernel, **settings),
-            loss.evaluation_sums(features, labels, kernel, **settings),
-        )
-
-    # Unknown sizes, as in training.
-    function = compute.get_concrete_function(
-        tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None], tf.int32)
-    )
+    function = in_graph(xla, lambda labels: loss.gpu_slice_rows(tf.shape(labels)[0], CLASSES))
     (sums, gradients), evaluated = function(tf.constant(FEATURES), tf.constant(LABELS))
     total, (by_features, by_kernel) = exact(FEATURES, KERNEL, LABELS, 0.1)
     assert float(sums.tokens) == float(evaluated.tokens) == TOKENS
@@ -219,18 +224,7 @@ def test_slices_of_a_gpu_change_nothing(
 @pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize("slice_rows", [None, 8])
 def test_a_replica_without_rows_adds_nothing(slice_rows: int | None, xla: bool) -> None:
-    @tf.function(jit_compile=xla)
-    def compute(features: tf.Tensor, labels: tf.Tensor) -> Any:
-        kernel = tf.constant(KERNEL)
-        settings = {"label_smoothing": 0.1, "pad_id": PAD, "slice_rows": slice_rows}
-        return (
-            loss.loss_and_gradients(features, labels, kernel, **settings),
-            loss.evaluation_sums(features, labels, kernel, **settings),
-        )
-
-    function = compute.get_concrete_function(
-        tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None], tf.int32)
-    )
+    function = in_graph(xla, lambda labels: slice_rows)
     (sums, gradients), evaluated = function(tf.zeros([0, WIDTH]), tf.zeros([0], tf.int32))
     assert [float(each) for each in (*sums, *evaluated)] == [0.0] * (len(sums) + len(evaluated))
     assert gradients.features.shape == (0, WIDTH)

@@ -159,11 +159,5 @@ def test_a_replica_compiles_after_the_first_one_if_programs_are_kept(
         each for each in graph.graph.get_operations() if "PartitionedCall" in each.type
     )
     assert "replica_1" in second.name and "replica_1" not in first.name
-    before = {operation.name for operation in second.control_inputs}
-    assert any(first.name in name or first in _inputs(graph, name) for name in before) == bool(
-        folder
-    )
-
-
-def _inputs(graph: Any, name: str) -> list[tf.Operation]:
-    return [tensor.op for tensor in graph.graph.get_operation_by_name(name).inputs]
+    waits_for = {source.op for control in second.control_inputs for source in control.inputs}
+    assert (first in waits_for | set(second.control_inputs)) == bool(folder)

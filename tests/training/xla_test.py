@@ -111,7 +111,7 @@ with trainer.compilation:
 
 @pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_another_process_and_all_replicas_find_the_programs_in_the_cache(
+def test_all_processes_and_replicas_have_the_same_programs_in_the_cache(
     tmp_path: Path, replicas: int
 ) -> None:
     flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
