@@ -68,8 +68,8 @@ class _TracedOnce:
         for tensor in trace.captured_inputs:
             if id(tensor) in own:
                 captures.append(functools.partial(_handle, own[id(tensor)]))
-            elif tensor.dtype == tf.resource or not hasattr(tensor, "numpy"):
-                return None
+            elif tensor.dtype == tf.resource or tf.is_symbolic_tensor(tensor):
+                return None  # a variable of one replica, or a tensor of the calling graph
             else:
                 captures.append(tensor)
         trace.set_external_captures(captures)

@@ -8,7 +8,6 @@ it keeps the old values if the gradients are not finite. On a CPU that program i
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -140,9 +139,8 @@ class Update:
             self._program = replica_function(self._compiled_step, self._variables, jit_compile=True)
 
     def _variables(self) -> list[keras.Variable]:
-        state = self._state
-        others = (state.trained.values(), state.counters.values(), self._optimizer.variables)
-        return [*state.averages.variables, *itertools.chain(*others)]
+        counters = self._state.counters.values()
+        return [*self._state.averages.variables, *counters, *self._optimizer.variables]
 
     def loss_scale(self) -> tf.Tensor | float:
         """Returns the factor of the loss; 1.0 without float16."""
